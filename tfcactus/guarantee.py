@@ -127,10 +127,7 @@ def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:
-  """Returns the event of a `ReleasedStatistic`, or the event that `release` is.
-
-  Raises ValueError if the statistic is seeded or `PhiAccountant` cannot compose it.
-  """
+  """Returns the release's event; ValueError if seeded or not for `PhiAccountant`."""
   event = release
   if isinstance(release, ReleasedStatistic):
     if release.seeded:

@@ -44,10 +44,7 @@ class KeyStream:
 
   @classmethod
   def of_key(cls, key: bytes) -> KeyStream:
-    """Returns the stream of a key that processes share to draw the same words.
-
-    `key` is 32 bytes from the operating system. It must serve no other purpose.
-    """
+    """Returns the stream of a shared 32-byte system key that has no other purpose."""
     stream = cls()  # Unseeded: a fork draws a key of its own.
     stream._key = bytes(key)
     stream._cipher = Cipher(algorithms.AES(stream._key), modes.CTR(bytes(16))
@@ -73,11 +70,8 @@ class KeyStream:
   def replayed(self, position: int) -> KeyStream:
     """Returns a stream that repeats this stream's words from `position` on.
 
-    For numbers that are needed again and were not kept; new numbers need new words.
-    Read the returned stream at most up to this stream's position.
-
-    Raises:
-      ValueError: if this process has not drawn words beyond `position`.
+    Read it at most up to this stream's position, for numbers needed again; new numbers
+    need new words. Raises ValueError if this process has not drawn beyond `position`.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(
@@ -108,10 +102,7 @@ class KeyStream:
       return np.frombuffer(self._cipher.update(zeros), np.uint64)
 
   def below(self, probability: float, count: int) -> np.ndarray:
-    """Returns `count` booleans, True with probability floor(probability 2^64) / 2^64.
-
-    Rounds down, so that an account for `probability` (in [0, 1]) covers the draws.
-    """
+    """Returns `count` booleans, True with `probability` rounded down to 2^-64 units."""
     words = self.words(count)
     if probability >= 1:
       return np.ones(count, bool)

@@ -67,10 +67,7 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 
 def make_noise(family: str, noise_multiplier: float | None,
                bend: float | None) -> noise_lib.ScalarNoise:
-  """Returns the noise of a family, one of `planner.FAMILIES`.
-
-  Raises ValueError without a noise multiplier, or if `check_bend` does.
-  """
+  """Returns the noise of one of `planner.FAMILIES`; checks multiplier and bend."""
   check_bend(family, bend)
   if noise_multiplier is None:
     raise ValueError(f'Expected --noise-multiplier with --noise {family}.')
@@ -86,10 +83,7 @@ def check_bend(family: str, bend: float | None) -> None:
 
 
 def pyplot(command: str) -> Any:
-  """Returns matplotlib.pyplot, which writes files; ImportError if not installed.
-
-  `command` is the name of the command that needs it.
-  """
+  """Returns matplotlib.pyplot for files; ImportError, naming `command`, if missing."""
   try:
     import matplotlib  # pylint: disable=import-outside-toplevel
     matplotlib.use('Agg')

@@ -30,10 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """Returns the key of `_SOLVERS` that no argument gives, and thus is to be found.
-
-  Sets defaults of the others in `args`. Raises ValueError unless just one is missing.
-  """
+  """Returns the one key of `_SOLVERS` not given; sets the others' defaults in args."""
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
   args.steps = steps.counted(args)

@@ -27,8 +27,5 @@ class Command:
 
 
 def show(args: argparse.Namespace, report: object, text: str) -> None:
-  """Prints `report` as JSON if --json is given, else `text`.
-
-  `report` holds exact numbers; `text` rounds every bound to the proved side.
-  """
+  """Prints `report`, exact, as JSON if --json is given; else `text`, rounded safely."""
   print(json.dumps(report) if args.json else text)

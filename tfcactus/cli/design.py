@@ -108,7 +108,6 @@ def _told(args: argparse.Namespace, table: noise_lib.Noise,
 
 
 def _request(args: argparse.Namespace) -> _Request:
-  """Returns the design that the arguments request."""
   for name in _PLAN:
     if getattr(args, name) is not None:
       raise ValueError(

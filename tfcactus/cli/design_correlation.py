@@ -72,10 +72,7 @@ def _workload(args: argparse.Namespace) -> correlated.Workload:
 
 
 def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation]:
-  """Returns the function from a number of bands to the requested correlation.
-
-  The correlation is not solved yet. Raises ValueError for --blocked with --momentum.
-  """
+  """Returns the function from bands to the correlation asked for, not solved yet."""
   if not args.blocked:
     return lambda bands: correlated.BandedStrategy(bands, _workload(args))
   if args.momentum:
@@ -86,10 +83,7 @@ def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation
 
 
 def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
-  """Returns the plan with --bands, by default the best, and all plans compared.
-
-  The best plan has the least total error at --epsilon and --delta.
-  """
+  """Returns the plan with --bands, or of least total error; and all plans compared."""
   if args.batches < 1 or args.steps % args.batches:
     raise ValueError(
         'Expected --steps to be a multiple of --batches, whole epochs, got '
@@ -147,10 +141,7 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
-  """Draws a column of the strategy's inverse, errors by step, total errors by bands.
-
-  `plans` are those compared; if there are none, the total errors are left out.
-  """
+  """Draws the inverse's column, errors by step, and total errors of any `plans`."""
   pyplot = arguments.pyplot('design correlation --plot')
   figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
   size = min(2 * strategy.bands, steps)

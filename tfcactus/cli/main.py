@@ -36,10 +36,7 @@ COMMANDS: tuple[Command, ...] = (
 
 
 def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
-  """Returns a parser of these commands.
-
-  Parsed arguments have the attribute `run`: the `Command.run` of the command typed.
-  """
+  """Returns a parser of `commands`; parsed arguments hold `run` of the one typed."""
   whole = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
   added = whole.add_subparsers(dest='command', required=True)
   for command in commands:

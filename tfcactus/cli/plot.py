@@ -42,10 +42,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
-  """Plots densities on the left axes, and delta against epsilon on the right.
-
-  Both axes also show Gaussians of equal variance.
-  """
+  """Plots densities left, delta by epsilon right, with Gaussians of equal variance."""
   seen: set[tuple[int | None, float]] = set()
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'

@@ -114,10 +114,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _read(path: str) -> np.ndarray:
-  """Returns the array of a file: one number per record, or one row for a sum of rows.
-
-  Raises ValueError if the file is missing or does not hold numbers.
-  """
+  """Returns a file's numbers, one or a row per record; ValueError if it has none."""
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:

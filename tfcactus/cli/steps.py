@@ -31,11 +31,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
-  """Converts JSON or text to the last of `kinds`.
-
-  Raises ValueError for another type, such as a float where `kinds` is (int,): a value
-  is never rounded.
-  """
+  """Converts `value` to the last of `kinds`, unrounded; ValueError for another type."""
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
@@ -44,12 +40,7 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns `values`, which give a number of epochs, unchanged.
-
-  Raises:
-    ValueError: if the sampling is not 'allocation', the only one that counts epochs,
-      or a number of steps is given as well.
-  """
+  """Returns `values` with epochs; ValueError unless for 'allocation' without steps."""
   if values.get('sampling') != 'allocation' or 'steps' in values:
     raise ValueError(
         'Expected epochs with sampling allocation, and no steps beside them, got '
@@ -134,10 +125,7 @@ class StepGroup:
     return dp_accounting.SelfComposedDpEvent(event, steps)
 
   def _noise(self) -> noise_lib.Noise:
-    """Returns the noise of the family or table.
-
-    Raises ValueError for an unknown name, or a noise multiplier given with a table.
-    """
+    """Returns the noise of the family, or of the table, which fixes the multiplier."""
     if self.noise in planner.FAMILIES:
       return arguments.make_noise(self.noise, self.noise_multiplier, self.bend)
     try:
@@ -197,11 +185,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(args: argparse.Namespace) -> int | None:
-  """Returns --steps, or --epochs for allocation sampling; None if it is not given.
-
-  Raises:
-    ValueError: if the count that does not fit the sampling is given.
-  """
+  """Returns --steps, or --epochs for allocation, or None; ValueError for the other."""
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
       'steps', 'epochs')
   if getattr(args, other) is not None:

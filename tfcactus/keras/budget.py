@@ -62,7 +62,6 @@ class Limit(keras.callbacks.Callback):
         self._budget = _Budget(self._training, target, f'. {_GO_ON}')
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Remembers the epoch."""
     del logs
     self._epoch = epoch
 
@@ -128,10 +127,7 @@ class _Budget:
 
   def __init__(self, training: TrainingLedger, target: float,
                remedy: str = '; raise the budget or stop here.'):
-    """Finds the number of steps that `target` allows; `remedy` ends the error message.
-
-    Raises ValueError if no further step is allowed, or no proven account is known.
-    """
+    """Finds the steps that `target` allows, at least one; `remedy` ends the error."""
     self._training = training
     self._target = target
     ahead = training.ledger(ahead=1)

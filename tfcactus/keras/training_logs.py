@@ -46,10 +46,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Returns each output's weights, broadcast to the shape of its mask if it has one.
-
-  Keras 3 multiplies weights by masks without broadcasting.
-  """
+  """Broadcasts each output's weights to its mask, since Keras 3 multiplies without."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -59,10 +56,7 @@ def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
-  """Logs mean losses over examples, whatever reduction the losses have.
-
-  `parts` are, for each example: its losses, the losses that layers add, and its weight.
-  """
+  """Logs mean losses of examples; `parts`: (losses, added losses, weight) of each."""
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(

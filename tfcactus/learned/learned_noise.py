@@ -218,7 +218,6 @@ class Training:
     self.wide = request.utility is None
 
   def run(self, epochs: int) -> None:
-    """Trains for `epochs` epochs."""
     self.last = float(self._many(
         tf.constant(epochs), tf.constant(self._width(), tf.float64)))
 
@@ -254,8 +253,7 @@ class Training:
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Returns the differentiable delta, the larger of both directions.
 
-    `w` has the masses of |noise| by cell outwards from zero, of sum one. `width` is the
-    width of a bucket of privacy losses.
+    `w`: masses of |noise| outwards from zero, of sum one; `width`: of a loss bucket.
     """
     ask = self._request
     full = 0.5 * tf.concat([w[::-1], w], 0)
@@ -316,10 +314,7 @@ def _softmax(log_mass: np.ndarray) -> np.ndarray:
 
 def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float
               ) -> np.ndarray:
-  """Returns softmax(log_mass - a cost), with the least a >= 0 that keeps the budget.
-
-  The masses multiply the cell costs `cost`; their sum is then at most `budget`.
-  """
+  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
   w = _softmax(log_mass)
   low, high = 0.0, 1.0 / budget
   if w @ cost <= budget:

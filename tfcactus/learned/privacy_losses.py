@@ -116,11 +116,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
 
 def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
              ) -> Pair:
-  """Returns (buckets, infinite) of `steps` releases, by repeated squaring.
-
-  `buckets` has the masses of the privacy losses -h..h of one release, h = `half`, and
-  `infinite` the mass of larger losses.
-  """
+  """Composes `steps` releases of (loss masses -half..half, infinite), by squaring."""
   power = (buckets, infinite)
   while steps & 1 == 0:
     power, steps = _convolve(power, power, half), steps >> 1
@@ -133,10 +129,7 @@ def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
 
 
 def _convolve(first: Pair, second: Pair, half: int) -> Pair:
-  """Convolves two (buckets, infinite mass); h is `half`.
-
-  Mass below bucket -h moves up to it, and mass above bucket h becomes infinite.
-  """
+  """Convolves (buckets, infinite); moves mass < -half up, mass > half to infinite."""
   (a, a_inf), (b, b_inf) = first, second
   size = 4 * half + 1
   length = [1 << (size - 1).bit_length()]

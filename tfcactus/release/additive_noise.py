@@ -209,10 +209,7 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Releases the number steps * step with noise.
-
-  One record changes this number by at most `scale`.
-  """
+  """Releases steps * step with noise; one record changes it by at most `scale`."""
   law = noise_lib.check_scalar(noise)
   drawn = noise_sources.drawn_steps(
       law, noise_sources.generator(seed), (1,), scale, step)[0]
@@ -226,10 +223,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Releases the vector steps * step with noise.
-
-  One record changes this vector by at most `scale` in the norm that the noise protects.
-  """
+  """Adds noise to the vector steps * step, of sensitivity `scale` in its norm."""
   dim = steps.size
   rng = noise_sources.generator(seed)
   drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)

@@ -163,10 +163,7 @@ class Balance:
     return below - self.fraction * self.records.size
 
   def clipped(self, j: np.ndarray, width: float) -> np.ndarray:
-    """Returns g(j) + width, clipped to [0, 2 width].
-
-    The result is 0 for j <= 0 and 2 width for j > size.
-    """
+    """Clips g(j) + width to [0, 2 width]: 0 for j <= 0 and 2 width for j > size."""
     inner = np.clip(self(j) + width, 0, 2 * width)
     return np.where(j <= 0, 0.0, np.where(j > self.size, 2 * width, inner))
 
@@ -222,10 +219,7 @@ def _halvings(outcomes: int) -> int:
 
 
 def _levels(size: int) -> int:
-  """Returns the number of levels below the root of a tree with size + 1 leaves.
-
-  Leaf j - 1 of the dyadic tree holds the increment f(j) - f(j - 1), j = 1..size + 1.
-  """
+  """Returns how many levels a dyadic tree with size + 1 leaves has below its root."""
   return int(size).bit_length()
 
 
@@ -233,8 +227,7 @@ def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
   """Returns the least j in [low, high] with `ask(j)` true, else `high`, shape (runs,).
 
-  It asks exactly `halvings` questions, whatever the answers. `ask` maps candidates of
-  shape (runs,) to booleans; its value at `high` has no effect.
+  Asks exactly `halvings` questions. `ask` maps candidates, shape (runs,), to booleans.
   """
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)

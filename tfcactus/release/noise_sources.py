@@ -163,10 +163,7 @@ def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
 
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
                 step: float = 1.0) -> np.ndarray:
-  """Draws noise and multiplies it by `scale`; returns it in steps of a grid, as int64.
-
-  `scale` is the sensitivity. Raises ValueError if the noise is too large for the grid.
-  """
+  """Draws noise times sensitivity `scale` in int64 steps; ValueError if too large."""
   return in_steps(noise, noise.sample(rng, shape), scale, step)
 
 

@@ -70,10 +70,7 @@ def num_values(*, low: float, high: float, resolution: float | None = None
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """The public answers low, low + spacing, ..., up to high.
-
-  There are `size` of them. `whole` says that `low` and `spacing` are whole numbers.
-  """
+  """`size` public answers low + i spacing <= high; `whole`: all are whole numbers."""
 
   low: float
   high: float

@@ -122,10 +122,7 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  """Returns scores on a public grid: (int64 steps, step, sensitivity on the grid).
-
-  Raises ValueError unless there are more than `m` scores.
-  """
+  """Puts the scores, more than m, on a grid: (int64 steps, step, sensitivity on it)."""
   scale = noise_sources.sensitivity(sensitivity)
   steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
@@ -137,10 +134,7 @@ def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
 
 def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.ScalarNoise,
                          rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of Algorithm 22 (the obvious answer), shape (runs,).
-
-  `steps` are integer scores; one record changes each by at most `scale`.
-  """
+  """Returns answers of Algorithm 22, (runs,); a record changes steps by <= `scale`."""
   size = steps.size
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))
@@ -155,10 +149,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of Algorithm 21, shape (runs, m).
-
-  `steps` are integer scores; one record changes each by at most `scale`.
-  """
+  """Returns answers of Algorithm 21, (runs, m); a record moves steps by <= `scale`."""
   after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
   gap = np.maximum(steps - after, 0) / (2 * scale)
   noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
@@ -202,10 +193,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
 
 def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the distribution of the largest of `rivals` draws, in cells.
-
-  The results are the upper end and the probability of each cell, shape (cells,).
-  """
+  """Returns (upper ends, masses) of the cells of the largest of `rivals` draws."""
   # The grid is finest in the upper tail, which decides whether the best option wins.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   each = -np.expm1(np.log1p(-tail) / float(rivals))
@@ -217,8 +205,7 @@ def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarN
                    gap: float, m: int) -> float:
   """Returns a lower bound on P(Algorithm 21 names the m best), `gap` in sensitivities.
 
-  `rival` and `mass` are the cells of `_worst_rival`. The largest draw of the other
-  options counts as the upper end of its cell, hence a lower bound.
+  The largest draw of the others counts as the upper end of its cell in `_worst_rival`.
   """
   beaten = noise.cdf(0.5 * gap - rival)
   return float(np.sum(mass * beaten**m))

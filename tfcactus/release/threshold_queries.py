@@ -115,10 +115,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 
 def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
-  """Returns how many of sorted x are in (previous point, point], then the rest.
-
-  Counts in integers: beyond 2^53 rounding to floats would misplace records.
-  """
+  """Counts sorted x in (previous point, point], then the rest; exact beyond 2^53."""
   return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 
@@ -139,19 +136,13 @@ def _splits(x: np.ndarray, size: int, depth: int,
 
 
 def num_levels(num_values: int) -> int:
-  """Returns the number of levels of a dyadic tree over `num_values` values.
-
-  A record is in at most one noisy count of each level.
-  """
+  """Returns the levels of a dyadic tree; a record is in at most one count of each."""
   return _checks.integer('num_values', num_values, 1).bit_length()
 
 
 def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: SystemRandom,
                     runs: int) -> np.ndarray:
-  """Returns `runs` noisy cumulative sums of counts, int64, shape (runs, k).
-
-  `counts` has shape (k,): the exact number of records at each value of the domain.
-  """
+  """Returns noisy cumulative sums, int64 (runs, k), of exact `counts` of shape (k,)."""
   size = counts.size
   upto = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))

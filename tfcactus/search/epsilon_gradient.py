@@ -85,8 +85,5 @@ class _Cells(NamedTuple):
                share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
-    """Returns derivatives with respect to the masses of `size` stored cells.
-
-    `slope` has the derivatives with respect to the masses of these cells.
-    """
+    """Maps derivatives by these cells' masses to ones by `size` stored masses."""
     return np.bincount(self.stored, slope * self.share, size)

@@ -121,10 +121,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
 
 
 class _Search:
-  """A search: tries noise and records its guarantee.
-
-  `_tried` maps the label of each noise to (upper bound on epsilon, noise, guarantee).
-  """
+  """Tries noise; `_tried` maps labels to (upper bound on epsilon, noise, guarantee)."""
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
                bins: int | None, progress: Callable[[str], None]):
@@ -210,11 +207,7 @@ class _Search:
         self._dim, self._sigma, bins=self._bins, objective=objective).solve())
 
   def _try(self, label: str, make: Callable[[], noise_lib.Noise]) -> float:
-    """Records the noise that `make` returns; returns its epsilon.
-
-    Epsilon is inf if the noise cannot be designed or accounted for; for 'gaussian' the
-    error is raised.
-    """
+    """Records `make()`; returns its epsilon, inf on failure ('gaussian' raises)."""
     try:
       noise = make()
       guarantee = self._guarantee(noise)

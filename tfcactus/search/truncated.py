@@ -131,10 +131,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
 
 
 def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
-  """Returns whether a linear program proved the table optimal for arguments `asked`.
-
-  The table must be monotone, and the program's duality gap at most CERTIFIED_GAP.
-  """
+  """Returns whether the duality gap proves the monotone table optimal for `asked`."""
   info = noise.info
   told, gap = info.get('parameters') or {}, info.get('gap')
   return (info.get('solver') == 'linear program' and noise.monotone and
@@ -238,10 +235,9 @@ def _unreached(best: TruncatedNoise | None, reach: float, delta: float
 def _narrowed(designed: Callable[[float], TruncatedNoise | None],
               best: TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[TruncatedNoise, float]:
-  """Returns the noise of least utility found, and the largest utility proved too small.
+  """Returns (noise of least utility, largest utility proved too small for `delta`).
 
-  `designed` returns the noise for a utility, or None. `low` is a utility known to be
-  too small for `delta`, and `best` is noise that meets `delta`.
+  `designed` maps a utility to noise or None. `low` is too small; `best` meets `delta`.
   """
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):

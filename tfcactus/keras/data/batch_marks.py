@@ -99,10 +99,7 @@ class Marks:
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses up a batch's mark and returns what is known about the batch.
-
-    `keys` is the second column of the mark, shape (rows,).
-    """
+    """Uses up the mark of `keys`, shape (rows,); returns what is known of its batch."""
     with self._lock:
       return self._take(keys)
 
@@ -131,10 +128,7 @@ class BatchMarks(Marks):
 
   def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
-    """Yields, for each batch of a pass, an iterator of its parts with a mark on x.
-
-    `batches` gives (fingerprint of the examples, parts (x, y, weights)) for each batch.
-    """
+    """Yields an iterator of parts with marked x for each (fingerprint, parts)."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 

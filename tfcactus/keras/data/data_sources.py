@@ -72,7 +72,6 @@ class ArrayData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and any weights, of the examples at `index`."""
     return each_array(lambda array: array[index], self._arrays)
 
 
@@ -97,7 +96,6 @@ class RandomAccessData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and any weights, of the examples at `index`."""
     if not index.size:
       return no_rows(self.specs)
     wanted = [int(i) for i in index]

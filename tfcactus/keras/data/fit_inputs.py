@@ -126,10 +126,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit` for batches that a sampling scheme draws.
-
-  Other arguments are as for `make_feed`.
-  """
+  """Returns data of `fit` for batches of a sampling scheme; arguments: `make_feed`."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -161,10 +158,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
-  """Returns a function that multiplies the weights of a batch by its class weights.
-
-  Raises ValueError if `class_weight` is not a dict of labels and weights >= 0.
-  """
+  """Returns a function that multiplies a batch's weights by checked class weights."""
   try:
     weights = {int(label): _checks.non_negative('class_weight', weight)
                for label, weight in class_weight.items()}

@@ -131,10 +131,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._share_begins = True
 
   def _check_shared(self) -> None:
-    """Raises RuntimeError unless seeded, or workers agreed on a key for this pass.
-
-    A second pass from one key could begin at different places on the workers.
-    """
+    """Raises RuntimeError unless seeded or the workers agreed on this pass's key."""
     if not self._share_begins and not self.seeded:
       raise RuntimeError(
           'Expected batches that fit agreed on with all workers, once for each call, '
@@ -227,10 +224,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return dataset
 
   def _draw(self) -> list[np.ndarray]:
-    """Returns the example indices of each batch of one draw: one batch, or an epoch.
-
-    Refuses a forked process, which would repeat the draws of the others.
-    """
+    """Returns the indices of each batch of a draw; refuses a fork, which repeats it."""
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected batches to be drawn in the process that made them: a '
@@ -280,10 +274,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
-    """Returns batches as a dataset; calls `begin` at the start of each iteration.
-
-    An iteration takes one pass if `once`, else endless passes; see `feed`.
-    """
+    """Returns passes as a dataset, one if `once`; an iteration first calls `begin`."""
 
     def generator() -> Iterator[Any]:
       begin()
@@ -304,10 +295,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: int | None) -> None:
-  """Raises ValueError if the scheme is for another number of examples.
-
-  Also if steps_per_epoch is given for a scheme that draws whole epochs.
-  """
+  """Checks the scheme's number of examples, and that it takes `steps_per_epoch`."""
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '

@@ -150,7 +150,6 @@ class _Writer:
     self._count += lengths.pop()
 
   def close(self) -> None:
-    """Closes the files of arrays and checksums."""
     for file in self._files:
       file.close()
 

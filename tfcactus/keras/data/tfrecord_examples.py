@@ -144,10 +144,7 @@ class TFRecordExamples(data_sources.ExampleData):
 
 
 def _each(parse: Callable[[Any], Any]) -> Any:
-  """Returns a function that parses records, each with draws from a seed of its own.
-
-  It takes records, shape (records,), and int64 seeds, shape (records, 2).
-  """
+  """Returns a function that parses n records, each by its int64 seed, shape (n, 2)."""
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     """Parses one record, with draws from `seed`, int64 of shape (2,)."""
     with patches.drawing(None, example_seeds.counting(seed)):
@@ -197,10 +194,7 @@ def _check_captured(one: Any) -> None:
 
 
 def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
-  """Returns whether a resource is a lookup table that refuses insertion.
-
-  `keys` and `values` are the dtypes of the table, as enum numbers of TensorFlow.
-  """
+  """Returns whether a resource is a lookup table of these dtypes without insertion."""
   try:
     tf.raw_ops.LookupTableInsertV2(
         table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))

@@ -113,8 +113,7 @@ def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
   """Returns sums of clipped gradients, computed for `ROWS` examples at a time.
 
-  `row` maps the index of an example to its gradients, which are zeros past the batch.
-  `batch` is the number of examples.
+  `row` maps an index to the example's gradients, zeros past the `batch` examples.
   """
   def rows(indices: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of several examples, shape (examples, *variable.shape)."""

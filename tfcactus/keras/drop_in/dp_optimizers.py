@@ -97,10 +97,7 @@ class DPKerasRMSpropOptimizer(_RMSprop):
 
 
 def _vectorized(base: Any) -> Any:
-  """Returns a subclass of `base` with the arguments of vectorized optimizers.
-
-  Gradients are computed as in `base`, no faster.
-  """
+  """Returns a subclass of `base`, no faster, with vectorized optimizers' arguments."""
 
   class _Vectorized(base):
     """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""

@@ -31,11 +31,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self._compute_gradients(loss, var_list, grad_loss, tape))
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Keeps the losses that `fit` is about to differentiate; returns their sum.
-
-    Args:
-      loss: Losses per example, shape (batch, ...).
-    """
+    """Keeps losses, shape (batch, ...), that `fit` differentiates; returns the sum."""
     self._check_replicas()
     self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))

@@ -73,10 +73,7 @@ class DropInLedger:
 
   def __init__(self, optimizer: Trainer, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
-    """Opens the ledger; `batches` are those that `fit` is said to be given, or None.
-
-    Raises ValueError if the plan's noise does not protect the model's gradients.
-    """
+    """Opens the ledger; `fit` is said to get `batches`. Checks the plan's noise."""
     self.plan = plan
     self._optimizer = optimizer
     self._model = model

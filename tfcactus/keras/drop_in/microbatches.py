@@ -46,11 +46,9 @@ class Batching:
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Initialises the sizes; a logical batch consists of `parts` batches.
+    """Initialises the checked sizes of a logical batch, which is `parts` batches.
 
-    `expected_batch_size` is that of a logical batch; `num_microbatches` is the number
-    in one of its batches. Raises ValueError if an argument is invalid, or they
-    contradict each other.
+    `num_microbatches` is the number in one batch, the expected size that of all parts.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -73,10 +71,7 @@ class Batching:
   def split(self, losses: tf.Tensor) -> Losses:
     """Returns the losses of microbatches: means over their examples.
 
-    Raises:
-      ValueError: if the static batch size is no multiple of the number of microbatches.
-      tf.errors.InvalidArgumentError: when the step runs, if the batch size is no such
-        multiple, is zero, or differs from the size of earlier batches.
+    Unless one is expected, batch sizes must be equal positive multiples of the number.
     """
     if self.expected is not None:
       return Losses(losses, losses)

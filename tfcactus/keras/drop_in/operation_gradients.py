@@ -143,11 +143,7 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
          ) -> list[list[operation_rules.Use]]:
-  """Returns, for each variable, the operations that compute with it.
-
-  Raises NoRule if a loss is not proved to depend on one example only, or an operation
-  does not keep examples separate.
-  """
+  """Returns the operations that use each variable; NoRule if examples may mix."""
   graph = losses.graph
   operations = graph_proof.needed([losses], ())
   for op in operations:
@@ -195,11 +191,7 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 
 def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Place]:
-  """Returns (operation, index of the input that is the variable) for each of its uses.
-
-  `readers` maps the name of a tensor to the operations that read it. Operations that
-  only reshape the variable are followed to those that compute with it.
-  """
+  """Returns (operation, input index) of each use of a variable, following reshapes."""
   found, waiting = [], [handle]
   while waiting:
     for op, place in readers.get(waiting.pop().name, ()):
@@ -211,10 +203,9 @@ def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Pl
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
-  """Returns the inputs of the graph from which the losses are computed.
+  """Returns the graph's inputs behind losses.
 
-  Tensors that it captures from a graph around it are left out: they may be computed
-  from variables there.
+  Leaves out captured tensors: they may be computed from variables in the graph around.
   """
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
@@ -223,10 +214,7 @@ def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _input_value(tensor: tf.Tensor) -> dependence.Value:
-  """Returns the dependence assumed of an input: row-wise, or constant for a scalar.
-
-  `_assert_one_size` checks at run time that a row-wise input has one row per loss.
-  """
+  """Assumes an input row-wise (`_assert_one_size` checks), or constant if a scalar."""
   if tensor.shape.rank is None:
     return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
   return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT

@@ -151,11 +151,7 @@ def _convolution(use: Use) -> Rule:
 
 def _broadcast(factor: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
               ) -> Callable[[Use], Rule]:
-  """Returns the rule for a broadcast operand: sums over the broadcast axes.
-
-  `factor` maps (gradient of the output, the other operand) to the gradient of the
-  operand before that sum.
-  """
+  """Returns a broadcast operand's rule: sums factor(gradient, other) over its axes."""
   def make_rule(use: Use) -> Rule:
     op = use.op
     own, out = op.inputs[use.place].shape.as_list(), op.outputs[0].shape.as_list()

@@ -106,12 +106,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """Opens the ledger of a training that begins; see `HoldsLedger`.
-
-    Raises:
-      ValueError: if something scales the loss, or the plan is missing or not the
-        optimizer's.
-    """
+    """Opens the ledger; ValueError if something scales losses, or for a wrong plan."""
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
@@ -142,11 +137,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns pairs (gradient, variable) from a loss per example.
-
-    A gradient is a noisy average; or a clipped sum, if gradients accumulate over
-    batches.
-    """
+    """Returns (gradient, variable): noisy averages, or clipped sums to accumulate."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -230,10 +221,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Updates variables by noisy averages once a logical batch is complete.
-
-    `gradients` are what `_prepared` returned. `apply` is Keras' update, given averages.
-    """
+    """Applies what `_prepared` returned, as noisy averages of whole logical batches."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))

@@ -75,10 +75,7 @@ class State:
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> list[tf.Tensor]:
-    """Adds a batch's clipped sums to those of its logical batch; returns the totals.
-
-    The totals have no noise yet. Also counts the batch in `parts_seen`.
-    """
+    """Counts a batch, adds its clipped sums; returns the logical batch's totals."""
     with tf.init_scope():
       if not self._pending:
         self._pending = [

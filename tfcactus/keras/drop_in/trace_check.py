@@ -107,8 +107,7 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
   """Raises ValueError unless `outputs` are proved to have one row per example.
 
-  `examples` are the per-example inputs of the graph. `rows` is the number of examples
-  that it was traced for, or None.
+  `examples` are per-example inputs; the graph was traced for `rows` of them, or None.
   """
   found = graph_proof.first_dependence(graph, examples, outputs, rows)
   if found is not None:

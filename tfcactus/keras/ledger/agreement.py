@@ -91,10 +91,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless workers hold equal data, or parts that make up one set.
-
-  `told` has the message of each worker, with the size and a checksum of its data.
-  """
+  """Raises ValueError unless workers told of equal data, or of parts of one set."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -142,19 +139,15 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns a tensor equal to `told`; computing it fails if workers' numbers differ.
+    """Returns `told`, int64, (n,); computing it fails if workers' numbers differ.
 
-    `told` is int64, shape (n,). Its first number is zero on a worker that could not
-    count the step.
+    The first number is zero on a worker that could not count the step.
     """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 
   def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
-    """Returns `told`; RuntimeError if a worker could not count, or numbers differ.
-
-    `all_told` has shape (replicas, n): the numbers of every replica's worker.
-    """
+    """Returns `told`; RuntimeError if rows of `all_told` differ or did not count."""
     failure, self._failure = self._failure, None
     if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(

@@ -81,10 +81,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger counts of two records of the same sequence of releases.
-
-    The plan number is `OTHER_PLANS` if both have steps, under different plans.
-    """
+    """Returns the larger counts of one sequence; two plans used give `OTHER_PLANS`."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -140,10 +137,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Merges `also`, the counters and the copy outside of TensorFlow.
-
-    Returns the counts, and sets counters and copy to them, so that no count is lost.
-    """
+    """Sets counters and their copy to the larger of both and `also`; returns that."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -202,10 +196,7 @@ class Record:
       return not self.changed and self.weights.knows(model)
 
   def void_if_changed(self, model: keras.Model) -> None:
-    """Voids the account if weights changed outside counted steps.
-
-    Called before the weights are trained or saved.
-    """
+    """Voids the account if weights changed uncounted, before training or saving."""
     self.changed = not self.knows(model)
     if self.changed:
       # Saved with the weights, for processes that load them.

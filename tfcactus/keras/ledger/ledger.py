@@ -147,11 +147,7 @@ class TrainingLedger(Protocol):
     """The clipping norm of the next step if it is adaptive, else None."""
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """Returns what was released so far.
-
-    Args:
-      ahead: How many further steps to count, on the data of the training in progress.
-    """
+    """Returns what was released so far, and in `ahead` more steps on current data."""
 
 
 @runtime_checkable
@@ -160,15 +156,10 @@ class HoldsLedger(Protocol):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> TrainingLedger:
-    """Returns the ledger of a training that begins.
+    """Returns the ledger of a `fit` of `model` that begins.
 
-    Args:
-      model: The model whose `fit` was called.
-      plan: The expected plan, or None.
-      batches: The expected batches, or None.
-
-    Raises:
-      ValueError: if the plan of the training is another one, or unknown.
+    `plan` and `batches` are those expected, or None. Raises ValueError if the plan of
+    the training is another one, or unknown.
     """
 
 
@@ -176,8 +167,7 @@ def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
                     l2_norm_clip: float, noise_digest: str) -> None:
   """Raises ValueError, naming the field, if `plan` is not the plan of the training.
 
-  `trained` is that plan, or None if only the training's clipping norm and noise are
-  known.
+  `trained` is that plan; None if only the training's clipping norm and noise are known.
   """
   _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
   _check_same('noise', plan.noise.digest, noise_digest)

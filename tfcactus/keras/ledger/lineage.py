@@ -44,10 +44,7 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
-  """Returns why the record gives no epsilon, or ''.
-
-  Call `Record.merge_counts` before.
-  """
+  """Returns why the record gives no epsilon, or ''; merge the record's counts first."""
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
@@ -74,10 +71,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Raises ValueError unless `trainer` is a `Record` of `plan`, and the only one.
-
-  `record` is another trainer's record, found before, or None.
-  """
+  """Raises ValueError for a second `record`, or a `trainer` not counting for `plan`."""
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

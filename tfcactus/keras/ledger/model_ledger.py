@@ -36,10 +36,9 @@ class ModelLedger:
                condition: str = ''):
     """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
-    `norm` is the clipping norm of the steps. `seeded` tells whether the noise comes
-    from a seed; `condition` is a further assumption of the guarantee, a sentence or
-    ''. If the model is `loaded` from a file,
-    its journal may count more than the file; it is only read, and not opened before
+    `norm` is the steps' clipping norm, `seeded` whether noise comes from a seed, and
+    `condition` a further assumption of the guarantee, a sentence or ''. The journal of
+    a model `loaded` from a file may count more than the file; it is only read before
     training. Raises ValueError if the plan does not cover released steps, or the
     journal cannot be opened.
     """
@@ -87,10 +86,7 @@ class ModelLedger:
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads the values of `own_variables` from `store`; counts never decrease.
-
-    Raises ValueError if one is missing.
-    """
+    """Reads `own_variables`, all required, from `store`; counts never decrease."""
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:
@@ -121,11 +117,7 @@ class ModelLedger:
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
                model: keras.Model, batches: Any) -> Iterator[None]:
-    """Counts the steps of one `fit` of `model` while the context is open.
-
-    `marks` recognise its batches, `optimizer` applies its updates, and `batches` is
-    what it was given. Raises as `StepCounter.training`.
-    """
+    """Counts steps of one `fit` inside the context, as `StepCounter.training` does."""
     with self.counter.training(marks, model, batches), self._finalizing(optimizer):
       yield
 
@@ -150,9 +142,8 @@ class ModelLedger:
                     ) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the model's weights, which are known from
-    then on; `others`, whether they may be computed from weights of other private
-    models.
+    `weights` tells whether the block sets the weights, which are known from then on;
+    `others`, whether they may be computed from weights of other private models.
     """
     before = self.record.merge_counts()
     if weights:

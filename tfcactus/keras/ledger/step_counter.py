@@ -36,10 +36,7 @@ class StepCounter:
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
                norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool):
-    """Initialises a counter that counts in `record`; opens the journal unless `loaded`.
-
-    Other arguments are as for `ModelLedger`.
-    """
+    """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`."""
     self._model = model
     self._plan = plan
     self._record = record
@@ -72,11 +69,7 @@ class StepCounter:
     self._record.merge_counts(self.journal.entry)
 
   def read_journal(self) -> str:
-    """Merges a journal that is not open into the record; only the chief reads it.
-
-    The journal of a loaded model is not open before training. Returns why steps may be
-    missing from the record, or ''.
-    """
+    """Merges the journal if not open; returns why steps may be missing, or ''."""
     if self.journal_path is None or self.journal is not None:
       return ''
     if not self._chief:
@@ -136,10 +129,7 @@ class StepCounter:
       yield found[len(Counts._fields):places]
 
   def _counted(self, marks: list[tf.Tensor]) -> tf.Tensor:
-    """Counts a step once for all replicas of this process; returns as `_admit`.
-
-    `marks` has the mark of each replica's share of the batch.
-    """
+    """Counts a step once for the `marks` of all replicas here; returns as `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
     totals = tf.numpy_function(
@@ -188,10 +178,7 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark; returns what is known about its batch, and if that is seeded.
-
-    `mark` has shape (rows, 2): numbers of `Marks`, and keys.
-    """
+    """Uses up a mark, (rows, 2) numbers and keys; returns its batch, and if seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:

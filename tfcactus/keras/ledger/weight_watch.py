@@ -82,10 +82,7 @@ class Watch:
     return known
 
   def _knows(self, weights: int, left: int) -> bool:
-    """Returns whether the digest `weights` is known; the first one ever seen is.
-
-    Adds `left`, the digest after the last step, if there was a step.
-    """
+    """Returns whether `weights` is known or first; adds the last step's `left`."""
     if self._stepped and (not self._known or self._known[-1] != left):
       self._known.append(left)
     if not self._known:

@@ -63,7 +63,6 @@ class _SumQuery:
 
   def merge_sample_states(self, sample_state_1: Any, sample_state_2: Any
                           ) -> Any:
-    """Returns the sum of two states."""
     return tf.nest.map_structure(tf.add, sample_state_1, sample_state_2)
 
   def accumulate_record(self, params: Any, sample_state: Any, record: Any
