@@ -62,10 +62,7 @@ GOOD = fractions.Fraction(1, 1 << 60)
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceSum:
-  """`count` Laplace releases of one scale; `top` is the largest loss of each.
-
-  `top` is shift over scale, rounded to nearest.
-  """
+  """`count` Laplace releases of largest loss `top` each: shift over scale, rounded."""
 
   top: float
   count: int
@@ -81,10 +78,7 @@ class LaplaceSum:
 
   @property
   def neighbours(self) -> tuple[float, float]:
-    """Floats below and above the exact largest loss, which `top` rounds.
-
-    A release with a larger largest loss dominates one with a smaller.
-    """
+    """Floats around the exact largest loss; releases with a larger one dominate."""
     return math.nextafter(self.top, 0.0), math.nextafter(self.top, math.inf)
 
   def delta(self, epsilon: float) -> Bounds:
@@ -161,8 +155,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
 def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
   """Returns the sum of coefficients h^i / i! from i = degree to 0, rounded down.
 
-  There are degree + 1 integer coefficients, highest first. `h` >= 0 and the result are
-  in units of 2^-bits.
+  `h` >= 0 and the result are in units of 2^-bits; coefficients are integers.
   """
   total = 0
   for i, coefficient in zip(range(degree, -1, -1), coefficients):
@@ -172,10 +165,7 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2.
-
-  n is `count`. There is one list per k, in ascending powers of w.
-  """
+  """Returns coefficients from w^0 of (w+1)^(n-k-1) (w-1)^(k-1), 0<k<n/2, n = `count`."""
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):
