@@ -109,7 +109,11 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise of `std` sensitivities on `num_batches` sums; a record enters one."""
+  """Gaussian noise on the sums of an epoch; each record enters one sum at random.
+
+  `std` is the standard deviation of the noise in units of sensitivity. `num_batches` is
+  the number of sums.
+  """
 
   std: float
   num_batches: int

@@ -152,7 +152,10 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns D_order up to rounding, inf if intractable; `finite` omits loss inf."""
+  """Returns a composition's Renyi divergences; inf where they are intractable.
+
+  Rounding is not bounded. `finite` omits infinite losses. Shapes are (n,).
+  """
   try:
     return part.renyi_divergence(orders, finite=finite)
   except IntractableError:

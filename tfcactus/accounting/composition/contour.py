@@ -125,7 +125,7 @@ class Contour:
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Raises IntractableError unless Chernoff's bound at `order` shows a tiny delta."""
+    """Raises IntractableError unless delta is proved tiny, by Chernoff at `order`."""
     if self._moments_are_proved:
       return
     log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)

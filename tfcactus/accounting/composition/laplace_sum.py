@@ -165,7 +165,10 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Returns coefficients from w^0 of (w+1)^(n-k-1) (w-1)^(k-1), 0<k<n/2, n = `count`."""
+  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2.
+
+  n is `count`. There is one list per k, in ascending powers of w.
+  """
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):

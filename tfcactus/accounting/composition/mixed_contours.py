@@ -81,7 +81,10 @@ class MixedContours:
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 
   def _side(self, side: str) -> contour.Contour:
-    """Returns the contour of 'lower' or 'upper' pairs; may raise IntractableError."""
+    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs.
+
+    Raises IntractableError if a pair has too many atoms or no finite loss.
+    """
     groups = []
     for part, count in self.groups:
       if isinstance(part, pair_lib.PairBounds):

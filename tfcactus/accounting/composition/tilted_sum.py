@@ -88,9 +88,10 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns a tail's distance of Chernoff bound exp(-LOG_TAIL), and its exponent.
+    """Returns how far from the mean a tail has Chernoff bound exp(-LOG_TAIL).
 
-    `growth` is the log moment generating function of the distance from the mean.
+    Also returns the exponent of that bound. `growth` is the log moment generating
+    function of the distance from the mean, positive on this tail.
     """
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,

@@ -90,7 +90,7 @@ class Loss(abc.ABC):
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,).
 
-    `t` > 0 increases; they are at most zero and decrease. `AtomicLoss` proves none:
+    `t` > 0 increases; bounds are at most zero and decrease. `AtomicLoss` proves none:
     its values are the largest at `t`, and `smoothed_contours` certifies them.
     """
 

@@ -20,7 +20,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 @dataclasses.dataclass(frozen=True)
 class GaussianLoss(SampledGaussian):
-  """The loss of one Gaussian release, Poisson sampled or, in closed form, not."""
+  """The privacy loss of one Gaussian release, of a Poisson sample or of all records.
+
+  Without sampling the loss is normal and all quantities have closed forms.
+  """
 
   @property
   def normal(self) -> bool:

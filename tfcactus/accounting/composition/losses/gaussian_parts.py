@@ -107,9 +107,10 @@ class PartLoss(quadrature.SampledGaussian):
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns real and imaginary parts of the argument of Phi in W(level).
+    """Returns the real and imaginary parts of the argument of Phi in W(level).
 
-    It is at z + i strip, z belonging to `y`. W is one at level zero, zero at level inf.
+    The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is one
+    at level zero and zero at level inf.
     """
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),

@@ -73,7 +73,8 @@ class Lattice:
          angle: float, digits: float) -> Lattice:
     """Returns nodes for u in [low, high]; raises IntractableError if too many.
 
-    They are at most `spacing` apart. Relative errors of sums over y aim at exp(-digits).
+    `spacing` is the largest spacing of u. The trapezoidal rule in y aims at relative
+    errors of exp(-digits).
     """
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
@@ -161,7 +162,7 @@ class Lattice:
 
   def _errors(self, weights: np.ndarray, own: np.ndarray, sides: np.ndarray
               ) -> np.ndarray:
-    """Returns bounds on the errors of `_coefficients`, from its `weights`.
+    """Returns bounds on the errors of `_coefficients`; `weights` are from `_weights`.
 
     `own`, shape (n + 2, nodes), holds for each k the sum over y of the terms' moduli;
     `sides`, shape (n + 1, nodes), holds such sums with y on the sides of its strip.

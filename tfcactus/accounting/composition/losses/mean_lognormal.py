@@ -78,10 +78,10 @@ class MeanLognormal:
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
     """Returns an upper bound on log E[L^q], close to its value.
 
-    For q > 1 it interpolates the finite sums of integer orders, since log E[L^q] is
-    convex in q; above the largest known sum it is log E[X^q], by Jensen's inequality.
-    For q < 0 it is the moment of the variables' geometric mean, which is at most L.
-    For q in [0, 1], E[L^q] <= 1.
+    For q > 1 it interpolates logs of the moments of integer orders, which are finite
+    sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q], by
+    Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
+    mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + rounding.PHASE_ROUNDOFF
@@ -159,7 +159,7 @@ class MeanLognormal:
     def end(move: np.ndarray, sign: int) -> tuple[float, float]:
       """Returns an end's distance from u = 0, and log of a bound beyond it.
 
-      Uses the best moment of order + sign * move; sign 1 is the lower end, -1 the upper.
+      Uses the best moment of order + sign * move; sign is 1 at the lower end, else -1.
       """
       size = special.gammaln(left - sign * move) + self.log_bound(order + sign * move)
       reach = (digits + np.maximum(size - whole, 0.0)) / move
