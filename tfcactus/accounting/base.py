@@ -70,10 +70,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """Returns why `event` cannot be composed, or None; see dp_accounting.
-
-    If it can be and `do_compose` is True, adds `count` such events to the account.
-    """
+    """Returns why `event` cannot be composed, or None, adding it if `do_compose`."""
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
@@ -142,11 +139,7 @@ class OneSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float
              ) -> float:
-    """Returns the larger of both directions' values, which is the guarantee.
-
-    `solve` returns one direction's value. `non_private` is the result if some event
-    protects nothing.
-    """
+    """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
     if self._non_private:
       return non_private
     return max(map(solve, self.compositions().values()), default=0.0)
@@ -194,20 +187,16 @@ class TwoSidedAccountant(PairAccountant):
     """Returns bounds on delta of a composition in one direction."""
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    """Returns True if a cheap test proves (epsilon, delta)-DP of one direction.
-
-    False proves nothing. A subclass without such a test keeps this method.
-    """
+    """Returns True if a cheap test proves (epsilon, delta)-DP; False proves nothing."""
     del part, epsilon, delta
     return False
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the larger of both directions' bounds, which is the guarantee.
+    """Returns both directions' maximum; `non_private` if an event protects nothing.
 
     `solve` returns one direction's bounds. `stays_below(part, value)` is True only if
-    the direction `part` is proved to be at most `value`. `non_private` is the result if
-    some event protects nothing.
+    the direction `part` is proved to be at most `value`.
     """
     if self._non_private:
       return Bounds(non_private, non_private, non_private)

@@ -84,7 +84,6 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if prob < 1 and sample.fixed_size and not sample.displaces:
@@ -140,7 +139,6 @@ class PairStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
         pair_lib.PairBounds.exact(self.pair))
     return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
@@ -154,7 +152,6 @@ class SchemeStep(PairedStep):
   relation: dp_accounting.NeighboringRelation
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss; `direction` is 'add', 'remove' or 'replace'."""
     return StepLoss.of(_scheme_pairs(self.event, self.relation, direction))
 
 
@@ -389,10 +386,7 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns one Gaussian event in place of several Gaussian releases of one sample.
-
-  Their precisions (inverse variances) add. Returns any other event as it is.
-  """
+  """Returns one Gaussian event for several (precisions add), other events unchanged."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

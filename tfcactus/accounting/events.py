@@ -80,10 +80,7 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
 
 
 def _profile(pair: pair_lib.DominatingPair, loss: np.ndarray) -> np.ndarray:
-  """Returns a pair's profile H(e^loss), with the shape of `loss`.
-
-  Masses are summed from the largest loss down.
-  """
+  """Returns H(e^loss), in the shape of `loss`, by sums from the largest loss down."""
   order = np.argsort(-pair.loss)
   p, q = (np.append(0.0, np.cumsum(mass[order])) for mass in (pair.p, pair.q))
   count = np.searchsorted(-pair.loss[order], -loss)

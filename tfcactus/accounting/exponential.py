@@ -104,10 +104,7 @@ def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """Returns minus the derivative of the profile with respect to a = e^loss.
-
-  With c = e^-epsilon it is (sqrt(c / a) - c) / (1 - c).
-  """
+  """Returns -dH/da at a = e^loss: (sqrt(c / a) - c) / (1 - c), where c = e^-epsilon."""
   return np.exp(-epsilon) * np.expm1(0.5 * (epsilon - loss)) / -np.expm1(-epsilon)
 
 

@@ -39,7 +39,6 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
     self._orders = renyi.check_orders(orders)
 
   def _epsilon(self, part: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon of a composition in one direction."""
     rest = delta - part.p_inf[1]
     if rest <= 0:
       return math.inf
@@ -47,7 +46,6 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
         self._orders, self._finite_divergences(part), rest), 0.0)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """Returns an upper bound on delta of a composition in one direction."""
     log_tail = float(np.min(
         (self._orders - 1) * (self._finite_divergences(part) - epsilon)))
     return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)

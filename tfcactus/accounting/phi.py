@@ -20,13 +20,10 @@ class PhiAccountant(base.TwoSidedAccountant):
   """
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
-    """Returns bounds on epsilon of a composition in one direction."""
     return part.epsilon(delta)
 
   def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
-    """Returns bounds on delta of a composition in one direction."""
     return part.delta(epsilon)
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    """Returns True if a cheap test proves (epsilon, delta)-DP of one direction."""
     return part.stays_below(epsilon, delta)

@@ -107,7 +107,6 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
-    """Returns bounds on epsilon of a composition in one direction."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
@@ -122,7 +121,6 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
-    """Returns bounds on delta of a composition in one direction."""
     lower, upper = self._composed(part)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
@@ -265,11 +263,10 @@ class Buckets:
 def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     buckets: int, factor: float | None
                     ) -> tuple[Buckets, Buckets]:
-  """Returns the buckets of all steps for the lower and the upper pairs.
+  """Returns all steps' buckets for the lower and the upper pairs; one object if exact.
 
-  `groups` holds (step, number of repetitions) and `buckets` is the number of buckets.
-  `factor` is the ratio P / Q of one bucket to that of the next lower one; None chooses
-  it from the likely losses. If all pairs are exact, both results are one object.
+  `groups` holds (step, repetitions). `factor` is the ratio P / Q of one bucket to that
+  of the next lower one; None chooses it from the likely losses.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
@@ -286,10 +283,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
 
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
            buckets: int) -> float:
-  """Returns the least width for which `buckets` buckets cover the likely losses.
-
-  `groups` holds (pair, number of repetitions).
-  """
+  """Returns the least width at which `buckets` buckets cover the likely losses."""
   mean, variance, single = 0.0, 0.0, 0.0
   for pair, count in groups:
     order = np.argsort(np.abs(pair.loss))

@@ -95,7 +95,6 @@ class RenyiAccountant(base.OneSidedAccountant):
     self._convert = _CONVERSIONS[conversion]
 
   def _epsilon(self, part: Composition, delta: float) -> float:
-    """Returns an upper bound on epsilon of a composition in one direction."""
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
@@ -143,11 +142,7 @@ class RenyiAccountant(base.OneSidedAccountant):
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns upper bounds on a composition's Renyi divergences, rounding included.
-
-  `orders` has shape (n,), positive, other than one. `finite` omits infinite losses. The
-  result has shape (n,).
-  """
+  """Returns upper bounds on D_order, shape (n,); `finite` omits infinite losses."""
   slack = sum(count * (ROUNDOFF / np.abs(orders - 1) + np.where(
       orders < 1, pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / np.abs(orders - 1),
       pair_lib.LOSS_ROUNDOFF if step.loss is None else 0.0))
@@ -159,8 +154,7 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Returns a composition's Renyi divergences; inf where they are intractable.
 
-  `orders` and the result have shape (n,). `finite` omits infinite losses. Rounding is
-  not included.
+  Rounding is not bounded. `finite` omits infinite losses. Shapes are (n,).
   """
   try:
     return part.renyi_divergence(orders, finite=finite)

@@ -17,11 +17,7 @@ from tfcactus import _checks
 
 def check(orders: Sequence[float], divergences: Sequence[float]
           ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns orders and divergences as arrays of shape (n,).
-
-  Raises ValueError unless the orders increase from above one, with one divergence of at
-  least zero for each.
-  """
+  """Returns arrays (n,); ValueError unless orders > 1 increase and divergences >= 0."""
   order = _checks.vector('orders', list(orders))
   divergence = _checks.vector('divergences', list(divergences))
   if order.shape != divergence.shape:
@@ -37,10 +33,7 @@ def check(orders: Sequence[float], divergences: Sequence[float]
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """Returns upper bounds on the supremum of D_a / a, a in (1, orders[i]), for each i.
-
-  `orders` is increasing and above one; `divergences` are upper bounds. Shapes (n,).
-  """
+  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i."""
   k = (orders - 1) * divergences
   a, b = orders[:-1], orders[1:]
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):

@@ -291,11 +291,7 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
-  """Returns the largest omega' <= omega that the upper side of condition (5) allows.
-
-  The upper side is omega' <= log(1 / ((omega' - 2) s)) / rho. Returns None if no
-  omega' > 2 satisfies it.
-  """
+  """Returns the largest omega' <= omega in condition (5)'s upper side, None if <= 2."""
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s

@@ -114,10 +114,7 @@ class TCDPAccountant(PairAccountant):
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
 
   def _claimed(self, omega: float) -> truncated_cdp.TCDP:
-    """Returns the composed guarantee of all `TCDPDpEvent` releases, up to `omega`.
-
-    Raises ValueError if `omega` is above the least omega of these releases.
-    """
+    """Returns all `TCDPDpEvent` releases' guarantee; ValueError above its omega."""
     if not self._claims:
       return truncated_cdp.TCDP(0.0, omega)
     whole = self._claims[0].compose(*self._claims[1:])

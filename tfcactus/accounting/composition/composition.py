@@ -111,9 +111,8 @@ class StepLoss:
                   ) -> np.ndarray:
     """Returns Renyi divergences; `below` is true at the orders below one.
 
-    Closed-form moments exist on the right half plane only. Orders below one use the
-    divergences of the upper pair. They are upper bounds: a Renyi divergence increases
-    with every hockey-stick divergence, and a dominating pair has the larger ones.
+    Orders below one have no closed form. They use the upper pair, whose hockey-stick
+    divergences are larger: a Renyi divergence increases with each of these.
     """
     found = np.empty(orders.shape)
     if not np.all(below):
@@ -204,10 +203,8 @@ class Composition:
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
     """Returns the first method's bounds within tolerance, else the narrowest.
 
-    `ask` calls `epsilon` or `delta` of a method.
-
-    The lattice is the last resort: its bounds are returned if no method has any, and
-    are intersected with wide bounds on allocated releases.
+    `ask` calls `epsilon` or `delta` of a method. The lattice's bounds are returned if
+    no method has any, and are intersected with wide bounds on allocated releases.
     """
     found = []
     for make in self._methods():
@@ -292,10 +289,7 @@ class Composition:
 
   @functools.cached_property
   def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
-    """The losses with counts if no Gaussian release is allocated, else None.
-
-    None also if some step is not a Gaussian release.
-    """
+    """The losses with counts if all are Gaussian and none is allocated, else None."""
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None

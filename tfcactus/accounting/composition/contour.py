@@ -125,13 +125,7 @@ class Contour:
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Raises unless delta at `epsilon` is proved to be tiny.
-
-    The bound is exp(LOG_NOTHING + NOTHING_ROOM), by Chernoff's inequality at `order`.
-
-    Raises:
-      IntractableError: if the inequality does not show it.
-    """
+    """Raises IntractableError unless delta is proved tiny, by Chernoff at `order`."""
     if self._moments_are_proved:
       return
     log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
@@ -155,10 +149,7 @@ class Contour:
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
               ) -> Saddles:
-    """Returns saddle points on both sides of `log_delta` or of `epsilon`.
-
-    Callers give one of the two; the default of the other has no effect.
-    """
+    """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
     known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
@@ -199,11 +190,9 @@ class Contour:
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
-    """Returns phi values on enough nodes for bounds on delta near `epsilon`.
+    """Returns phi on enough nodes for delta near `epsilon`, or raises IntractableError.
 
-    `log_delta` is a rough log delta at `epsilon`. Errors are aimed to be a share of
-    exp(LOG_TOLERANCE) of that delta. Raises IntractableError if too many nodes are
-    needed.
+    `log_delta` is rough. Errors aim at a share of exp(LOG_TOLERANCE) of that delta.
     """
     log_moment = None if self._moments_are_proved else functools.lru_cache(
         self.log_moment)
@@ -239,10 +228,7 @@ class Contour:
 
   def _tilted(self, order: float, t_max: float
               ) -> list[tuple[base.TiltedLoss, int]]:
-    """Returns pairs (loss under the tilt `order`, number of steps).
-
-    `t_max` is the largest argument at which phi will be computed.
-    """
+    """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
             for loss, number in self._all]
@@ -262,24 +248,15 @@ class Contour:
                      for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
-    """Raises IntractableError unless phi is proved to decay as `log_decay` says.
-
-    Accepts every table here, because these losses prove `log_decay`.
-    """
+    """Accepts every table: `log_decay` is proved. Overrides raise IntractableError."""
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
     """Returns t beyond which the integral can be dropped, and a bound on log |phi|.
 
-    Args:
-      order: The tilt.
-      variance: Variance of the total loss under the tilt.
-      spacing: Spacing of the nodes.
-      log_need: Minus log of the part of the integral that may be dropped, over
-        M(order) exp(-order * epsilon).
-
-    Raises:
-      IntractableError: if no end is found within twenty million nodes.
+    `variance` is the total loss's under the tilt. `log_need` is minus log of the part
+    of the integral that may be dropped, over M(order) exp(-order * epsilon). Raises
+    IntractableError if no end is found within twenty million nodes.
     """
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
                  2 * spacing)
@@ -298,10 +275,9 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns bounds on log |phi| of the total loss on the increasing `grid`.
+    """Returns bounds on log |phi| on the increasing `grid`, and a least index or None.
 
-    Also returns the first index at which the integral beyond the point, at most
-    |phi| / (pi t), is below exp(-log_need), or None.
+    From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
     """
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self._all), np.zeros_like(grid))
@@ -310,10 +286,7 @@ class Contour:
     return decay, int(enough[0]) if enough.size else None
 
   def stays_below(self, epsilon: float, log_delta: float) -> bool:
-    """Returns whether the integral of a bound on |phi| proves log delta < `log_delta`.
-
-    False means unknown.
-    """
+    """Returns True if bounds on |phi| show log delta < `log_delta`; False: unknown."""
     known = self._block(*FIRST_ORDERS, 22)
     best = int(np.argmin(
         known.mgf - known.orders * epsilon + _numerics.log_kernel(known.orders)))
@@ -332,10 +305,7 @@ class Contour:
 
 
 def one_thread() -> contextlib.AbstractContextManager[object]:
-  """Limits BLAS to one thread.
-
-  With several threads, products of matrices of this size take ten times as long.
-  """
+  """Limits BLAS to one thread: with several, these products take ten times as long."""
   return _threads().limit(limits=1)
 
 

@@ -85,10 +85,7 @@ class Outcomes:
 
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
-    """P-masses and Q-masses of each outcome plus all outcomes of larger loss.
-
-    Both have shape (outcomes + 1,); the last element is zero.
-    """
+    """P- and Q-masses from each outcome upwards, then zero; shapes (outcomes + 1,)."""
     # The cap acts far below any epsilon that is sought.
     q = self.p * np.exp(np.minimum(-self.loss, 600.0))
     p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (self.p, q))
@@ -125,10 +122,7 @@ def _multisets(pair: pair_lib.DominatingPair, count: int
 
 def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses and log P-masses of all multisets of `count` atoms, for few draws.
-
-  Builds each multiset as a sorted sequence of atoms.
-  """
+  """Returns multisets' losses and log P-masses, built as sorted sequences of atoms."""
   last = np.zeros(1, np.int64)
   run = np.zeros(1, np.int64)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
@@ -147,10 +141,7 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses and log P-masses of all multisets of `count` atoms, for few atoms.
-
-  Builds each multiset by choosing how often each atom occurs.
-  """
+  """Returns multisets' losses and log P-masses, built by each atom's occurrences."""
   left = np.full(1, count)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for index in range(atom_loss.size):

@@ -19,10 +19,7 @@ of this, since x e^x / (e^x - 1) is at most one for x <= 0."""
 
 
 def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
-  """Returns a bound on P(any loss is infinite): upper (`sign` 1) or lower (-1).
-
-  `masses` are pairs (probability per step, number of steps).
-  """
+  """Bounds P(any loss is inf), above if `sign` is 1, from pairs (P per step, steps)."""
   given = [(p, count) for p, count in masses if p > 0]
   if sum(count for _, count in given) <= 1:
     return given[0][0] if given else 0.0
@@ -32,19 +29,13 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
 
 
 def without(delta: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns `delta` less the mass of infinite losses, as (upper, lower) bounds.
-
-  The first serves a lower bound on epsilon, the second an upper bound.
-  """
+  """Bounds `delta` less infinite losses, above (for epsilon's lower end) and below."""
   return (_difference(delta, p_inf[0], math.inf),
           _difference(delta, p_inf[1], -math.inf))
 
 
 def beside(low: float, high: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns bounds (lower, upper) on delta of all losses.
-
-  `low` and `high` bound the part of delta that finite losses contribute.
-  """
+  """Returns bounds on delta from `low` and `high`, bounds on finite losses' part."""
   lower = min(max(_difference(low, -p_inf[0], -math.inf), p_inf[0], 0.0), 1.0)
   upper = min(_difference(high, -p_inf[1], math.inf), 1.0)
   return min(lower, upper), upper

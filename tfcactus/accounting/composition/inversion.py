@@ -80,10 +80,7 @@ class Table:
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
-    """Returns exp(K(order) - order * epsilon), the factor of sums over the nodes.
-
-    Raises IntractableError if it is too large for a float.
-    """
+    """Returns exp(K(order) - order * epsilon); raises IntractableError if too large."""
     log_scale = self._log_mgf - self.order * epsilon
     if log_scale > 700:
       raise IntractableError
@@ -120,10 +117,9 @@ class Table:
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log phi of a sum of tilted losses, and bounds on its absolute error.
+  """Returns log phi of a sum at spacing * (0..count-1), and absolute error bounds.
 
-  `tilted` are pairs (loss under a tilt, number of steps). The arguments of phi are
-  spacing * (0..count-1); both results have shape (count,).
+  `tilted` are pairs (loss under a tilt, number of steps). Results have shape (count,).
   """
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
@@ -163,11 +159,7 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Returns epsilon by Newton's method on log delta, safeguarded by a bracket.
-
-    Raises:
-      IntractableError: if it does not converge, or no measure has a table.
-    """
+    """Returns epsilon by bracketed Newton on log delta, or raises IntractableError."""
     if not self.tables:
       raise IntractableError
     reach = 2 / max(table.order for table in self.tables)
@@ -218,9 +210,8 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
            ) -> tuple[_Profile, float]:
   """Returns a profile, and the epsilon at which its estimate of delta is `delta`.
 
-  `make` returns a profile whose errors are small near the epsilon passed to it. The
-  first `guess` is poor if a few rare losses compete with many small ones. The next
-  profile is then made at the epsilon that the last one gave.
+  `make` returns a profile for errors small near its argument. `guess` is poor if a few
+  rare losses compete with many small ones; the last profile's epsilon replaces it.
   """
   for _ in range(MAX_TABLES):
     profile = make(guess)
@@ -232,8 +223,5 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns the distance below a table's epsilon within which errors are still small.
-
-  `order` is the table's tilt.
-  """
+  """Returns how far below a table's epsilon errors stay small, at its tilt `order`."""
   return 2 / order

@@ -62,10 +62,7 @@ GOOD = fractions.Fraction(1, 1 << 60)
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceSum:
-  """`count` Laplace releases of one scale; `top` is the largest loss of each.
-
-  `top` is shift over scale, rounded to nearest.
-  """
+  """`count` Laplace releases of largest loss `top` each: shift over scale, rounded."""
 
   top: float
   count: int
@@ -81,10 +78,7 @@ class LaplaceSum:
 
   @property
   def neighbours(self) -> tuple[float, float]:
-    """Floats below and above the exact largest loss, which `top` rounds.
-
-    A release with a larger largest loss dominates one with a smaller.
-    """
+    """Floats around the exact largest loss; releases with a larger one dominate."""
     return math.nextafter(self.top, 0.0), math.nextafter(self.top, math.inf)
 
   def delta(self, epsilon: float) -> Bounds:
@@ -161,8 +155,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
 def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
   """Returns the sum of coefficients h^i / i! from i = degree to 0, rounded down.
 
-  There are degree + 1 integer coefficients, highest first. `h` >= 0 and the result are
-  in units of 2^-bits.
+  `h` >= 0 and the result are in units of 2^-bits; coefficients are integers.
   """
   total = 0
   for i, coefficient in zip(range(degree, -1, -1), coefficients):

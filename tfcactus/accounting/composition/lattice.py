@@ -81,8 +81,7 @@ class Lattice:
                pilot: Groups | None = None):
     """Initialises the composition of pairs (bounds on a dominating pair, steps).
 
-    `pilot` holds the groups with fewer atoms: it chooses the tilt, the window and the
-    least loss on the lattice. Bounds are true for every choice of these.
+    `pilot`, with fewer atoms, sets the tilt, window and least loss; any is sound.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -159,11 +158,7 @@ class Lattice:
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def _bulks(self, near: float) -> list[float]:
-    """Returns the values of `bulk` to try, in turn.
-
-    A step's loss is small if it is at most `bulk`; with -inf no loss is. `near` is a
-    rough epsilon.
-    """
+    """Returns values of `bulk`, the largest small loss, to try near a rough epsilon."""
     if near <= 0 or not math.isfinite(near):
       return [-math.inf]
     return [share * near / self.steps or -math.inf for share in BULK_SHARES]
@@ -195,10 +190,7 @@ class Lattice:
 
   def _tilt(self, objective: Callable[[float, float], float], bulk: float
             ) -> tuple[float, float]:
-    """Returns the tilt at which `objective` is least, and its value there.
-
-    The arguments of `objective` are a tilt and `log_mgf` at it.
-    """
+    """Returns the tilt with the least `objective(tilt, its log_mgf)`, and the value."""
     def finite(x):  # The search subtracts values.
       """Returns `objective` at tilt e^x, clipped to finite values."""
       value = objective(math.exp(x), self.log_mgf(math.exp(x), bulk))

@@ -145,10 +145,9 @@ class Alias:
     return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log A for aliases at larger epsilon, then for those at smaller epsilon.
+    """Returns log A for aliases at larger epsilon, then at smaller, one per order.
 
-    Each has one value per order. delta(epsilon + x) <= A exp(-order x) for all x of the
-    sign in question, by Chernoff's inequality, and by delta <= 1 for negative x.
+    delta(epsilon + x) <= A exp(-order x) for x of that sign (Chernoff, delta <= 1).
     """
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (

@@ -44,11 +44,7 @@ class SmoothedContour(contour.Contour):
     return [*self.groups, (self.smoothing, 1)]
 
   def _certify(self, table: inversion.Table) -> None:
-    """Raises IntractableError unless |phi| is proved small beyond the last node.
-
-    The discrete losses' phi is shown to be small up to the point from which the
-    smoothing variable's phi is.
-    """
+    """Raises IntractableError unless |phi| is small until the smoothing's phi is."""
     end = self.smoothing.end(-table.log_tail, table.order)
     # The smoothing variable, the last element, has a proved bound.
     atoms.certify_decay(table.tilted[:-1], table.last, max(end, table.last),

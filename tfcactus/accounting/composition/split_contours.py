@@ -120,11 +120,7 @@ class SplitContours:
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns attempt(share) for the first of `SHARES` that raises no IntractableError.
-
-  Raises:
-    IntractableError: if every share does.
-  """
+  """Returns the first attempt(share) in `SHARES` that raises no IntractableError."""
   for share in SHARES:
     try:
       return attempt(share)
@@ -154,11 +150,9 @@ class _Split:
     """Splits a composition at levels of a step's loss.
 
     The first level is `share` times the distance from the least total loss to `near`, a
-    guess of epsilon. Each further level is `LADDER` times the one before, up to `TOP`.
-    `target` is epsilon= or log_delta=, as for `Contour.saddles`.
-
-    Raises:
-      IntractableError: unless all losses are by removal and sampled.
+    guess of epsilon; each further one is `LADDER` times the last, up to `TOP`.
+    `target` is epsilon= or log_delta=, as for `Contour.saddles`. Raises
+    IntractableError unless all losses are by removal and sampled.
     """
     if any(loss.direction != 'remove' or loss.sampling_prob == 1
            for loss, _ in groups):
@@ -213,10 +207,9 @@ class _Split:
   def check(self, profile: _SplitProfile) -> None:
     """Raises IntractableError unless the parts add up to the whole within errors.
 
-    Moments and phi at some nodes are compared at each tilt used. The parts up to a
-    level add up to the composition of all losses up to it, which is computed directly.
-    The first part equals the first sum by definition, and is checked together with the
-    second part.
+    Compares moments and phi at some nodes at each tilt used. Parts up to a level add up
+    to the composition of all losses up to it, computed directly. The first part is the
+    first sum by definition, and is checked together with the second part.
     """
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
@@ -237,10 +230,6 @@ class _Split:
 
 @dataclasses.dataclass(frozen=True)
 class _SplitProfile(inversion.Profile):
-  """The profile of a split.
-
-  Attributes:
-    indices: For each table, the index of its measure in `_Split.parts`.
-  """
+  """The profile of a split; `indices` are the tables' measures in `_Split.parts`."""
 
   indices: Sequence[int] = ()

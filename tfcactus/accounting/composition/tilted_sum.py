@@ -154,16 +154,11 @@ class TiltedSum:
                     ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the transform of the sum, without outcomes of small losses only.
 
-    A is the product over the steps of phi, the transform of a step's tilted masses. B
-    is the product over the steps of s, the transform of its small losses' masses. The
-    result is A - B, computed to relative accuracy. The second result bounds its error,
-    divided by the error of one transform. The error of s contributes
-    |A / phi - B / s|. The error of the other losses' transform contributes |A / phi|
-    times their mass.
-
-    Args:
-      tilted: Tuples (first index, tilted masses, where the loss is small, steps).
-      points: Number of lattice points.
+    It is A - B to relative accuracy: A is the product over the steps of phi, the
+    transform of a step's tilted masses, B that of s, of its small losses' masses. The
+    second result bounds its error over the error of one transform: s contributes
+    |A / phi - B / s|, the other losses |A / phi| times their mass. `tilted` are tuples
+    (first index, tilted masses, where the loss is small, steps).
     """
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
@@ -219,10 +214,7 @@ class TiltedSum:
         -self.tilt * (self.losses - near), MAX_EXPONENT + 50))
 
   def error(self, near: float) -> np.ndarray:
-    """Returns bounds on the error of `suffix` (shift 0), from rounding and wrap-around.
-
-    Rounding is bounded by norms of the transform's error and of the weights (Cauchy).
-    """
+    """Returns `suffix` (shift 0) error bounds: rounding (by Cauchy) and wrap-around."""
     weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
     return self._decay(near) * (
         self._norm_error * min(weight, self._window.points**0.5) +

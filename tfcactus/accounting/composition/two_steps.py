@@ -123,10 +123,7 @@ class TwoSteps:
 
   @functools.cached_property
   def _edges(self) -> np.ndarray:
-    """Edges of equally wide cells of the output, in standard deviations.
-
-    They make the first of the partitions of `PILOTS`.
-    """
+    """Edges of the `PILOTS[0]` equally wide cells of output, in standard deviations."""
     reach = cells_lib.GAUSSIAN_REACH
     shift = self.first.mu if self.first.direction == 'remove' else 0.0
     return np.linspace(-reach, reach + shift, PILOTS[0] + 1)
@@ -139,8 +136,7 @@ class TwoSteps:
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
     """Returns the edges of about `count` cells, from a coarser partition's `edges`.
 
-    Each cell contributes about equally to the distance between the upper bound (chords)
-    and the lower bound (tangents) on delta at `epsilon`.
+    Cells add about equally to the gap of chords and tangents of delta at `epsilon`.
     """
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)

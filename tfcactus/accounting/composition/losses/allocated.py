@@ -91,7 +91,6 @@ class AllocatedGaussian(base.ReleaseLoss):
     return found
 
   def log_moment(self, order: float) -> float:
-    """Returns an upper bound on log M(order)."""
     return _log_moment(self._law, self._power(order),
                        exact=order <= self.max_order)
 
@@ -122,15 +121,9 @@ class TiltedAllocated(base.TiltedLoss):
 
   def __init__(self, lines: list[tuple[float, Line]], law: AllocatedGaussian,
                log_bound: float):
-    """Takes the lines whose nodes give phi, each up to a largest t.
+    """Takes pairs (largest t, line), by increasing t, and a bound on log M(order).
 
-    Args:
-      lines: Pairs (largest t, line), in increasing order of t.
-      law: The loss before the tilt.
-      log_bound: An upper bound on log M(order).
-
-    Raises:
-      IntractableError: if the relative error of M(order) may exceed MAX_ERROR.
+    Raises IntractableError if the relative error of M(order) may exceed MAX_ERROR.
     """
     self._lines = lines
     self._law = law
@@ -147,7 +140,6 @@ class TiltedAllocated(base.TiltedLoss):
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     found, t = np.empty(count, np.complex128), spacing * np.arange(count)
     for part, line in self._parts(t):
       found[part] = line.log_integral(
@@ -158,7 +150,6 @@ class TiltedAllocated(base.TiltedLoss):
     return found.conj() if self._law.direction == 'add' else found
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     found = np.empty(t.size)
     for part, line in self._parts(t):
       found[part] = line.log_error_at(t[part], self._log_bound) - self.log_mgf
@@ -187,11 +178,7 @@ def _line(law: MeanLognormal, q: float, start: float, end: float) -> Line:
 
 @functools.lru_cache(maxsize=256)
 def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
-  """Returns an upper bound on log M(order) = log E[L^q].
-
-  `q` is order + 1 for 'remove' and -order for 'add'. If `exact`, quadrature is tried;
-  without it, or if it fails, the bound follows from the convexity of log E[L^q] in q.
-  """
+  """Returns an upper bound on log E[L^q]: quadrature if `exact`, or convexity in q."""
   bound = float(law.log_bound(q))
   if not exact:
     return bound

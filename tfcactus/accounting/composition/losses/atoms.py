@@ -40,7 +40,6 @@ class AtomicLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried."""
     return 1e4
 
   @functools.cached_property
@@ -49,7 +48,6 @@ class AtomicLoss(base.Loss):
     return _numerics.log_mass(self.pair.p)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.array([self._moments(order) for order in orders]).T
 
   def _moments(self, order: float) -> tuple[float, float, float]:
@@ -71,11 +69,7 @@ class AtomicLoss(base.Loss):
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns the largest log |phi| at this and all later points of `t`.
-
-    These are not proved bounds: nothing is known between the points.
-    `TiltedAtoms.certify` proves one.
-    """
+    """Returns the largest log |phi| at each `t` and later ones; not a proved bound."""
     _, weight = self._tilt(order)
     keep = weight > 1e-12
     phase = np.multiply.outer(t, self.pair.loss[keep])
@@ -100,9 +94,8 @@ class TiltedAtoms(base.TiltedSum):
   def certify(self, start: float, end: float, level: float) -> None:
     """Shows that |phi| <= level on [start, end], or raises IntractableError.
 
-    All atoms are used while |phi| is still close to the level. At larger t the atoms of
-    a subset suffice: |phi| <= 1 - W + |S|, where W is the subset's weight and S the sum
-    of weight e^(i t loss) over it.
+    Small t use all atoms, larger t a subset: |phi| <= 1 - W + |S|, where W is the
+    subset's weight and S the sum of weight e^(i t loss) over it.
     """
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
@@ -142,10 +135,7 @@ class _Atoms:
     return _Atoms(self._weight[chosen], self._loss[chosen])
 
   def gap(self, start: float, spacing: float, points: int) -> np.ndarray:
-    """Returns the gap W - |S| at t = start + spacing * (0..points-1).
-
-    W is the total weight, S the sum of weight e^(i t loss).
-    """
+    """Returns W - |sum weight e^(i t loss)| at t = start + spacing * (0..points-1)."""
     return self.total - np.abs(_numerics.phi_table(
         self._loss, self._weight, spacing, points, start))
 
@@ -157,15 +147,9 @@ class _Atoms:
               level: float, expected: float) -> float:
     """Shows |phi| <= level on [start, end], and returns the least gap on its grid.
 
-    Args:
-      start: Start of the interval.
-      end: End of the interval.
-      everything: All atoms, for grid points where the gap of these is too small.
-      level: The bound on |phi|.
-      expected: A guess of the least gap, which sets the spacing of the grid.
-
-    Raises:
-      IntractableError: if it cannot be shown, or the grid is too large.
+    Grid points where the gap is too small are examined with `everything`, all atoms.
+    `expected`, a guess of the least gap, sets the spacing. Raises IntractableError if
+    the bound cannot be shown, or the grid is too large.
     """
     need = 1 - level
     # The gap changes by at most `_slope` per unit of t.
@@ -186,11 +170,7 @@ class _Atoms:
     return float(np.min(gap))
 
   def march(self, left: float, right: float, need: float) -> None:
-    """Shows gap > need on [left, right] in steps that the gap's slope allows.
-
-    Raises:
-      IntractableError: if it fails, or takes more than MAX_DOUBTS steps.
-    """
+    """Shows gap > need on [left, right] by its slope, or raises IntractableError."""
     for _ in range(MAX_DOUBTS):
       gap = float(self.gap(left, 0.0, 1)[0]) - need
       if gap <= 0:
@@ -203,10 +183,7 @@ class _Atoms:
 
 @dataclasses.dataclass(frozen=True)
 class Smoothing(base.Loss):
-  """A sum of `order` uniform variables on [0, width / order].
-
-  The range of the sum is `width`; |phi| falls with the power `order`.
-  """
+  """A sum of `order` uniforms on [0, width / order]; |phi| falls with power `order`."""
 
   width: float
   order: int = 30
@@ -217,7 +194,6 @@ class Smoothing(base.Loss):
     return math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     return np.stack([self._log_m(orders).real,
                      np.full_like(orders, 0.5 * self.width),
                      np.full_like(orders, self.width**2 / (12 * self.order))])
@@ -239,7 +215,6 @@ class Smoothing(base.Loss):
     return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     scale = 0.5 * self.width / self.order
     return np.minimum(self.order * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
@@ -264,12 +239,10 @@ class TiltedSmoothing(base.TiltedLoss):
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 
@@ -277,11 +250,8 @@ def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
   """Shows that |product of phi^count| <= exp(-log_need) on [start, end].
 
-  `tilted` are pairs (loss under the tilt, number of steps). One pair has to show it,
-  since |phi| of the others is at most one.
-
-  Raises:
-    IntractableError: if no pair does.
+  `tilted` are pairs (loss under the tilt, steps). One has to show it, since |phi| of
+  the others is at most one. Raises IntractableError if none does.
   """
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:

@@ -32,10 +32,7 @@ class TiltedLoss(abc.ABC):
   @property
   @abc.abstractmethod
   def nodes(self) -> int:
-    """Returns the number of terms summed for each value of phi.
-
-    The cost of `log_phi` is proportional to it.
-    """
+    """Returns the number of terms per value of phi, to which cost is proportional."""
 
   @abc.abstractmethod
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
@@ -43,17 +40,10 @@ class TiltedLoss(abc.ABC):
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the absolute error of phi at `t` >= 0, shape (n,).
-
-    The value at t = 0 bounds the error of `log_mgf`.
-    """
+    """Returns bounds on phi's absolute error at `t` >= 0, (n,); at 0 also log_mgf's."""
 
   def certify(self, start: float, end: float, level: float) -> None:
-    """Shows that |phi| <= level on [start, end].
-
-    Raises:
-      IntractableError: if it could not be shown. This base class always raises.
-    """
+    """Shows |phi| <= level on [start, end] or raises IntractableError; here always."""
     raise IntractableError
 
 
@@ -74,7 +64,6 @@ class TiltedSum(TiltedLoss):
     return self.loss.size
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,), complex."""
     return _numerics.log_phi_table(self.loss, self.weight, spacing, count)
 
 
@@ -95,34 +84,21 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at real orders with its first two derivatives, shape (3, n).
-
-    Args:
-      orders: Shape (n,), positive.
-    """
+    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n)."""
 
   @abc.abstractmethod
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t.
+    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,).
 
-    Args:
-      order: The tilt, > 0.
-      t: Shape (n,), positive and increasing.
-
-    Returns:
-      Shape (n,), at most zero and decreasing in t. `AtomicLoss` proves no bound: it
-      returns the largest value at the given points, and `smoothed_contours` certifies
-      it.
+    `t` > 0 increases; bounds are at most zero and decrease. `AtomicLoss` proves none:
+    its values are the largest at `t`, and `smoothed_contours` certifies them.
     """
 
   @abc.abstractmethod
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedLoss:
-    """Returns the loss under an exponential tilt.
+    """Returns the loss under the exponential tilt `order` > 0, for phi up to `t_max`.
 
-    Args:
-      order: The tilt, > 0.
-      t_max: Largest argument of phi needed.
-      tolerance: Error of phi wanted at t_max; `error` bounds the actual one.
+    `tolerance` is the error of phi wanted at t_max; `error` bounds the actual one.
     """
 
   def log_moment(self, order: float) -> float:

@@ -38,14 +38,12 @@ class GaussianLoss(SampledGaussian):
     return -math.log1p(-self.sampling_prob)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     if not self.normal:
       return super().cumulants(orders)
     return 0.5 * self.mu**2 * np.stack(
         [orders * (orders + 1), 2 * orders + 1, np.full_like(orders, 2.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     if not self.normal:
       return super().log_decay(order, t)
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2
@@ -100,12 +98,10 @@ class TiltedNormal(base.TiltedLoss):
     return 1
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     t = spacing * np.arange(count)
     return 0.5 * self.mu**2 * t * (1j * (2 * self.order + 1) - t)
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return PHASE_ROUNDOFF * 0.5 * self.mu**2 * t * (2 * self.order + 1 + t)
 
 

@@ -90,7 +90,6 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried."""
     if math.isinf(self.high):
       return min(MAX_TILTED_LEVEL / self.low, super().max_order)
     return MAX_TILTED_LEVEL / self.high
@@ -146,11 +145,7 @@ class PartLoss(quadrature.SampledGaussian):
 
   def _shifted(self, y: np.ndarray, strip: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray]:
-    """Overrides the bound on the density's modulus at z + i strip.
-
-    The first term includes a bound on |W(low) - W(high)|. The second is the log growth
-    of the Gaussian density.
-    """
+    """Includes a bound on |W(low) - W(high)| in the base class's first term."""
     log_bounds = [_log_size(*self._argument(y, level, strip[..., None]))
                   for level in (self.low, self.high)]
     # |W(low) - W(high)| is at most the sum of both |W|, and of both |1 - W|.
@@ -160,12 +155,7 @@ class PartLoss(quadrature.SampledGaussian):
             0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
-
-    The moduli are those of the integrand of M(order + i t). Both integrals are replaced
-    by sums over cells. Shapes: `strip` (strips, 1), `t` (n,) and increasing, result
-    (strips, n).
-    """
+    """Returns the base class's bound, with sums over cells for both integrals."""
     top = self._top(order) + quadrature.REACH
     if (top + quadrature.REACH) * self.mu > MAX_RANGE:
       raise IntractableError
@@ -200,8 +190,7 @@ def _log_size(real: np.ndarray, imag: np.ndarray
               ) -> tuple[np.ndarray, np.ndarray]:
   """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn.
 
-  The smaller of the two moduli is at most e^(imag^2 / 2) Phi(-|real|), and the larger
-  is at most one plus that.
+  The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
   """
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
   other = np.logaddexp(0.0, small)
@@ -229,11 +218,7 @@ class RareLoss(base.Loss):
   @functools.cached_property
   def _laws(self) -> list[tuple[quadrature.SampledGaussian,
                                 quadrature.SampledGaussian, int]]:
-    """Returns one triple per group.
-
-    A triple holds the losses below `high`, the losses between `low` and `high`, and the
-    number of steps.
-    """
+    """Returns per group (losses below `high`, losses from `low` to `high`, steps)."""
     return [(PartLoss.of(loss, 0.0, self.high),
              PartLoss.of(loss, self.low, self.high), count)
             for loss, count in self.groups]
@@ -244,7 +229,6 @@ class RareLoss(base.Loss):
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     total, rest = np.zeros((2, 3, orders.size))
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
@@ -263,7 +247,6 @@ class RareLoss(base.Loss):
         (rest[2] - rest[1]**2) / grown - slope**2])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The measure is a difference of two products over the steps. It telescopes into a
     # sum over the steps: each term has the difference of this step's two factors, and
     # the other steps' factors, which are at most one.
@@ -321,7 +304,6 @@ class TiltedRare(base.TiltedLoss):
     return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     total, less = np.zeros((2, count), np.complex128)
     for (full, large, steps), share in zip(self.parts, self.shares):
       log_phi = full.log_phi(spacing, count)
@@ -340,7 +322,6 @@ class TiltedRare(base.TiltedLoss):
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
     for (full, large, count), share in zip(self.parts, self.shares):

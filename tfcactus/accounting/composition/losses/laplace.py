@@ -65,11 +65,9 @@ class LaplaceLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried."""
     return max(1e4, 1e2 / self.top)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     s, a = np.asarray(orders, dtype=np.float64), self.top
     z = np.exp(-(2 * s + 1) * a)
     g, slope = (s + 1) + s * z, 1 + z - 2 * a * s * z
@@ -79,7 +77,6 @@ class LaplaceLoss(base.Loss):
     return np.stack([log_moment(s, a).real, mean, np.maximum(variance, 0.0)])
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The two atoms have tilted weight w together. The density between them has a
     # transform of modulus w / (2 t) at most.
     return np.minimum(self._log_weight(order) + np.log1p(
@@ -113,12 +110,10 @@ class TiltedLaplace(base.TiltedLoss):
     return 4
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi at spacing * (0..count-1), shape (count,)."""
     s = self.order + 1j * spacing * np.arange(count)
     return log_moment(s, self.top) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     s = self.order + 1j * np.asarray(t, dtype=np.float64)
     if self.order * self.top > STEEP:
       size = np.full(s.shape, 2.0)

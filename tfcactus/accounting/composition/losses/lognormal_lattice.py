@@ -162,12 +162,10 @@ class Lattice:
 
   def _errors(self, weights: np.ndarray, own: np.ndarray, sides: np.ndarray
               ) -> np.ndarray:
-    """Returns bounds on the errors of `_coefficients`.
+    """Returns bounds on the errors of `_coefficients`; `weights` are from `_weights`.
 
-    Args:
-      weights: Shape (inner, n + 1), from `_weights`.
-      own: Shape (n + 2, nodes), for each k the sum over y of the moduli of the terms.
-      sides: Shape (n + 1, nodes), such sums with y on the sides of its strip.
+    `own`, shape (n + 2, nodes), holds for each k the sum over y of the terms' moduli;
+    `sides`, shape (n + 1, nodes), holds such sums with y on the sides of its strip.
     """
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]
@@ -211,7 +209,6 @@ class Lattice:
     """Returns bounds on the terms of `_coefficients` beyond the ends of y.
 
     `k` has shape (n + 1, 1). `log_factor` is log k!, `log_unit` is log (unit / |t|)^k.
-
     The normal density falls there, and |t X|^k exp(-|t X| cos(rest)) is at most its
     value at the end, or at its peak, or without the exponential.
     """

@@ -78,11 +78,10 @@ class MeanLognormal:
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
     """Returns an upper bound on log E[L^q], close to its value.
 
-    For q > 1 the moments of integer orders are finite sums. log E[L^q] is convex in q,
-    so that interpolation bounds the moments between them. Above the largest order whose
-    sum is known, the bound is E[X^q], by Jensen's inequality. For q < 0 the bound is
-    the moment of the variables' geometric mean, which is at most L. For q in [0, 1],
-    E[L^q] <= 1.
+    For q > 1 it interpolates logs of the moments of integer orders, which are finite
+    sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q], by
+    Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
+    mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + rounding.PHASE_ROUNDOFF
@@ -117,10 +116,7 @@ class MeanLognormal:
           np.maximum(spread - special.polygamma(1, left), 0.0)])
 
   def reach(self, order: float, start: float) -> float:
-    """Returns the largest Im q at which the ray chosen for Im q = `start` serves.
-
-    `order` is Re q. `line` chooses the ray's angle by `start`.
-    """
+    """Returns the largest Im q that the ray chosen for order + i start serves."""
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)
@@ -161,10 +157,9 @@ class MeanLognormal:
       whole += 0.5 * self.mu**2 * order
 
     def end(move: np.ndarray, sign: int) -> tuple[float, float]:
-      """Returns the distance of an end from u = 0, and log of a bound beyond it.
+      """Returns an end's distance from u = 0, and log of a bound beyond it.
 
-      The bound uses the moment of order + sign * move, with the best of `move`: sign 1
-      at the lower end, -1 at the upper.
+      Uses the best moment of order + sign * move; sign is 1 at the lower end, else -1.
       """
       size = special.gammaln(left - sign * move) + self.log_bound(order + sign * move)
       reach = (digits + np.maximum(size - whole, 0.0)) / move

@@ -63,7 +63,6 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried."""
     # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
@@ -87,7 +86,6 @@ class SampledGaussian(base.ReleaseLoss):
         np.maximum(z - MAX_Z, 0.0))
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` with its first two derivatives, shape (3, n)."""
     y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
     a, b = self._power
     log_u = self.log_u(y)
@@ -110,16 +108,11 @@ class SampledGaussian(base.ReleaseLoss):
                 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns log E[exp(exponent)] by the trapezoidal rule, and the size of its terms.
 
-    Args:
-      exponent: Shape (n, nodes).
-      log_density: Shape (nodes,), log of the density times sqrt(2 pi).
-      step: Spacing of the nodes.
-      log_sum: Shape (n,), log of the sum of exp(exponent) times the density.
-      missing: One minus the mass of the density.
-
-    Returns:
-      The logs, and the sums of the moduli of the terms that were added, divided by the
-      mean. The rounding error is proportional to the latter. Both have shape (n,).
+    `exponent` has shape (n, nodes). `log_density`, shape (nodes,), is log of density
+    times sqrt(2 pi). `log_sum`, shape (n,), is log of the sum of exp(exponent) times
+    the density. `missing` is one minus the density's mass. The size is the sum of the
+    moduli of the terms added, over the mean; the rounding error is proportional to it.
+    Both results have shape (n,).
     """
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
@@ -166,7 +159,6 @@ class SampledGaussian(base.ReleaseLoss):
     """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
 
     The moduli are those of the integrand of M(order + i t).
-
     Shapes: `strip` (strips, 1), `t` (n,) and increasing, result (strips, n).
     """
     return (0.5 * (strip / self.mu)**2 + strip * t +
@@ -213,10 +205,7 @@ class SampledGaussian(base.ReleaseLoss):
     return high
 
   def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """Returns log of sup over z of |u(z + i strip) / u(z)|^(a order + b).
-
-    (a, b) is `_power`.
-    """
+    """Returns log sup_z |u(z + i strip) / u(z)|^(a order + b), (a, b) = `_power`."""
     if self.direction == 'remove':
       return np.zeros_like(strip)
     return -order * np.log(np.cos(0.5 * strip))
@@ -251,7 +240,6 @@ class SampledGaussian(base.ReleaseLoss):
                       float(size))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,)."""
     # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
     y, step = self._nodes(order, order, 0.0, 1e-16)
     # Every other node belongs to a second rule, for the check below.
@@ -304,7 +292,6 @@ class TiltedQuadrature(base.TiltedSum):
   size: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,)."""
     return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
             self.quadrature(t) + 2 * self.cut)
 
