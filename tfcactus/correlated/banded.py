@@ -91,10 +91,7 @@ class BandedToeplitz(base.Strategy):
 
 
 class _BandedRows(base.NoiseRows):
-  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0; keeps the last bands - 1 x.
-
-  z is fresh noise and c are the coefficients.
-  """
+  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0 from fresh z; keeps bands - 1 x."""
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
@@ -158,11 +155,7 @@ class BandedStrategy(base.Correlation):
       error = _constant(steps, self.workload)
 
     def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
-      """Returns log(squared norm * mean squared error), and its gradient.
-
-      `others` are the coefficients after the first, which is one. The product does not
-      change if all coefficients are scaled.
-      """
+      """Returns log(squared norm * mean squared error), and gradient, for c_0 = 1."""
       coefficients = np.append(1.0, others)
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)

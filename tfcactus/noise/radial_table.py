@@ -377,10 +377,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 class _LossGrid:
-  """Grid of privacy losses that accumulates atoms of positive loss.
-
-  Grid points are 0, `width`, 2 `width`, ... to beyond `top`.
-  """
+  """Atoms of positive loss, gathered on 0, `width`, 2 `width`, ... to beyond `top`."""
 
   def __init__(self, top: float, width: float):
     self._width = width

@@ -194,10 +194,7 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e.
-
-  `step` is an argument because a difference of large radii would lose its digits.
-  """
+  """Returns B(0, a)'s fraction in B(e, a + step); small steps keep digits."""
   a, step = np.broadcast_arrays(a, step)
   b = a + step
   value, lens = np.zeros(a.shape), np.ones(a.shape)
@@ -256,10 +253,7 @@ def _cap(dim: int, s: np.ndarray
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the fraction of a unit ball beyond distance size >= 0, and its error.
-
-  The method is the incomplete beta function.
-  """
+  """Returns a unit ball's fraction beyond `size` and its error, by incomplete beta."""
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)

@@ -118,10 +118,7 @@ class Masses:
                below=between(start, every))
 
   def reversed(self) -> Masses:
-    """Returns the masses with the cells in reverse order.
-
-    So `above` and `below` change places.
-    """
+    """Returns the masses in reverse cell order: `above` and `below` change places."""
     return Masses(cell=self.cell[:, ::-1], above=self.below[:, ::-1],
                   below=self.above[:, ::-1])
 
@@ -162,10 +159,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
 @dataclasses.dataclass(frozen=True)
 class _Beyond:
-  """Atoms whose losses are above some level, in order of increasing loss.
-
-  `loss`, `p` and `q` have shape (atoms,); `p_inf` is the P-mass of an infinite loss.
-  """
+  """Atoms in order of increasing loss; `p_inf` is the P-mass of an infinite loss."""
 
   loss: np.ndarray
   p: np.ndarray
@@ -205,10 +199,7 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
 
 
 def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
-  """Returns atoms with losses above `start`, for an upper bound on a pair.
-
-  Their P-mass above each level is an upper bound on the true P-mass of losses above it.
-  """
+  """Returns atoms of loss > `start`, with at least the true P-mass above each level."""
   levels, masses = [], []
   for piece in pieces:
     level, at_least = _raised(piece)
@@ -253,10 +244,7 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns a pair of masses `p` and `q` split over the losses pivot +- room.
-
-  If log(p / q) is outside these losses, or `room` is zero, it is the only loss.
-  """
+  """Returns `p`, `q` at losses pivot +- room, or at log(p / q) if outside these."""
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
   # SUM_ROUNDOFF of it is moved to outcomes of that distribution only.
   whole_p, whole_q = p, q

@@ -221,10 +221,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
 
 def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.ndarray
            ) -> cell_bounds.Piece:
-  """Returns the cells between points `x`, in order of increasing loss.
-
-  `low` and `high` bound the losses at the points as in `Piece`. All have shape (ends,).
-  """
+  """Returns cells between points `x`, by loss; `low`, `high` bound it as in `Piece`."""
   return cell_bounds.Piece(low=low, high=high, p=p.masses(x), q=q.masses(x))
 
 
@@ -328,10 +325,7 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
 
 
 def _quantiles(tails: Tails) -> np.ndarray:
-  """Returns quantiles of both tails, evenly spaced in log probability.
-
-  Shape (2 * _PILOT,), not sorted.
-  """
+  """Returns both tails' quantiles, even in log mass, unsorted: (2 * _PILOT,)."""
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):

@@ -140,10 +140,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds on a pair that hold for any noise.
-
-  The upper pair sees a drawn record for certain; `prob` is the sampling probability.
-  """
+  """Returns bounds on a pair for any noise; the upper one sees a drawn record."""
   one = np.ones(1)
   return PairBounds(
       DominatingPair(np.zeros(1), one, one),
@@ -153,11 +150,7 @@ def no_noise(prob: float) -> PairBounds:
 
 def _joined(above: DominatingPair, below: DominatingPair
             ) -> DominatingPair:
-  """Returns the pair with the profile of `above` for alpha >= 1, of `below` for less.
-
-  Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
-  lacks there is added at a loss of typical size.
-  """
+  """Returns the pair of `above` for alpha >= 1, `below` else; fills a rounding gap."""
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

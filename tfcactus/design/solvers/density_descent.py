@@ -150,10 +150,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
 
 
 def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
-  """Returns masses of the shape with these decrements, raised to the power that fits.
-
-  The power is the one at which E|Z|^norm equals the budget.
-  """
+  """Returns masses of these decrements' shape, to the power that fits the budget."""
   return _Fitted(problem, problem.delta).fit(steps)[0]
 
 
@@ -219,20 +216,13 @@ class _Fitted:
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
-    """Returns the derivative of the objective with respect to the cost budget.
-
-    Only the power of the shape changes with the budget. `gain` is the gradient of the
-    objective with respect to w, minus its mean under w.
-    """
+    """Returns d objective / d budget, by the power; `gain` is the centred gradient."""
     shape = self._shape(steps)
     centred_cost = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)
 
   def better_within_budget(self, steps: np.ndarray) -> bool:
-    """Returns whether a smaller budget lowers the objective.
-
-    If so, the bound on utility need not be attained from now on.
-    """
+    """Returns whether a smaller budget is better; if so, drops the bound on utility."""
     w, _ = self.fit(steps)
     _, by_w = self._value(w)
     self._free = self._price(w, by_w - w @ by_w, steps) > 0

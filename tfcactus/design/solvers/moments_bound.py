@@ -57,10 +57,7 @@ class Solution:
 
 
 def solve(problem: Problem, order: float | None = None) -> Solution:
-  """Minimises the bound over masses that never increase outwards.
-
-  With `order` None, the order lambda and the masses are chosen in turn.
-  """
+  """Minimises the bound over non-increasing masses, and over `order` if None."""
   # Start from truncated Gaussian or Laplace noise: all its moments are moderate.
   start = np.diff(problem.cost) / problem.budget
   if order is not None:
@@ -117,10 +114,7 @@ def _best_order(problem: Problem, w: np.ndarray) -> float:
 
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
-  """Solves the convex program of one order.
-
-  `start` holds decrements of neighbouring log masses, shape (cells - 1,).
-  """
+  """Solves one order's program from `start`, decrements of log masses (cells - 1,)."""
   w, _ = density_descent.descend(problem, start,
                           lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
