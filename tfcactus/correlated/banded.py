@@ -200,9 +200,8 @@ def _constant(steps: int, workload: Workload) -> Any:
 def _rated(steps: int, workload: Workload) -> Any:
   """Returns a function from coefficients to (mean squared error, its gradient).
 
-  Learning rates vary over steps. The noise drawn at some steps, at most `_NODES`, is
-  evaluated. Each of these steps stands for the steps since the previous one, since
-  errors vary smoothly.
+  Learning rates vary over steps. The noise of at most `_NODES` steps is evaluated, each
+  for the steps since the previous one, since errors vary smoothly.
   """
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))

@@ -262,11 +262,7 @@ class Rough(NamedTuple):
 
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
             width: float) -> Rough:
-  """Returns a coarse optimum, on wide shells around the typical radius of a normal.
-
-  The normal has standard deviation `sigma` per coordinate. `width` is the shell width
-  of the final grid; coarse shells are never narrower.
-  """
+  """Returns a coarse optimum near a normal's typical radius, no finer than `width`."""
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))

@@ -54,10 +54,9 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns how many shells a unit shift can move a point, except rarely.
+  """Returns by how many shells, up to chance `REACH_TAIL`, a unit shift moves a point.
 
-  A move by more shells has at most the probability `REACH_TAIL`. The result is the
-  half bandwidth of `transition`. The innermost shell is the ball of `first_radius`; the
+  It is the half bandwidth of `transition`. Shell 0 is the ball of `first_radius`; the
   others have this `width`.
   """
   change = 1.0
@@ -148,12 +147,11 @@ def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
             ) -> np.ndarray:
   """Returns, for each shell i, the volumes that a unit shift moves further in.
 
-  These are the volumes moved to shells i - band..i - 1, divided by the volume of ball
-  i; shape (shells, band). lens[j, d], shape (shells, band + 2), is the fraction of ball
-  j that lies outside ball j + d after the shift. Ball j and shell i share the fraction
-  lens[j, i - j - 1] - lens[j, i - j] of ball j. Volumes of nearly whole balls would
-  cancel; lenses are small and do not. A certificate multiplies these volumes by large
-  ratios of densities, so it needs small relative errors.
+  They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
+  lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after the
+  shift. Ball j and shell i share lens[j, i - j - 1] - lens[j, i - j] of ball j: lenses
+  are small and do not cancel, as volumes of nearly whole balls would. A certificate
+  multiplies the result by large ratios of densities: relative errors must be small.
   """
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
@@ -194,7 +192,10 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """Returns B(0, a)'s fraction in B(e, a + step); small steps keep digits."""
+  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e.
+
+  `step` is an argument because a difference of large radii would lose its digits.
+  """
   a, step = np.broadcast_arrays(a, step)
   b = a + step
   value, lens = np.zeros(a.shape), np.ones(a.shape)

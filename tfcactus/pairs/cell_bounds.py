@@ -98,9 +98,8 @@ class Masses:
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
     """Returns masses from the tails (P(X <= x), P(X > x)) at the cells' ends x.
 
-    The ends increase or decrease; the result has cells in their order.
-
-    `accuracy` bounds the relative errors of the tails.
+    The ends increase or decrease; the result has cells in their order. Relative errors
+    of the tails are at most `accuracy`.
     """
     below, above = tails
 
@@ -264,10 +263,7 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
 
 
 def lower(pieces: Sequence[Piece]) -> DominatingPair:
-  """Returns a pair that the pair of the cells in `pieces` dominates.
-
-  Each cell is one outcome. Bounds on errors move its P- and Q-mass closer together.
-  """
+  """Returns a dominated pair: an outcome per cell, errors move P and Q closer."""
   p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
   q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
   # A cell with loss +inf throughout has no Q-mass, a cell with loss -inf no P-mass.

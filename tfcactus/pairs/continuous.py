@@ -310,11 +310,10 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
   """Returns increasing cell edges for each interval between breaks, `cells` in all.
 
-  `laws` are the tails of both distributions. `loss` returns log p - log q at points and
-  may be infinite or nan. The first array begins and the last one ends where each
-  distribution has about mass `_TAIL` beyond. Any edges give valid bounds. Half of the
-  cells lie where chords over them cost most; the other half is spread evenly over
-  losses, so that rare losses keep their digits too.
+  `laws` are both distributions' tails; `loss` is log p - log q and may be infinite or
+  nan. About mass `_TAIL` of each distribution is beyond the ends. Any edges give valid
+  bounds. Half of the cells lie where chords cost most, half evenly over losses, so that
+  rare losses keep their digits too.
   """
   edges = np.unique(np.concatenate(
       [breaks, *(_quantiles(tails) for tails in laws)]))

@@ -86,8 +86,7 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair, by advanced joint convexity.
 
-  `near` and `far` bound the noise's pair over all shifts up to one and up to two.
-  `sampling_prob` is the share of records in a sample of fixed size, in (0, 1).
+  As `replaced`, but `sampling_prob` is the share of records in a sample of fixed size.
   """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
@@ -150,7 +149,11 @@ def no_noise(prob: float) -> PairBounds:
 
 def _joined(above: DominatingPair, below: DominatingPair
             ) -> DominatingPair:
-  """Returns the pair of `above` for alpha >= 1, `below` else; fills a rounding gap."""
+  """Returns the pair with the profile of `above` for alpha >= 1, of `below` for less.
+
+  Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
+  lacks there is added at a loss of typical size.
+  """
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

@@ -59,11 +59,7 @@ class CyclicSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls: type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
-    """Returns the scheme of 1 / sampling_prob batches and plan.groups groups.
-
-    Raises:
-      ValueError: if 1 / sampling_prob is not a multiple of groups.
-    """
+    """Returns 1 / sampling_prob batches; ValueError unless a multiple of groups."""
     return cls(plan.num_examples, base.whole_batches(plan), plan.groups)
 
   @classmethod

@@ -35,11 +35,7 @@ FEW = 32
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients.
-
-  `by_p` and `by_q`, of shape (outcomes,), are derivatives with respect to the masses of
-  P and Q.
-  """
+  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients by P and Q."""
 
   delta: float
   by_p: np.ndarray

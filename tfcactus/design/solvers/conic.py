@@ -90,9 +90,8 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
                price: float) -> np.ndarray:
   """Replaces the tail, where the solver's absolute tolerance leaves only noise.
 
-  With the multipliers fixed, the Lagrangian is convex in the tail cells. They are set
-  to its minimum, given the cells that hold nearly all mass. The cut is chosen by the
-  lower bound, which is valid at every positive point.
+  With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
+  to its minimum. The lower bound, valid at every positive point, chooses the cut.
   """
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)

@@ -272,10 +272,9 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
   """Recomputes objective, lower bound and feasibility of a table's density.
 
-  No claim of a solver is trusted: the multipliers `theta` and `price` only select one
-  of many valid lower bounds. `tolerance` is the maximum relative gap. Returns
-  objective, lower_bound and gap (relative) as JSON numbers. Raises SolverError, naming
-  the residual that failed.
+  No claim of a solver is trusted: `theta` and `price` only select a valid lower bound.
+  Returns objective, lower_bound and gap (relative, at most `tolerance`) for JSON.
+  Raises SolverError, naming the residual that failed.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)

@@ -155,11 +155,10 @@ def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
 
 
 class _Fitted:
-  """Densities exp(power * log shape) that meet the bound on utility.
+  """Densities exp(power * log shape) of given decrements, within the bound on utility.
 
-  The log shape has the given decrements. The power makes the cost equal to the budget.
-  It is one after `better_within_budget` has dropped the bound on utility, unless the
-  shape itself then costs more than the budget.
+  The power makes the cost equal to the budget. It is one after `better_within_budget`
+  has dropped the bound on utility, unless the shape itself then costs more.
   """
 
   def __init__(self, problem: Problem, value: Value):
@@ -216,7 +215,11 @@ class _Fitted:
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
-    """Returns d objective / d budget, by the power; `gain` is the centred gradient."""
+    """Returns the derivative of the objective with respect to the cost budget.
+
+    Only the power of the shape changes with the budget. `gain` is the gradient of the
+    objective with respect to w, minus its mean under w.
+    """
     shape = self._shape(steps)
     centred_cost = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)

@@ -168,9 +168,8 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
   """Returns (state, divergences, length) after a damped Newton step.
 
-  `values` and `gradients` are those of the divergences at `state`. The step aims at
-  the complementarity `gap`, relative to `top`. `length`, at most one, is the share of
-  the full step.
+  `values` and `gradients` are the divergences' at `state`. The step aims at the `gap`
+  relative to `top`. `length`, at most one, is the share of the full step.
   """
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))

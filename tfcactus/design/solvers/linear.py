@@ -39,9 +39,8 @@ class Solution:
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  If `monotone`, masses must not increase outwards. Otherwise the full shift is not the
-  worst change, and delta does not account the table. Raises SolverError if the solver
-  finds no optimum.
+  If `monotone`, masses must not increase outwards; else the full shift is not the
+  worst, and delta does not account the table. Raises SolverError without an optimum.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(

@@ -130,9 +130,8 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
 def _least_linear(problem: Problem, slope: np.ndarray) -> float:
   """Returns a lower bound on slope @ w over non-increasing masses within the budget.
 
-  Non-increasing masses are mixtures of uniforms on the first k cells. With one
-  constraint on cost the best mixture has two components, and the dual problem has one
-  variable, the price of cost.
+  Such masses mix uniforms on the first k cells. With one constraint on cost the best
+  mix has two, and the dual problem has one variable, the price of cost.
   """
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
