@@ -91,10 +91,7 @@ class BandedToeplitz(base.Strategy):
 
 
 class _BandedRows(base.NoiseRows):
-  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0; keeps the last bands - 1 x.
-
-  z is fresh noise and c are the coefficients.
-  """
+  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0 from fresh z; keeps bands - 1 x."""
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
@@ -158,11 +155,7 @@ class BandedStrategy(base.Correlation):
       error = _constant(steps, self.workload)
 
     def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
-      """Returns log(squared norm * mean squared error), and its gradient.
-
-      `others` are the coefficients after the first, which is one. The product does not
-      change if all coefficients are scaled.
-      """
+      """Returns log(squared norm * mean squared error), and gradient, for c_0 = 1."""
       coefficients = np.append(1.0, others)
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)
@@ -207,9 +200,8 @@ def _constant(steps: int, workload: Workload) -> Any:
 def _rated(steps: int, workload: Workload) -> Any:
   """Returns a function from coefficients to (mean squared error, its gradient).
 
-  Learning rates vary over steps. The noise drawn at some steps, at most `_NODES`, is
-  evaluated. Each of these steps stands for the steps since the previous one, since
-  errors vary smoothly.
+  Learning rates vary over steps. The noise of at most `_NODES` steps is evaluated, each
+  for the steps since the previous one, since errors vary smoothly.
   """
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))

@@ -159,11 +159,7 @@ class Strategy(abc.ABC):
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 
   def _check(self) -> None:
-    """Checks the norms of columns, and that noise is drawn by C's inverse.
-
-    Raises:
-      ValueError: if a norm exceeds one, or C times its inverse is not the identity.
-    """
+    """Raises ValueError if a column's norm exceeds one or C C^-1 is not I."""
     size, period = self.bands, self.period
     columns = np.zeros((2 * size, period))
     for step in range(period):

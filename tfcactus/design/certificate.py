@@ -53,11 +53,7 @@ def verify(table: Table, cost: fields.CostFunction | None = None
 
 
 def _request_of(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
-  """Returns the request that a table's `info` holds.
-
-  Raises ValueError if there is none, or unless `cost` is given exactly for a table that
-  was designed for a cost function.
-  """
+  """Returns the request in a table's info; ValueError if none or if `cost` misfits."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')

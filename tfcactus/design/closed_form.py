@@ -22,21 +22,14 @@ def normal_log_mass(edges: np.ndarray) -> np.ndarray:
 
 
 def central_log_mass(edges: np.ndarray) -> np.ndarray:
-  """Returns log N(0, 1) probabilities between edges; shape (edges - 1,).
-
-  Only edges[0] = -edges[1] is below zero: the first cell is centred at zero.
-  """
+  """Returns log N(0, 1) masses between edges; only edges[0] = -edges[1] is below 0."""
   log_mass = normal_log_mass(np.maximum(edges, 0.0))
   log_mass[0] += np.log(2.0)
   return log_mass
 
 
 def check_resolution(name: str, std: float, bins: int) -> None:
-  """Raises ValueError if the standard deviation is below half a cell.
-
-  `std` is in units of sensitivity; `bins` is the number of cells per unit. `name` names
-  the standard deviation in the message.
-  """
+  """Raises ValueError if `std`, in sensitivities, is below half a cell of 1 / bins."""
   if std * bins < 0.5:
     raise ValueError(
         'Expected a standard deviation of at least half a cell, got '
@@ -44,10 +37,7 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError if a table would have more than `largest` elements.
-
-  The message calls the elements `what` and ends with `remedy`.
-  """
+  """Raises ValueError ending in `remedy` for more than `largest` elements `what`."""
   if size > largest:
     raise ValueError(
         f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')

@@ -223,10 +223,7 @@ class Isotropic:
 
 def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost,
             budget: float, price: float, solver: str) -> dict[str, float]:
-  """Recomputes the certificate of a table from its arrays.
-
-  `price` is the multiplier of the cost.
-  """
+  """Recomputes a table's certificate from its arrays; `price` multiplies the cost."""
   layout = shells.Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
   program = shells.radial_program(objective, table.dim, layout, cost, budget)
@@ -236,11 +233,7 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
 
 
 class Rough(NamedTuple):
-  """A coarse optimum: locates the mass, and starts a finer solution.
-
-  `mass` holds the probability of every shell of `layout`, `log_density` its log density
-  up to a constant.
-  """
+  """A coarse optimum: mass per shell of `layout`, log density up to a constant."""
 
   layout: shells.Layout
   mass: np.ndarray
@@ -269,11 +262,7 @@ class Rough(NamedTuple):
 
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
             width: float) -> Rough:
-  """Returns a coarse optimum, on wide shells around the typical radius of a normal.
-
-  The normal has standard deviation `sigma` per coordinate. `width` is the shell width
-  of the final grid; coarse shells are never narrower.
-  """
+  """Returns a coarse optimum near a normal's typical radius, no finer than `width`."""
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))

@@ -172,10 +172,7 @@ def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarra
 
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
-  """Returns (program, shifts, solution).
-
-  On larger grids a coarse optimum gives the start and the shifts that bind.
-  """
+  """Returns (program, shifts, solution); large grids start from a coarse optimum."""
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):

@@ -41,11 +41,7 @@ def check(noise: object) -> Noise:
 
 
 def check_scalar(noise: object) -> ScalarNoise:
-  """Returns `noise` if it protects a scalar query with a known privacy guarantee.
-
-  Raises:
-    ValueError: otherwise; the message names a remedy.
-  """
+  """Returns `noise` if it protects a scalar query; ValueError names a remedy if not."""
   if not isinstance(noise, ScalarNoise):
     raise ValueError(f'Expected noise to be {_names(ScalarNoise)}, which protect a '
                      f'scalar query, got {noise!r}.')
@@ -61,11 +57,7 @@ def _names(base: type) -> str:
 
 
 def of_event(event: dp_accounting.DpEvent) -> Noise | None:
-  """Returns the noise of a single-release event; None if `LAWS` has none for it.
-
-  Raises:
-    ValueError: if the noise of the event is out of range.
-  """
+  """Returns the noise of a single-release event; None if `LAWS` has none for it."""
   if isinstance(event, NoiseTableDpEvent):
     return event.noise
   for law in LAWS:
@@ -79,10 +71,8 @@ def of_event(event: dp_accounting.DpEvent) -> Noise | None:
 def to_config(noise: Noise) -> dict[str, Any]:
   """Returns a noise distribution as plain JSON values.
 
-  A noise table is stored whole, with its digest.
-
-  Raises:
-    ValueError: if its class is not in `LAWS`, so that it could not be read again.
+  A noise table is stored whole, with its digest. Raises ValueError if the class is not
+  in `LAWS`, so that it could not be read again.
   """
   if type(noise) not in LAWS:
     raise ValueError(

@@ -187,10 +187,7 @@ def _zeroed_pair(mu: float, prob: float) -> PairBounds:
 
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
-  """Returns log f(x) / g(x), where g is the standard normal density.
-
-  f is the density of (1 - prob) N(0, 1) + prob N(mu, 1).
-  """
+  """Returns log of the density of (1 - prob) N(0, 1) + prob N(mu, 1) over N(0, 1)'s."""
   z = mu * x - 0.5 * mu * mu
   return np.where(
       z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),

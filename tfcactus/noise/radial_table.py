@@ -343,12 +343,11 @@ class RadialTable(table_file.NoiseTable):
 def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  `shift` is in sensitivities. The laws of the noise and of the shifted noise are mirror
-  images, so the moves outwards, whose losses are positive, are enough. For each
-  shell, the probability of moving further than d shells out is known up to an error.
-  Adding the error makes losses stochastically larger, since they increase outwards, and
-  H(alpha) is an average of that survival function: this is the upper pair. Subtracting
-  the error gives the lower pair.
+  `shift` is in sensitivities. The laws of the noise and the shifted noise are mirror
+  images: moves outwards, of positive loss, are enough. The probability of moving out by
+  more than d shells is known up to an error; since losses increase outwards, adding the
+  error makes them stochastically larger, hence H: the upper pair. Subtracting it gives
+  the lower.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   occupied = np.flatnonzero(mass > EMPTY_SHELL)
@@ -377,10 +376,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 class _LossGrid:
-  """Grid of privacy losses that accumulates atoms of positive loss.
-
-  Grid points are 0, `width`, 2 `width`, ... to beyond `top`.
-  """
+  """Atoms of positive loss, gathered on 0, `width`, 2 `width`, ... to beyond `top`."""
 
   def __init__(self, top: float, width: float):
     self._width = width
@@ -431,15 +427,12 @@ class _LossGrid:
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
                          ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns upper bounds on the profile of two mixtures that share a component.
+  """Returns (alpha, value): the profile at each alpha >= 1 is at most its value.
 
-  `table` is monotone, and the component of share `prob` is at +e in the first law. If
-  `opposite` (a replaced record), it is at -e in the second law and the shared
-  component at 0; else (a zeroed record) it is at 0 and the shared one at -e.
-
-  Returns:
-    (alpha, value), shape (points,): alpha from one upwards, and values that the
-    profile does not exceed there.
+  The profile is of two mixtures that share a component. `table` is monotone, and the
+  component of share `prob` is at +e in the first law. If `opposite` (replaced record),
+  it is at -e in the second law and the shared component at 0; else (a zeroed record) it
+  is at 0 and the shared one at -e. Both results have shape (points,).
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1

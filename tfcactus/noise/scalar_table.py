@@ -378,10 +378,7 @@ def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
 
 
 def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
-  """Returns the exact pair of a scalar table against its shift by `cells` cells.
-
-  A shift by the sensitivity is one by `table.bins` cells.
-  """
+  """Returns a scalar table's exact pair against its shift by `cells` cells."""
   log_p, log_q = _shifted_log_masses(table, (0, cells))
   return log_mass_pair(log_p, log_q)
 

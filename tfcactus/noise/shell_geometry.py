@@ -54,10 +54,9 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns how many shells a unit shift can move a point, except rarely.
+  """Returns by how many shells, up to chance `REACH_TAIL`, a unit shift moves a point.
 
-  A move by more shells has at most the probability `REACH_TAIL`. The result is the
-  half bandwidth of `transition`. The innermost shell is the ball of `first_radius`; the
+  It is the half bandwidth of `transition`. Shell 0 is the ball of `first_radius`; the
   others have this `width`.
   """
   change = 1.0
@@ -148,12 +147,11 @@ def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
             ) -> np.ndarray:
   """Returns, for each shell i, the volumes that a unit shift moves further in.
 
-  These are the volumes moved to shells i - band..i - 1, divided by the volume of ball
-  i; shape (shells, band). lens[j, d], shape (shells, band + 2), is the fraction of ball
-  j that lies outside ball j + d after the shift. Ball j and shell i share the fraction
-  lens[j, i - j - 1] - lens[j, i - j] of ball j. Volumes of nearly whole balls would
-  cancel; lenses are small and do not. A certificate multiplies these volumes by large
-  ratios of densities, so it needs small relative errors.
+  They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
+  lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after the
+  shift. Ball j and shell i share lens[j, i - j - 1] - lens[j, i - j] of ball j: lenses
+  are small and do not cancel, as volumes of nearly whole balls would. A certificate
+  multiplies the result by large ratios of densities: relative errors must be small.
   """
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
@@ -256,10 +254,7 @@ def _cap(dim: int, s: np.ndarray
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the fraction of a unit ball beyond distance size >= 0, and its error.
-
-  The method is the incomplete beta function.
-  """
+  """Returns a unit ball's fraction beyond `size` and its error, by incomplete beta."""
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)

@@ -304,10 +304,7 @@ def _shifted_pair(noise: SinhNormal, shift: int) -> pair_lib.PairBounds:
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
-  """Returns the pair with one more atom for the tail, of masses `p` and `q`.
-
-  One atom for many losses lowers the privacy profile: the result is a lower bound.
-  """
+  """Returns the pair plus one atom (p, q) for the tail, which lowers the profile."""
   q = max(q, 1e-300)
   if p <= q:
     return pair

@@ -184,12 +184,7 @@ class NoiseTable(Noise):
 
   @classmethod
   def from_config(cls: type[_Table], config: Mapping[str, Any]) -> _Table:
-    """Returns the table that `to_config` saved; its digest equals the stored one.
-
-    Raises:
-      ValueError: if the config is damaged.
-      TypeError: if an entry is missing or unknown.
-    """
+    """Returns the table that `to_config` saved; its digest equals the stored one."""
     place = 'the noise table in the config'
     if set(config) != {'npz'}:
       raise TypeError('a table has one entry, npz')
@@ -203,9 +198,8 @@ class NoiseTable(Noise):
 def read_npz(file: PathLike | IO[bytes], place: str) -> dict[str, np.ndarray]:
   """Returns the arrays of a table file by name; errors call the file `place`.
 
-  Raises:
-    FileNotFoundError: if there is no such file.
-    ValueError: if the file is truncated, foreign, or of an unknown version.
+  Raises FileNotFoundError if there is no such file, ValueError if it is truncated,
+  foreign, or of an unknown version.
   """
   try:
     with np.load(file, allow_pickle=False) as archive:

@@ -116,9 +116,6 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
 
 
 def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
-  """Returns E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of a table.
-
-  `w` holds the masses of the mirrored pairs of cells, from zero outwards.
-  """
+  """Returns E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of masses w of mirrored cells."""
   cost = cell_cost(w.size, bins, norm)
   return float((w @ cost) / math.fsum(w))**(1 / norm)

@@ -82,11 +82,7 @@ class _Mean:
 
   @classmethod
   def of(cls, pair: DominatingPair, raises: bool) -> _Mean:
-    """Returns the distribution of the ratio P / Q of one pair, under Q.
-
-    Outcomes with mass under Q only have ratio zero. `raises` says whether the result is
-    an upper bound, else a lower bound.
-    """
+    """Returns the distribution of P / Q under Q, an upper bound if `raises`."""
     with np.errstate(over='ignore', under='ignore'):
       ratio, q = np.exp(pair.loss), pair.q
     # Ratios or Q-masses that are not floats: the upper bound counts their P-mass at
@@ -106,10 +102,7 @@ class _Mean:
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
-    """Returns the pair (P, Q) whose likelihood ratio is the mean.
-
-    `direction` says whether P's profile is needed ('remove') or Q's ('add').
-    """
+    """Returns the pair of this ratio; 'remove' needs P's profile, 'add' Q's."""
     p, q, room = self.ratio * self.q, self.q, self.roundoff
     # Both may be off by `room`, in opposite directions.
     room = (1 if self.raises else -1) * 3 * room
@@ -130,10 +123,7 @@ class _Mean:
                           q_inf)
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
-    """Returns the mean of the ratios in two independent means together, on a grid.
-
-    `nodes` is the number of points of the grid besides zero.
-    """
+    """Returns the mean of both independent means' ratios, on a grid of `nodes`."""
     count = self.count + other.count
     share = self.count / count
     ratio = np.add.outer(self.ratio * share, other.ratio * (other.count / count))
@@ -143,10 +133,7 @@ class _Mean:
         self.roundoff + other.roundoff + 4 * _numerics.EPS).on_grid(nodes)
 
   def on_grid(self, nodes: int) -> _Mean:
-    """Returns the distribution on at most `nodes` + 1 points.
-
-    The result is an upper bound in convex order if `raises`, else a lower bound.
-    """
+    """Returns a bound in convex order, upper if `raises`, on <= nodes + 1 points."""
     grid = self._grid(nodes)
     cell = np.searchsorted(grid, self.ratio, side='right') - 1
     # A sum of n terms of one sign has a relative error of at most n EPS / 2.
@@ -169,11 +156,7 @@ class _Mean:
         infinite=self.infinite + float(np.sum((self.q * above)[beyond])))
 
   def _grid(self, nodes: int) -> np.ndarray:
-    """Returns increasing points, shape (nodes + 1,), of which the first is zero.
-
-    The others are about evenly spaced where the mass is, geometrically beyond. Their
-    position affects only the width of bounds.
-    """
+    """Returns zero and `nodes` points, even where mass is; any give valid bounds."""
     real = self.ratio > 0
     z, q = np.log(self.ratio[real]), self.q[real]
     mean = float(q @ z) / float(np.sum(q))
@@ -189,10 +172,7 @@ class _Mean:
 
 
 def _least_beyond(place: np.ndarray, sign: int, mass: np.ndarray) -> float:
-  """Returns a place with mass <= e^LOG_LEFT_OUT above it (`sign` 1) or below it (-1).
-
-  `place` and `mass` have shape (atoms,).
-  """
+  """Returns a place with mass <= e^LOG_LEFT_OUT above (`sign` 1) or below it (-1)."""
   low, high = float(np.min(place)), float(np.max(place))
   if not high > low:
     return low

@@ -98,9 +98,8 @@ class Masses:
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
     """Returns masses from the tails (P(X <= x), P(X > x)) at the cells' ends x.
 
-    The ends increase or decrease; the result has cells in their order.
-
-    `accuracy` bounds the relative errors of the tails.
+    The ends increase or decrease; the result has cells in their order. Relative errors
+    of the tails are at most `accuracy`.
     """
     below, above = tails
 
@@ -118,10 +117,7 @@ class Masses:
                below=between(start, every))
 
   def reversed(self) -> Masses:
-    """Returns the masses with the cells in reverse order.
-
-    So `above` and `below` change places.
-    """
+    """Returns the masses in reverse cell order: `above` and `below` change places."""
     return Masses(cell=self.cell[:, ::-1], above=self.below[:, ::-1],
                   below=self.above[:, ::-1])
 
@@ -162,10 +158,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
 @dataclasses.dataclass(frozen=True)
 class _Beyond:
-  """Atoms whose losses are above some level, in order of increasing loss.
-
-  `loss`, `p` and `q` have shape (atoms,); `p_inf` is the P-mass of an infinite loss.
-  """
+  """Atoms in order of increasing loss; `p_inf` is the P-mass of an infinite loss."""
 
   loss: np.ndarray
   p: np.ndarray
@@ -205,10 +198,7 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
 
 
 def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
-  """Returns atoms with losses above `start`, for an upper bound on a pair.
-
-  Their P-mass above each level is an upper bound on the true P-mass of losses above it.
-  """
+  """Returns atoms of loss > `start`, with at least the true P-mass above each level."""
   levels, masses = [], []
   for piece in pieces:
     level, at_least = _raised(piece)
@@ -253,10 +243,7 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns a pair of masses `p` and `q` split over the losses pivot +- room.
-
-  If log(p / q) is outside these losses, or `room` is zero, it is the only loss.
-  """
+  """Returns `p`, `q` at losses pivot +- room, or at log(p / q) if outside these."""
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
   # SUM_ROUNDOFF of it is moved to outcomes of that distribution only.
   whole_p, whole_q = p, q
@@ -276,10 +263,7 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
 
 
 def lower(pieces: Sequence[Piece]) -> DominatingPair:
-  """Returns a pair that the pair of the cells in `pieces` dominates.
-
-  Each cell is one outcome. Bounds on errors move its P- and Q-mass closer together.
-  """
+  """Returns a dominated pair: an outcome per cell, errors move P and Q closer."""
   p, p_error = np.concatenate([piece.p.cell for piece in pieces], axis=1)
   q, q_error = np.concatenate([piece.q.cell for piece in pieces], axis=1)
   # A cell with loss +inf throughout has no Q-mass, a cell with loss -inf no P-mass.

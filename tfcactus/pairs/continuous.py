@@ -221,10 +221,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
 
 def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.ndarray
            ) -> cell_bounds.Piece:
-  """Returns the cells between points `x`, in order of increasing loss.
-
-  `low` and `high` bound the losses at the points as in `Piece`. All have shape (ends,).
-  """
+  """Returns cells between points `x`, by loss; `low`, `high` bound it as in `Piece`."""
   return cell_bounds.Piece(low=low, high=high, p=p.masses(x), q=q.masses(x))
 
 
@@ -313,11 +310,10 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
   """Returns increasing cell edges for each interval between breaks, `cells` in all.
 
-  `laws` are the tails of both distributions. `loss` returns log p - log q at points and
-  may be infinite or nan. The first array begins and the last one ends where each
-  distribution has about mass `_TAIL` beyond. Any edges give valid bounds. Half of the
-  cells lie where chords over them cost most; the other half is spread evenly over
-  losses, so that rare losses keep their digits too.
+  `laws` are both distributions' tails; `loss` is log p - log q and may be infinite or
+  nan. About mass `_TAIL` of each distribution is beyond the ends. Any edges give valid
+  bounds. Half of the cells lie where chords cost most, half evenly over losses, so that
+  rare losses keep their digits too.
   """
   edges = np.unique(np.concatenate(
       [breaks, *(_quantiles(tails) for tails in laws)]))
@@ -328,10 +324,7 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
 
 
 def _quantiles(tails: Tails) -> np.ndarray:
-  """Returns quantiles of both tails, evenly spaced in log probability.
-
-  Shape (2 * _PILOT,), not sorted.
-  """
+  """Returns both tails' quantiles, even in log mass, unsorted: (2 * _PILOT,)."""
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):

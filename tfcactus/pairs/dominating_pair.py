@@ -283,11 +283,7 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
                    width: np.ndarray) -> np.ndarray:
-  """Returns the share of p that goes to the loss low + width, the rest going to low.
-
-  Splitting (p, q) so that both masses are kept raises the profile: on [low, low +
-  width] it becomes the chord of a convex function.
-  """
+  """Returns p's share to put at low + width, not low; H rises to its chord there."""
   # p_up = (p - e^low q) / (1 - e^-width).
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     excess = -np.expm1(low + np.log(q) - np.log(p))

@@ -86,8 +86,7 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair, by advanced joint convexity.
 
-  `near` and `far` bound the noise's pair over all shifts up to one and up to two.
-  `sampling_prob` is the share of records in a sample of fixed size, in (0, 1).
+  As `replaced`, but `sampling_prob` is the share of records in a sample of fixed size.
   """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
@@ -140,10 +139,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds on a pair that hold for any noise.
-
-  The upper pair sees a drawn record for certain; `prob` is the sampling probability.
-  """
+  """Returns bounds on a pair for any noise; the upper one sees a drawn record."""
   one = np.ones(1)
   return PairBounds(
       DominatingPair(np.zeros(1), one, one),

@@ -223,10 +223,7 @@ class LevyComposition:
     return Bounds(low, min(max(near, low), high), high)
 
   def _root(self, side: Callable[[Bounds], float], delta: float) -> float:
-    """Returns roughly the epsilon at which one of `self.delta`'s bounds is `delta`.
-
-    `side` picks the bound. Returns inf if the search fails.
-    """
+    """Returns about the epsilon whose `side` bound is `delta`; inf if search fails."""
     try:
       return monotone.root(lambda x: side(self.delta(x)), delta, precision=1e-13,
                            limit=MAX_PERIOD)
@@ -289,11 +286,7 @@ class LevyComposition:
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns the period X of the module's midpoint rule for `epsilon`.
-
-    Little mass is beyond epsilon + X. X is a power of two, so that many epsilons have
-    equal nodes.
-    """
+    """Returns period X = 2^k (epsilons share nodes), little mass beyond epsilon + X."""
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(

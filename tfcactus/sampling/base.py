@@ -283,10 +283,7 @@ def whole_batches(plan: PlannedNumbers) -> int:
 
 
 def dealt(batch: np.ndarray, num_batches: int) -> list[np.ndarray]:
-  """Returns the indices of the examples in each batch, in ascending order.
-
-  `batch` has shape (num_examples,): the number of the batch that each example enters.
-  """
+  """Returns each batch's example indices, ascending; batch[i] is example i's batch."""
   order = np.argsort(batch, kind='stable')
   ends = np.cumsum(np.bincount(batch, minlength=num_batches))
   return np.split(order, ends[:-1])

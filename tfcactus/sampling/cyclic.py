@@ -59,11 +59,7 @@ class CyclicSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls: type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
-    """Returns the scheme of 1 / sampling_prob batches and plan.groups groups.
-
-    Raises:
-      ValueError: if 1 / sampling_prob is not a multiple of groups.
-    """
+    """Returns 1 / sampling_prob batches; ValueError unless a multiple of groups."""
     return cls(plan.num_examples, base.whole_batches(plan), plan.groups)
 
   @classmethod
@@ -88,10 +84,7 @@ class CyclicSampling(base.DealtSampling):
     return self.num_batches // self.groups
 
   def _of_groups(self, count: int, whose: str) -> str:
-    """Describes in words the releases of `count` epochs.
-
-    `whose` completes the clause "each example ...": which of the sums it enters.
-    """
+    """Describes `count` epochs; `whose` ends "each example ...": the sums it enters."""
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
@@ -108,10 +101,7 @@ class CyclicSampling(base.DealtSampling):
 
   @abc.abstractmethod
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
-    """Draws the batches of an epoch; each holds indices of examples.
-
-    `group` has shape (num_examples,): the number of each example's group.
-    """
+    """Draws an epoch's batches of indices; group[i] is the group of example i."""
 
 
 @dataclasses.dataclass(frozen=True)

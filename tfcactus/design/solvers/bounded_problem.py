@@ -68,11 +68,7 @@ class Problem:
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
                 ) -> np.ndarray:
-    """Returns the gradient with respect to w of a function of one pair of `pairs`.
-
-    `by_p` and `by_q` are the derivatives with respect to the masses (P, Q) of
-    pairs(w)[direction].
-    """
+    """Maps derivatives by the masses of pairs(w)[direction] to a gradient by w."""
     by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
                                           self.sampling_prob)
     n = self.cells
@@ -81,11 +77,7 @@ class Problem:
 
 
 def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns masses of the noise and of the noise shifted by `bins` cells.
-
-  Both have shape (2 * cells + bins,), on the same cells of the line; `w` holds the
-  masses of the mirrored pairs of cells.
-  """
+  """Returns noise w and w shifted by `bins` cells, on 2 * cells + bins common cells."""
   full = 0.5 * np.concatenate([w[::-1], w])
   nothing = np.zeros(bins)
   return np.append(full, nothing), np.append(nothing, full)

@@ -35,11 +35,7 @@ FEW = 32
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients.
-
-  `by_p` and `by_q`, of shape (outcomes,), are derivatives with respect to the masses of
-  P and Q.
-  """
+  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients by P and Q."""
 
   delta: float
   by_p: np.ndarray
@@ -83,11 +79,7 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
 
 def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
               sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Returns gradients with respect to noise and shifted noise, from a sampled pair's.
-
-  `direction` is an index into `sampled_pairs`; `by_p` and `by_q` belong to the first
-  and second masses of that pair.
-  """
+  """Maps gradients by pair `direction` of `sampled_pairs` to noise, shifted noise."""
   if sampling_prob == 1:
     return by_p, by_q
   mixed, plain = (by_p, by_q) if direction == 0 else (by_q, by_p)
@@ -125,11 +117,7 @@ class _Grid:
 
   def test(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
            ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns the delta of finite losses and its derivatives, as a triple.
-
-    The triple is (derivatives with respect to `mass` at fixed loss, derivatives with
-    respect to `loss` at fixed mass, delta).
-    """
+    """Returns (derivative by mass at fixed loss, by loss at fixed mass, delta)."""
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell
     at = cell % self.points

@@ -72,11 +72,7 @@ def _cvxpy() -> Any:
 
 def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
                  x: Any) -> tuple[list[Any], Any, list[Any]]:
-  """Returns the constraints on x = p / unit as (tops, within, rest).
-
-  `tops` are divergence <= top, one for each shift; `within` is cost <= budget; `rest`
-  are all others.
-  """
+  """Returns (divergences <= top, cost <= budget, all others) on x = p / unit."""
   p, top = cp.multiply(unit, x), cp.Variable()
   values = [_divergence(cp, program.objective, s, p, unit)
             for s in program.shifts]
@@ -94,9 +90,8 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
                price: float) -> np.ndarray:
   """Replaces the tail, where the solver's absolute tolerance leaves only noise.
 
-  With the multipliers fixed, the Lagrangian is convex in the tail cells. They are set
-  to its minimum, given the cells that hold nearly all mass. The cut is chosen by the
-  lower bound, which is valid at every positive point.
+  With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
+  to its minimum. The lower bound, valid at every positive point, chooses the cut.
   """
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)
@@ -113,10 +108,7 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
 
 def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
            price: float, cut: int) -> np.ndarray:
-  """Returns p with the cells from `cut` on at the minimum of the Lagrangian.
-
-  The other cells are fixed. The method takes damped Newton steps in log p.
-  """
+  """Minimises the Lagrangian over cells from `cut` on, by damped Newton in log p."""
   nu = -float(theta @ program.divergences(p) + price * (program.cost @ p))
   nu /= float(program.mass @ p)
   for _ in range(60):
@@ -145,10 +137,7 @@ def _laplacian(band: np.ndarray) -> np.ndarray:
 
 def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: Any,
                 unit: np.ndarray) -> tuple[Any, list[Any]]:
-  """Returns the divergence of one shift as a cvxpy expression, and its cones.
-
-  `p` is the expression of the masses; `unit` holds their approximate sizes.
-  """
+  """Returns a shift's cvxpy divergence and its cones; `unit` is about the size of p."""
   scale = np.exp(shift.log_scale)
   # phi is homogeneous: dividing both cells by `size` and multiplying the weight by
   # it changes only the conditioning.

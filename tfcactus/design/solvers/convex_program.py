@@ -55,11 +55,7 @@ class Shift:
 
 
 class _Edges(NamedTuple):
-  """The edges of all shifts, concatenated; see `Shift`.
-
-  starts[k] is the first edge of shift k. `row` holds the shift of every edge; 0 if
-  there is only one shift.
-  """
+  """Edges of all shifts; starts[k] is shift k's first, `row` their shift (0 if one)."""
 
   first: np.ndarray
   second: np.ndarray
@@ -125,10 +121,7 @@ class Program:
             self.log_volume)
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
-    """Returns D_k(p) of every shift k, shape (shifts,).
-
-    D_k is a sum of phi; `Divergence.report` maps it to the divergence.
-    """
+    """Returns D_k(p), shape (shifts,), sums of phi; see `Divergence.report`."""
     e = self._edges
     return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
                            e.starts) + self._tails * p[-1]
@@ -201,10 +194,9 @@ class Program:
 
 
 def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
-  """Returns max over price >= 0 of min_i (lead_i + price * cost_i), by cutting lines.
+  """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines.
 
-  The argument `price` is a first guess. Every evaluated value is a valid lower
-  bound; the lines choose where to evaluate.
+  Every evaluated value is a valid lower bound; `price` is a first guess.
   """
   def least(price):
     """Returns the minimum over i at this price, and its index i."""
@@ -280,10 +272,9 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
   """Recomputes objective, lower bound and feasibility of a table's density.
 
-  No claim of a solver is trusted: the multipliers `theta` and `price` only select one
-  of many valid lower bounds. `tolerance` is the maximum relative gap. Returns
-  objective, lower_bound and gap (relative) as JSON numbers. Raises SolverError, naming
-  the residual that failed.
+  No claim of a solver is trusted: `theta` and `price` only select a valid lower bound.
+  Returns objective, lower_bound and gap (relative, at most `tolerance`) for JSON.
+  Raises SolverError, naming the residual that failed.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)
@@ -310,11 +301,7 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns the multipliers as JSON values, so that a file can be certified by itself.
-
-  Multipliers of shifts are scaled to sum to one; keys are shifts from '1' on.
-  Negligible multipliers are left out.
-  """
+  """Returns multipliers as JSON; shifts, keyed from '1', sum to one, tiny left out."""
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])

@@ -156,10 +156,7 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
-  """Returns the cost |z|^power, or the cost `function` of |z| if it is not None.
-
-  With a function, `power` must be its default, 2. Raises ValueError otherwise.
-  """
+  """Returns the cost |z|^power, or `function`'s; ValueError if power is not 2 then."""
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):

@@ -150,19 +150,15 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
 
 
 def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
-  """Returns masses of the shape with these decrements, raised to the power that fits.
-
-  The power is the one at which E|Z|^norm equals the budget.
-  """
+  """Returns masses of these decrements' shape, to the power that fits the budget."""
   return _Fitted(problem, problem.delta).fit(steps)[0]
 
 
 class _Fitted:
-  """Densities exp(power * log shape) that meet the bound on utility.
+  """Densities exp(power * log shape) of given decrements, within the bound on utility.
 
-  The log shape has the given decrements. The power makes the cost equal to the budget.
-  It is one after `better_within_budget` has dropped the bound on utility, unless the
-  shape itself then costs more than the budget.
+  The power makes the cost equal to the budget. It is one after `better_within_budget`
+  has dropped the bound on utility, unless the shape itself then costs more.
   """
 
   def __init__(self, problem: Problem, value: Value):
@@ -229,10 +225,7 @@ class _Fitted:
     return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)
 
   def better_within_budget(self, steps: np.ndarray) -> bool:
-    """Returns whether a smaller budget lowers the objective.
-
-    If so, the bound on utility need not be attained from now on.
-    """
+    """Returns whether a smaller budget is better; if so, drops the bound on utility."""
     w, _ = self.fit(steps)
     _, by_w = self._value(w)
     self._free = self._price(w, by_w - w @ by_w, steps) > 0

@@ -129,10 +129,7 @@ def _plain(name: str, order: float) -> Divergence:
                        np.exp(-order_minus_one * log_ratio))
 
   def report(total):
-    """Returns the Renyi divergence log(1 + A (A - 1) total) / (A - 1).
-
-    For KL and chi2 returns `total` itself.
-    """
+    """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 `total`."""
     if chi2 or order == 1:
       return float(total)
     return float(np.log1p(order * order_minus_one * total) / order_minus_one)

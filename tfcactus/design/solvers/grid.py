@@ -133,10 +133,7 @@ def _cell_costs(index: np.ndarray, bins: int, cost: Cost) -> np.ndarray:
 
 
 def exponential_start(program: convex_program.Program) -> np.ndarray:
-  """Returns a density with exponential tails that costs at most 90 % of the budget.
-
-  Raises ValueError if the narrowest density of the grid costs more than that.
-  """
+  """Returns an exponential density within 90 % of the budget; ValueError if none is."""
   size = program.mass.size
   index = np.arange(size)
   volume = program.log_volumes
@@ -164,10 +161,7 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
 
 
 def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
-  """Returns a solver's point p made exactly monotone, of mass one and within budget.
-
-  Raises SolverError if the point is far beyond its budget.
-  """
+  """Returns p made monotone, of mass one, within budget; SolverError if far beyond."""
   log_p = np.log(p)
   if program.log_volume is not None:
     log_p = np.minimum.accumulate(

@@ -122,10 +122,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
 
 
 def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State:
-  """Returns a centred state: all products of slack and multiplier are near mu.
-
-  `gap` is the slack of the largest divergence, relative to it.
-  """
+  """Returns a centred state whose largest divergence has relative slack `gap`."""
   fall, eta = np.zeros(0), np.zeros(0)
   if program.log_volume is not None:
     log_density = np.log(p) - program.log_volume
@@ -171,9 +168,8 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
   """Returns (state, divergences, length) after a damped Newton step.
 
-  `values` and `gradients` are those of the divergences at `state`. The step aims at
-  the complementarity `gap`, relative to `top`. `length`, at most one, is the share of
-  the full step.
+  `values` and `gradients` are the divergences' at `state`. The step aims at the `gap`
+  relative to `top`. `length`, at most one, is the share of the full step.
   """
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
@@ -209,18 +205,10 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
 
 
 class _Laplacian:
-  """Cholesky factor of a banded graph Laplacian plus a small diagonal, grounded.
-
-  "Grounded" means that `ground` is added to the diagonal entry of cell `heaviest`, so
-  that the factor is accurate.
-  """
+  """Cholesky factor of a Laplacian + diagonal; `ground` at `heaviest` adds accuracy."""
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
-    """Factorises the matrix.
-
-    band[d, i], d >= 1, is the weight of the edge between cells i and i + d; `excess`,
-    shape (cells,), is added to the diagonal.
-    """
+    """Factorises edge weights band[d, i] of (i, i + d) plus the diagonal `excess`."""
     self.band, self.excess = band, excess
     width, n = band.shape
     degree = np.sum(band, axis=0)
@@ -245,10 +233,7 @@ class _Laplacian:
 
   @staticmethod
   def _cholesky(lower: np.ndarray) -> np.ndarray:
-    """Returns the factor of a symmetric matrix; `lower` and the result are lower bands.
-
-    Raises SolverError if the matrix is not positive definite.
-    """
+    """Returns lower bands of the factor; SolverError if not positive definite."""
     for jitter in (0.0, 1e-15, 1e-13, 1e-10, 1e-7):
       # Rounding may make a pivot negative. Refinement corrects for the jitter.
       shifted = lower.copy(order='F')
@@ -279,10 +264,7 @@ class _Laplacian:
 
 
 class _Solved(NamedTuple):
-  """Newton direction: changes of log p, of the multipliers, and of `top`.
-
-  `dual` holds the changes of theta, price and nu, in this order.
-  """
+  """Newton direction: changes of log p, of dual = (theta, price, nu), and of `top`."""
 
   du: np.ndarray
   dual: np.ndarray

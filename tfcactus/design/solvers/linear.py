@@ -39,9 +39,8 @@ class Solution:
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  If `monotone`, masses must not increase outwards. Otherwise the full shift is not the
-  worst change, and delta does not account the table. Raises SolverError if the solver
-  finds no optimum.
+  If `monotone`, masses must not increase outwards; else the full shift is not the
+  worst, and delta does not account the table. Raises SolverError without an optimum.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -108,11 +107,7 @@ def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_mat
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """Returns a lower bound on the optimum; it holds for any errors of the multipliers.
-
-  Every variable lies in [0, 1], so that a negative reduced cost lowers the bound by no
-  more than its own size.
-  """
+  """Returns a lower bound on the optimum for any multipliers: all x are in [0, 1]."""
   objective, upper, right, mass = program
   y = np.minimum(result.ineqlin.marginals, 0.0)
   z = np.asarray(result.eqlin.marginals)
@@ -129,10 +124,7 @@ def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
 
 
 def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:
-  """Returns masses of sum one whose cost is within the budget.
-
-  If the cost of `w` exceeds the budget, a share of all masses moves to cell 0.
-  """
+  """Returns masses of sum one within budget: any excess moves a share to cell 0."""
   w = w / np.sum(w)
   excess = float(w @ problem.cost) - problem.budget
   if excess > 0:

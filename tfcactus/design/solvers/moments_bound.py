@@ -57,10 +57,7 @@ class Solution:
 
 
 def solve(problem: Problem, order: float | None = None) -> Solution:
-  """Minimises the bound over masses that never increase outwards.
-
-  With `order` None, the order lambda and the masses are chosen in turn.
-  """
+  """Minimises the bound over non-increasing masses, and over `order` if None."""
   # Start from truncated Gaussian or Laplace noise: all its moments are moderate.
   start = np.diff(problem.cost) / problem.budget
   if order is not None:
@@ -117,10 +114,7 @@ def _best_order(problem: Problem, w: np.ndarray) -> float:
 
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
-  """Solves the convex program of one order.
-
-  `start` holds decrements of neighbouring log masses, shape (cells - 1,).
-  """
+  """Solves one order's program from `start`, decrements of log masses (cells - 1,)."""
   w, _ = density_descent.descend(problem, start,
                           lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
@@ -136,9 +130,8 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
 def _least_linear(problem: Problem, slope: np.ndarray) -> float:
   """Returns a lower bound on slope @ w over non-increasing masses within the budget.
 
-  Non-increasing masses are mixtures of uniforms on the first k cells. With one
-  constraint on cost the best mixture has two components, and the dual problem has one
-  variable, the price of cost.
+  Such masses mix uniforms on the first k cells. With one constraint on cost the best
+  mix has two, and the dual problem has one variable, the price of cost.
   """
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
