@@ -217,7 +217,7 @@ def _generic_optimizer_class() -> Any:
   """Returns TensorFlow Privacy's factory of optimizers; ValueError if it is missing."""
   try:
     if versions.KERAS_3:
-      raise ImportError(f'Keras {versions.KERAS_VERSION} is not theirs')
+      raise ImportError(f'they do not support Keras {versions.KERAS_VERSION}')
     import tensorflow_privacy
     return tensorflow_privacy.make_keras_generic_optimizer_class
   except (ImportError, AttributeError) as error:

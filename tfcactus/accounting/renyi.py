@@ -152,15 +152,17 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences; inf where they are intractable.
+  """Returns a composition's Renyi divergences; inf for intractable groups of orders.
 
-  Rounding is not bounded. `finite` omits infinite losses. Shapes are (n,).
+  `orders` and the result have shape (n,). `finite` omits infinite losses. The values
+  have no allowance for rounding; the caller adds it.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
   except IntractableError:
     if orders.size <= _FEW_ORDERS:
       return np.full(orders.size, math.inf)
+    # Fewer orders may have a quadrature in common where all of them have none.
     return np.concatenate([
         known_divergences(part, some, finite=finite)
         for some in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])

@@ -186,10 +186,11 @@ class Strategy(abc.ABC):
     self.check_growth(20 * size)
 
   def check_growth(self, steps: int) -> None:
-    """Refuses a matrix whose noise grows without end.
+    """Refuses a matrix C whose inverse has large entries, by which noise would grow.
 
     Raises:
-      ValueError: if noise grows a million times within `steps` steps.
+      ValueError: if an entry of the inverse of C is not finite, or is above a million,
+        within `steps` steps.
     """
     with np.errstate(all='ignore'):
       grown = max(float(np.max(np.abs(self.inverse_column(step, steps))))

@@ -218,7 +218,8 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
   """Returns whole shifts within two coarse cells of `shifts`, and a few of all sizes.
 
   Shifts are in cells of the fine grid; a coarse cell is as wide as `factor` fine ones.
-  Too many shifts cost little; with too few, chains of cells decouple.
+  Constraints on more shifts cost little time. With too few shifts, some cells are in
+  no constraint together with others, and the solution is free to oscillate.
   """
   reach = int(np.ceil(2 * factor))
   around = np.round(shifts)[:, None] + np.arange(-reach, reach + 1)

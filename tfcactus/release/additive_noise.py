@@ -127,7 +127,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
-  """Returns records clipped to norm `clip`, in steps: their sums are exact."""
+  """Returns records clipped to norm `clip`, as whole multiples of `step`."""
   rows = np.asarray(batch, dtype=np.float64)
   if rows.ndim not in (1, 2):
     raise ValueError(

@@ -32,8 +32,9 @@ def exponential_mechanism(
     sensitivity: The largest change of any score by one added or removed record.
     epsilon: Epsilon of pure differential privacy, in (0, 250].
     monotone: Whether adding a record lowers no score, or raises none, as for counts.
-      An option's probability is then proportional to exp(epsilon score / sensitivity),
-      else to exp(epsilon score / (2 sensitivity)). It must be known without the data.
+      This must be known without the data. If True, an option's probability is
+      proportional to exp(epsilon score / sensitivity), else to exp(epsilon score /
+      (2 sensitivity)).
     seed: For repeatable experiments; None draws from the system.
 
   Returns:

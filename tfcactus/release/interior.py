@@ -251,11 +251,15 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns answers of Theorem 25's recursion for rank error `width`, shape (runs,)."""
+  """Returns independent answers of the method 'recursion', shape (runs,).
+
+  `width` is the rank error. Source: Theorem 25 of the paper that the module names.
+  """
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
-  # The threshold is the mean of 2/5 and 1/5 of 2 width.
+  # Compares f's largest growth over a node with 3/10, between 1/5 and 2/5 of the
+  # theorem. Values here are 2 width times f.
   level = _search(
       runs, 0, levels, _halvings(levels + 1),
       lambda at: noise_sources.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
@@ -267,7 +271,8 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
                           here.size)
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
-    # Below 9/10 of 2 width the last end is an answer, else the first.
+    # If f(last) < 1, `last` is an answer. If f(last) > 4/5, then f(first) > 0 and
+    # `first` is one. The threshold 9/10 leaves 1/10 for the noise on either side.
     end = noise_sources.noisy(balance.clipped(last, width), 1.0, noise, rng)
     answer[here] = np.where(end < 1.8 * width, last, first)
   return np.clip(answer, 1, balance.size)
@@ -275,10 +280,11 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
 
 def _nodes(balance: Balance, width: float, level: int
            ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the nodes of a level over which f may grow, and 2 width times its growth.
+  """Returns the nodes over which f may grow, and 2 width times f's growth over each.
 
-  2 width f is `balance.clipped`. Node i covers the increments i 2^level + 1 to
-  (i + 1) 2^level of f; f grows only at records and at the ends of the domain.
+  `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
+  i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of the
+  domain.
   """
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)

@@ -301,9 +301,14 @@ class Composition:
 
   @property
   def _total_variation(self) -> float:
-    """An upper bound on delta(0): the sum of each step's delta(0); inf if unknown."""
+    """An upper bound on delta(0): the sum of the steps' delta(0); inf if not needed.
+
+    It is inf unless all steps are Gaussian and some are sampled: unsampled ones have a
+    closed form, and other steps have other methods.
+    """
     if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
       return math.inf
+    # `delta` returns a value and a bound on its error.
     return math.fsum(count * float(sum(loss.delta(0.0)))
                      for loss, count in self._gaussians)
 

@@ -115,10 +115,10 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   def accumulate_record(self, params: tf.Tensor, sample_state: Any, record: Any
                         ) -> Any:
-    """Returns the sum with one more record, clipped.
+    """Clips one record and returns the sum with it added.
 
-    A row of a Jacobian has no static shape if the batch has none; it gets the shape of
-    the sum.
+    A record that is a row of a Jacobian has no static shape if the batch size is
+    unknown. It is given the shape of the sum.
 
     Args:
       params: The clipping norm.

@@ -63,8 +63,10 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   @property
   def max_order(self) -> float:
-    """The largest order whose moment is computed by quadrature."""
-    # Moments of order q - 1 = c have degree about c + 5, those of negative q degree 4.
+    """The largest order whose moment is computed by quadrature; others use a bound."""
+    # The cost of a moment of L grows with the square of the degree that
+    # `mean_lognormal` takes for it: about order + 5 for removal, at most 4 for
+    # addition. The limits are empirical.
     most = max(min(MAX_EXACT, 37 - 6 * self.mu), 0.1) / self.mu
     return min(most, MAX_DEGREE) if self.direction == 'remove' else min(
         most * math.sqrt(self.bins), 1e3)

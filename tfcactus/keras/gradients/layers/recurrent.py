@@ -38,7 +38,11 @@ class RecurrentRule(base.LayerRule):
   also_frozen = True
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
-    """Returns a reason for unknown cells, variables or calls, else ''."""
+    """Returns why the rule does not hold for the layer, else ''.
+
+    The rule needs known cells with channels last, no other trainable variables than the
+    cells' kernels and biases, and a usual call.
+    """
     own: list[Any] = []
     for cell in compat.cells(layer):
       if recurrent_cells.math_of(cell) is None:

@@ -271,7 +271,7 @@ class Kernel:
 
 
 def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Concatenates the parts of gates along the last axis."""
+  """Concatenates tensors of consecutive gates along the last axis."""
   return parts[0] if len(parts) == 1 else tf.concat(parts, -1)
 
 
