@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from tests.fuzz import oracles
 from tfcactus import design, noise as noise_lib
-from tfcactus.design.solvers import bounded_problem, linear, moments_bound
+from tfcactus.design.solvers import bounded_problem, moments_bound
 from tfcactus.release import noise_sources, planner, selection
 from tfcactus.search import truncated
 
@@ -101,7 +101,7 @@ def test_a_table_with_an_open_gap_is_not_certified():
 def _feasible(rng, problem: bounded_problem.Problem) -> np.ndarray:
   """Returns random non-increasing masses within the budget."""
   w = np.sort(rng.exponential(1, problem.cells)**rng.uniform(0.2, 4))[::-1]
-  return linear.within_budget(problem, w)
+  return bounded_problem.within_budget(problem, w)
 
 
 @pytest.mark.parametrize('count', [

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import fields, solvers, table_info
+from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import (
   convex_program,
   cost as cost_lib,
@@ -158,7 +158,7 @@ class ScalarRequest:
     # Shifts outside the program get multiplier zero; `certify` checks them too.
     theta = np.zeros(spec.bins)
     theta[shifts - 1] = solution.theta
-    return dataclasses.replace(table, info=table_info.certified(
+    return dataclasses.replace(table, info=fields.certified(
         spec.mechanism, spec.parameters(),
         certify(spec, table, theta, solution.price), theta, solution,
         solver=spec.solver, statement=_statement(spec)))
