@@ -121,7 +121,9 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   if result.x is None:
     raise convex_program.SolverError(
         f'Expected an optimum of the linear program, got: {result.message}')
-  w = _mended(problem, result.x[:problem.cells], monotone)
+  w = result.x[:problem.cells]
+  w = np.where(w < NEGLIGIBLE * np.max(w), 0.0, w)
+  w = within_budget(problem, np.minimum.accumulate(w) if monotone else w)
   delta = max(float(np.sum(np.maximum(p - math.exp(problem.epsilon) * q, 0.0)))
               for p, q in problem.pairs(w))
   return Solution(w, delta, _lower_bound(program, result))
@@ -180,14 +182,6 @@ def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
   z = np.asarray(result.eqlin.marginals)
   reduced = objective - upper.T @ y - mass.T @ z
   return float(right @ y + np.sum(z) + np.sum(np.minimum(reduced, 0.0)))
-
-
-def _mended(problem: Problem, w: np.ndarray, monotone: bool) -> np.ndarray:
-  """Returns the solver's masses, made exactly feasible."""
-  w = np.where(w < NEGLIGIBLE * np.max(w), 0.0, w)
-  if monotone:
-    w = np.minimum.accumulate(w)
-  return within_budget(problem, w)
 
 
 def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:
