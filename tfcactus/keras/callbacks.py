@@ -1,7 +1,7 @@
-"""Callbacks that log epsilon during `fit`, and stop it before epsilon passes a target.
+"""Callback that logs epsilon during `fit`; a target is kept by `budget.Limit`.
 
-`Limit` stops training at the `target_epsilon` of `EpsilonCallback`, or at the limit of
-the plan.
+`budget.Limit` is the callback that stops training, at this callback's `target_epsilon`
+or at the limit of the plan.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import warnings
 
 import dp_accounting
 
-from tfcactus import _checks, _format, relations
+from tfcactus import _checks, relations
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import run_card as run_card_lib
+from tfcactus.keras import budget, run_card as run_card_lib
 from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -23,10 +23,6 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.ledger import HoldsLedger, Ledger, TrainingLedger
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
-
-_GO_ON = (
-    'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
-    'target_epsilon=..., steps=...)) with a larger target, or None for no limit.')
 
 
 class EpsilonCallback(keras.callbacks.Callback):
@@ -117,7 +113,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       _check_steps_per_execution(self.model)
     elif isinstance(self.model, HoldsLedger):
       return  # Its own fit keeps the target of the plan.
-    self._limit = Limit(self._training, self.target_epsilon)
+    self._limit = budget.Limit(self._training, self.target_epsilon)
     self._limit.set_model(self.model)
     self._limit.set_params(self.params)
     self._limit.on_train_begin(logs)
@@ -221,163 +217,3 @@ def _check_steps_per_execution(model: keras.Model) -> None:
     raise ValueError(
         'Expected compile(steps_per_execution=1) with target_epsilon, so that '
         f'training can stop after any step, got {steps or "auto"}.')
-
-
-class Limit(keras.callbacks.Callback):
-  """Callback that stops one call of `fit` before epsilon passes a target.
-
-  Without a target it warns once if training passes the steps of the plan.
-  """
-
-  _supports_tf_logs = True
-
-  def __init__(self, training: TrainingLedger, target: float | None = None):
-    """Initialises the callback.
-
-    `target` bounds the upper bound of epsilon. None takes the plan's target, which is
-    dropped with a warning if the batches have no proven account.
-    """
-    super().__init__()
-    self._training = training
-    self._given = target
-    self._budget: _Budget | None = None
-    self._epoch = self._released = 0
-    self._cut = self._late = False
-
-  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Finds the number of steps that the target allows; ValueError if none."""
-    del logs
-    self._cut, self._budget = False, None
-    self._released = self._training.released_steps
-    # A drop-in optimizer's account needs the weights, which the first step makes.
-    self._late = self._given is None and not (
-        self.model.built or isinstance(self.model, HoldsLedger))
-    if not self._late:
-      self._find()
-
-  def _find(self) -> None:
-    """Finds the number of steps that the target allows; ValueError if none."""
-    self._late, target = False, self._training.plan.target_epsilon
-    if self._given is not None:
-      self._budget = _Budget(self._training, self._given)
-    elif target is not None:
-      guarantee, reason = self._training.ledger(ahead=1).guarantee()
-      if guarantee is None or not guarantee.proven:
-        warnings.warn(
-            f'Nothing keeps target_epsilon={target} of the plan in this fit. '
-            f'{reason or guarantee and guarantee.statement}', stacklevel=2)
-      else:
-        self._budget = _Budget(self._training, target, f'. {_GO_ON}')
-
-  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    del logs
-    self._epoch = epoch
-
-  def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
-                          ) -> None:
-    """Raises ValueError before an execution that would pass the target."""
-    del logs
-    if self._budget is not None:
-      self._budget.check(self._next(batch))
-
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None
-                        ) -> None:
-    """Stops training after the last execution that the target allows."""
-    del logs
-    if self._late and self._training.released_steps < self._training.plan.steps:
-      self._find()
-    if self._budget is not None and self._budget.spent(self._next(batch + 1)):
-      self._stop(batch + 1 < (self.params.get('steps') or 0))
-
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Stops training if the next epoch or its next execution would pass the target."""
-    del epoch, logs
-    if self._budget is None:
-      self._warn_beyond()
-    elif self._budget.ends_with_epoch(self._training.ledger()) or (
-        self._budget.spent(self._next(0))):
-      self._stop(False)
-
-  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-    """Warns if the plan's target or steps ended training."""
-    del logs
-    plan = self._training.plan
-    if self._cut and self._given is None:
-      guarantee, _ = self._training.ledger().guarantee()
-      warnings.warn(
-          f'Stopped fit after {self._training.released_steps} steps in all, at '
-          f'{guarantee}: more would pass target_epsilon={plan.target_epsilon} or '
-          f'steps={plan.steps} of the plan. {_GO_ON}', stacklevel=2)
-
-  def _warn_beyond(self) -> None:
-    """Warns after the epoch in which training passes the steps of the plan."""
-    before, planned = self._released, self._training.plan.steps
-    self._released = self._training.released_steps
-    if before <= planned < self._released:
-      warnings.warn(
-          f'Released {self._released} steps, beyond steps={planned} of the plan: '
-          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
-          'target_epsilon of the plan ends fit in time.', stacklevel=2)
-
-  def _next(self, done: int) -> int:
-    """Returns the length of the next execution in steps, `done` steps into an epoch."""
-    steps = self.params.get('steps')
-    return training.next_steps(self.model, steps and (steps - done or steps))
-
-  def _stop(self, within_epoch: bool) -> None:
-    """Stops training if `fit` was asked for more steps."""
-    if within_epoch or self._epoch + 1 < self.params['epochs']:
-      self._cut = self.model.stop_training = True
-
-
-class _Budget:
-  """An upper limit on epsilon for one call of `fit`."""
-
-  def __init__(self, training: TrainingLedger, target: float,
-               remedy: str = '; raise the budget or stop here.'):
-    """Finds the steps that `target` allows, at least one; `remedy` ends the error."""
-    self._training = training
-    self._target = target
-    ahead = training.ledger(ahead=1)
-    self._max_steps = ahead.steps_within(target)
-    guarantee, reason = ahead.guarantee()
-    if guarantee is None:
-      raise ValueError(
-          f'Expected batches with a known account for target_epsilon={target}, '
-          f'which cannot be kept otherwise. {reason}')
-    if not guarantee.proven:
-      raise ValueError(
-          f'Expected a proven guarantee for target_epsilon={target}, got: '
-          f'{guarantee.statement}')
-    if guarantee.upper > target:
-      raise ValueError(
-          f'Expected target_epsilon={target} to allow a step more, but '
-          f'{ahead.steps - 1} were released and the next would bring epsilon '
-          f'to {_format.upper(guarantee.upper)}{remedy}')
-    if self.spent():
-      raise ValueError(
-          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
-          f'{target}, got one whose steps were all released; stop here, or go on by '
-          'privatize(model.inner, plan) of a plan that differs in steps alone, such as '
-          'dataclasses.replace(plan, steps=...).')
-
-  def spent(self, coming: int = 1) -> bool:
-    """Returns whether `coming` further steps would exceed the allowed number."""
-    return (self._max_steps is not None and
-            self._training.released_steps + coming > self._max_steps)
-
-  def check(self, coming: int) -> None:
-    """Raises ValueError if `coming` further steps would exceed the allowed number."""
-    if self.spent(coming):
-      raise ValueError(
-          f'Expected training to stop after {self._max_steps} steps, when the '
-          f'budget target_epsilon={self._target} is spent, got {coming} more after '
-          f'{self._training.released_steps}; something reset model.stop_training, or '
-          'an execution takes several steps: compile(steps_per_execution=1).')
-
-  def ends_with_epoch(self, ledger: Ledger) -> bool:
-    """Returns whether epochs are counted and the next one would pass the target."""
-    if not ledger.counts_epochs:
-      return False
-    guarantee, _ = self._training.ledger(ahead=1).guarantee()
-    return guarantee is None or guarantee.upper > self._target

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import compile_arguments, serialization, training_logs
+from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, training
@@ -256,7 +256,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         training.built_on(self, feed.example)):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=fit_inputs.ordered(callbacks, callbacks.Limit(self._ledger)),
+          callbacks=fit_inputs.ordered(callbacks, budget.Limit(self._ledger)),
           validation_data=validation_data,
           shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,

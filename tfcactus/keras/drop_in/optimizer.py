@@ -19,16 +19,15 @@ from tfcactus.keras.drop_in import (
   clipped_sums,
   ledger as drop_in_ledger,
   operation_gradients,
-  state,
 )
-from tfcactus.keras.drop_in.state import State
+from tfcactus.keras.drop_in.state import Batching, State
 from tfcactus.keras.ledger import ledger as ledger_lib, lineage
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
 
 
 class DPOptimizer(Fixed, optimizers.Optimizer):
-  """Clips, sums and adds noise; `keras2` and `keras3` hook it into Keras.
+  """Clips, sums and adds noise; `keras_hooks` hook it into Keras.
 
   For the arguments see `DPKerasSGDOptimizer`.
 
@@ -72,7 +71,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                **kwargs: Any):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
-    batches = state.Batching(expected_batch_size, num_microbatches, parts)
+    batches = Batching(expected_batch_size, num_microbatches, parts)
     _check_factor(kwargs.get('loss_scale_factor'))
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)

@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
-from typing import (
-  Any,
-  Callable,
-  NamedTuple,
-)
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 

@@ -99,7 +99,7 @@ class Loss(abc.ABC):
     """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,).
 
     `t` > 0 increases; bounds are at most zero and decrease. `AtomicLoss` proves none:
-    its values are the largest at `t`, and `smoothed_contours` certifies them.
+    its values are the largest at `t`, and `discrete_contours` certifies them.
     """
 
   @abc.abstractmethod
