@@ -168,13 +168,7 @@ class RadialTable(table_file.NoiseTable):
   @functools.cached_property
   def log_hollow(self) -> np.ndarray:
     """dim * log(inner radius / outer radius) of each enumerated shell."""
-    inner = np.concatenate([[0.0], self.radii[:-1]])
-    with np.errstate(divide='ignore'):
-      hollow = self.dim * np.where(
-          inner > 0, np.log1p(-np.minimum(self.width / self.radii, 1.0)),
-          -np.inf)
-    # Shell 0 is a ball for any first_radius.
-    hollow[0] = -np.inf
+    hollow = shell_geometry.log_hollow(self.dim, self.radii, self.width)
     hollow.setflags(write=False)
     return hollow
 
