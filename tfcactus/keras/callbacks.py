@@ -119,7 +119,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_train_begin(logs)
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Passes the call on to the limit, if there is one."""
+    """Passes the call on to the limit."""
     self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
