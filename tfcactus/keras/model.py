@@ -8,12 +8,7 @@ import tensorflow as tf
 
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import (
-  budget,
-  compile_arguments,
-  serialization,
-  training_logs,
-)
+from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, training

@@ -17,7 +17,7 @@ from tfcactus.keras.compat import (
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 
 class VectorizedRule(base.LayerRule):
@@ -41,7 +41,7 @@ class VectorizedRule(base.LayerRule):
         masks.put(filled[i], mask[None])
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)), (
+      with patches.drawing(layer, random_bits.counting(seed)), (
           recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
@@ -50,7 +50,7 @@ class VectorizedRule(base.LayerRule):
       return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
-              example_seeds.row_seeds(flat[mapped[0]].shape[0]))
+              random_bits.row_seeds(flat[mapped[0]].shape[0]))
     outputs, carried, added = vectorization.over_rows(
         lambda row: _first_rows(*one(row)), values)
     if own_gradients and not vectorization.is_standing_in():
