@@ -41,9 +41,21 @@ def name_of(variable: keras.Variable) -> str:
   return name.split(':')[0]
 
 
-def tf_variables(model: keras.Model) -> list[tf.Variable]:
-  """Returns the trainable variables of a model or layer on this replica, for tapes."""
-  return [local(tf_variable(v)) for v in model.trainable_variables]
+def tf_variables(variables: Iterable[keras.Variable]) -> list[tf.Variable]:
+  """Returns variables on this replica, for tapes."""
+  return [local(tf_variable(v)) for v in variables]
+
+
+def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns those variables of a layer that training a model around it updates.
+
+  Operations of Keras 3 have none.
+  """
+  if not KERAS_3:
+    return list(layer.trainable_variables)
+  # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
+  # unless frozen itself, asks each variable alone.
+  return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
 def lora_base(layer: keras.layers.Layer) -> Any:
