@@ -63,6 +63,18 @@ def lora_base(layer: keras.layers.Layer) -> Any:
   return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
 
 
+def lora_factors(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns the two factors of a layer with LoRA."""
+  name = 'kernel' if hasattr(layer, '_kernel') else 'embeddings'
+  return [getattr(layer, f'lora_{name}_{which}') for which in 'ab']
+
+
+def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
+  """Returns all layers of a model with LoRA."""
+  return [layer for layer in flat_layers(model)
+          if getattr(layer, 'lora_enabled', False)]
+
+
 def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
   """Returns the kernel of a DepthwiseConv2D."""
   return layer.kernel if KERAS_3 else layer.depthwise_kernel

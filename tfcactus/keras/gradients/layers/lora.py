@@ -29,7 +29,7 @@ class LoraDenseRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Returns gradients of both factors and the bias, never the kernel's."""
     layer = call.layer
-    first, second, scale = _factors(layer, 'kernel')
+    first, second, scale = _factors(layer)
     inputs = base.layer_inputs(call, first)
     outputs = base.in_stored_dtype(call.gradient, first)
     below = scale * tf.matmul(outputs, second, transpose_b=True)
@@ -91,7 +91,7 @@ class LoraEmbeddingRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Returns gradients of both factors."""
     layer = call.layer
-    first, second, scale = _factors(layer, 'embeddings')
+    first, second, scale = _factors(layer)
     a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
     outputs = scale * base.in_stored_dtype(call.gradient, a)
     below = tf.tensordot(outputs, second, [[-1], [1]])
@@ -110,10 +110,10 @@ def _unsupported(layer: keras.layers.Layer) -> str:
   return 'its own weights are trained too' if base_weights.trainable else ''
 
 
-def _factors(layer: keras.layers.Layer, name: str) -> Any:
+def _factors(layer: keras.layers.Layer) -> Any:
   """Returns both factors as stored, and the scale of their product."""
-  pair = [tf.convert_to_tensor(models.tf_variable(
-      getattr(layer, f'lora_{name}_{which}'))) for which in 'ab']
+  pair = [tf.convert_to_tensor(models.tf_variable(factor))
+          for factor in models.lora_factors(layer)]
   scale = getattr(layer, 'lora_alpha', layer.lora_rank) / layer.lora_rank
   return (*pair, scale)
 
@@ -127,17 +127,17 @@ def _of_einsum(layer: keras.layers.Layer, inputs: tf.Tensor, outputs: tf.Tensor
   first.
   """
   given, kernel, made = einsum_dense.terms(layer.equation, inputs.shape.rank)
-  *others, last = kernel
+  before, last = kernel[:-1], kernel[-1]
   if last in given and last in made:
     return _of_factors(
         layer, einsum_dense.kernel_gradients(layer, inputs, outputs))
-  first, second, scale = _factors(layer, 'kernel')
+  first, second, scale = _factors(layer)
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   rank = next(letter for letter in string.ascii_letters
               if letter not in given + kernel + made)
   ends, rest = (made, given) if last in made else (given, made)
   ending, resting = (outputs, inputs) if last in made else (inputs, outputs)
-  rows, before = given[0], ''.join(others)
+  rows = given[0]
   thin = ends.replace(last, rank)
   between = ''.join(x for x in dict.fromkeys(rest + before) if x in ends) + rank
   below = tf.einsum(f'{ends},{rank}{last}->{thin}', scale * ending, second)
@@ -151,7 +151,7 @@ def _of_einsum(layer: keras.layers.Layer, inputs: tf.Tensor, outputs: tf.Tensor
 
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
   """Returns both factors' gradients from the kernel's, (batch, ..., last axis)."""
-  first, second, scale = _factors(layer, 'kernel')
+  first, second, scale = _factors(layer)
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]
   whole = scale * tf.reshape(whole, [batch, -1, second.shape[1]])
