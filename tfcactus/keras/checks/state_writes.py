@@ -79,7 +79,7 @@ def check_no_writes(model: keras.Model) -> Any:
     gradients = tape.gradient(
         [output for output in [*tf.nest.flatten(outputs), *model.losses]
          if tf.is_tensor(output) and output.dtype.is_floating],
-        models.tf_variables(model.trainable_variables))
+        models.tf_variables(model))
     return outputs, gradients
 
   # An init_scope would stop the tape from recording.

@@ -41,9 +41,9 @@ def name_of(variable: keras.Variable) -> str:
   return name.split(':')[0]
 
 
-def tf_variables(variables: Iterable[keras.Variable]) -> list[tf.Variable]:
-  """Returns variables on this replica, for tapes."""
-  return [local(tf_variable(v)) for v in variables]
+def tf_variables(model: keras.Model) -> list[tf.Variable]:
+  """Returns the trainable variables of a model on this replica, for tapes."""
+  return [local(tf_variable(v)) for v in model.trainable_variables]
 
 
 def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:

@@ -213,7 +213,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
   def one(example: Any) -> Any:
     """Returns gradients, predictions, masks, loss and added loss of one example."""
     (x, target, weight), seed = example
-    variables = models.tf_variables(model.trainable_variables)
+    variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       with patches.drawing(model, example_seeds.counting(seed)), (

@@ -20,7 +20,7 @@ def penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
   _check(model)
-  variables = models.tf_variables(model.trainable_variables)
+  variables = models.tf_variables(model)
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(variables)
     total = _total(model)

@@ -71,7 +71,7 @@ class VectorizedRule(base.LayerRule):
     """Runs the layer again on each example, under a tape on its variables."""
     one, values, place = call.saved
     trained = models.trained_variables(call.layer)
-    variables = models.tf_variables(trained)
+    variables = [models.local(models.tf_variable(each)) for each in trained]
 
     def gradient(row: Any) -> Any:
       """Returns one example's gradients of the layer's variables, as tensors."""
