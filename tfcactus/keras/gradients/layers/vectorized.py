@@ -58,7 +58,7 @@ class VectorizedRule(base.LayerRule):
     outputs = masks.put_rows(outputs, carried)
     for i in taken_off:  # Attention of Keras 3 removes masks of its inputs.
       masks.put(flat[i], None)
-    if layer.trainable_variables:
+    if models.trained_variables(layer):
       outputs, added = tf.nest.pack_sequence_as((outputs, added), [
           masks.put(capture((one, values, i), out), masks.mask_of(out))
           if out.dtype.is_floating else out
@@ -70,7 +70,8 @@ class VectorizedRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Runs the layer again on each example, under a tape on its variables."""
     one, values, place = call.saved
-    variables = models.tf_variables(call.layer)
+    trained = models.trained_variables(call.layer)
+    variables = [models.local(models.tf_variable(each)) for each in trained]
 
     def gradient(row: Any) -> Any:
       """Returns one example's gradients of the layer's variables, as tensors."""
@@ -85,7 +86,7 @@ class VectorizedRule(base.LayerRule):
 
     found = vectorization.over_rows(gradient, (values, call.gradient))
     return [(variable, forms.of_examples(each, variable.shape)) for variable, each
-            in zip(call.layer.trainable_variables, found)]
+            in zip(trained, found)]
 
 
 def _first_rows(outputs: Any, added: list[tf.Tensor]
