@@ -119,6 +119,13 @@ LAYERS: dict[str, Case] = {
         _of(layers.DepthwiseConv2D, (2, 3), strides=2, padding='same'), (5, 6, 3)),
     'depthwise, dilated': Case(
         _of(layers.DepthwiseConv2D, 2, dilation_rate=(2, 1)), (5, 4, 2)),
+    'depthwise, dilated twice': Case(
+        _of(layers.DepthwiseConv2D, 3, dilation_rate=2, padding='same',
+            depth_multiplier=2), (6, 7, 2)),
+    'depthwise 1d, dilated': Case(
+        _of(layers.DepthwiseConv1D, 3, dilation_rate=2, padding='same'), (9, 3)),
+    'depthwise, wide': Case(
+        _of(layers.DepthwiseConv2D, 5, strides=2, padding='same'), (7, 8, 6)),
     'depthwise, a single row': Case(
         _of(layers.DepthwiseConv2D, (3, 2), strides=3), (4, 8, 2)),
     'depthwise, no bias': Case(
@@ -273,7 +280,8 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
 _ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
-         'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
+         'depthwise, a single row', 'depthwise, dilated twice', 'depthwise, wide',
+         'depthwise 1d, dilated', 'separable', 'einsum dense', 'prelu, shared',
          'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'embedding, lora')
 """Layers that only one test tries there; `make test-slow` tries the others."""
