@@ -88,6 +88,11 @@ LAYERS: dict[str, Case] = {
     'conv2d, groups': Case(
         _of(layers.Conv2D, 6, 3, groups=2, padding='same'), (5, 6, 4)),
     'conv1d, groups': Case(_of(layers.Conv1D, 4, 3, groups=4, strides=2), (8, 4)),
+    'conv2d, one position': Case(
+        _of(layers.Conv2D, 3, (3, 2), activation='relu'), (3, 2, 4)),
+    'conv2d, squeezed': Case(
+        _of(layers.Conv2D, 3, 1, padding='same'), (1, 1, 4)),
+    'dense over one step': Case(_of(layers.Dense, 4, 'tanh'), (1, 6)),
     'conv3d': Case(_of(layers.Conv3D, 3, (2, 3, 2), strides=(2, 1, 2),
                        padding='same', activation='relu'), (5, 4, 6, 2)),
     'conv3d, groups': Case(
@@ -279,7 +284,7 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'a rule of a test')
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
-_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
+_ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step', 'conv3d', 'conv2d transposed', 'depthwise, strides',
          'depthwise, a single row', 'depthwise, dilated twice', 'depthwise, wide',
          'depthwise 1d, dilated', 'separable', 'einsum dense', 'prelu, shared',
          'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',

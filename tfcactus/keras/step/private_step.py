@@ -97,7 +97,7 @@ class Step:
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
+        *_draw(self._plan, self._replicas), self._model, routes, self.views)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -180,7 +180,7 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a replica's mean number of examples plus two standard deviations."""
+def _draw(plan: PrivacyPlan, parts: int) -> tuple[float, float]:
+  """Returns a replica's mean number of examples and its standard deviation."""
   expected = plan.expected_batch_size / parts
-  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+  return expected, math.sqrt(expected * (1 - plan.sampling_prob))
