@@ -247,8 +247,13 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`."""
+  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`.
+
+  Axes behind those that it cuts into parts stay as they are.
+  """
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
   return value._replace(block=-times)
@@ -257,9 +262,27 @@ def _space_to_batch(node: Node) -> Value:
 def _batch_to_space(node: Node) -> Value:
   """Follows BatchToSpaceND, the inverse of SpaceToBatchND."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE, block=-times):
     raise unknown('takes another axis than the first for the examples')
   return Value(Dependence.ROW_WISE)
+
+
+def _depthwise(node: Node) -> Value:
+  """Follows depthwise convolutions of images that have the examples on axis 0.
+
+  The examples may also be on the axis of the channels, each channel of which has a
+  kernel of its own, if the kernels are those of the same examples.
+  """
+  images, kernels = node.values
+  multiplier = node.shape(1)[3]
+  if multiplier and node.op.get_attr('data_format') == b'NHWC' and (
+      images.dependence == kernels.dependence == Dependence.ROW_WISE and
+      images.axis == 3 and kernels.axis == 2 and
+      images.block == kernels.block > 0):
+    return Value(Dependence.ROW_WISE, 3, images.block * multiplier)
+  return _leading(0)(node)
 
 
 def _depthwise_filter(node: Node) -> Value:
@@ -364,8 +387,8 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
                     _product),
     **dict.fromkeys((
-        'Conv', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MaxPool',
-        'MaxPool3D', 'AvgPool', 'AvgPool3D', 'ResizeBilinear',
+        'Conv', 'Conv2D', 'Conv3D', 'MaxPool', 'MaxPool3D', 'AvgPool', 'AvgPool3D',
+        'ResizeBilinear',
         'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
         'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
         'Dilation2D', 'ExtractImagePatches'), _leading(0)),
@@ -379,6 +402,7 @@ TRANSFER: dict[str, Transfer] = {
                     _leading(2, sizes=0)),
     **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
                      'BiasAddGrad', 'L2Loss'), _adds_over),
+    'DepthwiseConv2dNative': _depthwise,
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),

@@ -96,11 +96,11 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
-    # A replica's mean number of examples plus two standard deviations.
-    expected = self._plan.expected_batch_size / self._replicas
-    usual = expected + 2 * math.sqrt(expected * (1 - self._plan.sampling_prob))
+    # Mean and standard deviation of the number of examples of a replica.
+    mean = self._plan.expected_batch_size / self._replicas
+    deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
     return self._given_rows or physical_batch.physical_rows(
-        usual, self._model, routes, self.views)
+        mean, deviation, self._model, routes, self.views)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
