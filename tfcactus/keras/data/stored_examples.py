@@ -128,7 +128,7 @@ class _Writer:
 
   def write(self, block: Any) -> None:
     """Appends examples, a structure of arrays; ValueError if unlike the first block."""
-    arrays = [data_sources.checked_array('examples', part)
+    arrays = [data_sources.checked_array('examples of store_examples', part)
               for part in tf.nest.flatten(block)]
     structure = json.loads(json.dumps(
         tf.nest.pack_sequence_as(block, list(range(len(arrays))))))
