@@ -8,7 +8,6 @@ from tests.keras import tiny
 from tests.keras.zoo import oracle
 from tests.keras.zoo.base import Case, Entry
 from tests.representatives import representatives
-
 from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, privatize
 from tfcactus.keras.compat.versions import KERAS_3
 
@@ -91,7 +90,7 @@ CASES = {
         s, weights=lambda s: _weights(s.rng, s.rows)[..., None]),
     'pixels': _pixels, 'dict': _two(dict), 'list': _two(list)}
 
-if not KERAS_3:  # Its boolean_mask has an unknown shape, which stops the loop over rows.
+if not KERAS_3:  # Picks the other classes by boolean_mask, whose shape is unknown.
   del CASES['ignored class']
 
 

@@ -1,9 +1,9 @@
 """Losses of models with one or several outputs, per example.
 
 The loss of an example is the sum over all outputs, with the loss weights of `compile`.
-It is also multiplied by the example's sample weight. Sample weights of parts, such as the
-tokens of a text, multiply the losses of these parts, before their mean is the example's
-loss.
+It is also multiplied by the example's sample weight. Sample weights of parts, such as
+the tokens of a text, multiply the losses of these parts, before their mean is the
+example's loss.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class OutputLosses:
     Their shape is (rows,), or (rows, terms) for a structure of outputs with losses.
     `rows` is the number of examples. `sample_weight` is None, an array for all outputs,
     or arrays by output. Weights of parts, which `targets` takes, give an example the
-    weight 1, or 0 if they are all zero. Raises ValueError if there are such and no loss.
+    weight 1, or 0 if they are all zero; ValueError if there are such and no loss.
     """
     terms = self.terms(outputs)
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)

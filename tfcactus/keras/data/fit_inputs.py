@@ -173,9 +173,9 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     rank = weight.shape.rank if tf.is_tensor(weight) else 0
     if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
-          'Expected targets of shape (batch,) or (batch, classes) with class_weight, or '
-          'with weights of tokens (batch, tokens) or (batch, tokens, classes), got '
-          f'{y!r} with weights {weight!r}; pass weights of examples instead.')
+          'Expected targets of shape (batch,) or (batch, classes) with class_weight, '
+          'or (batch, tokens) or (batch, tokens, classes) beside weights of tokens, got '
+          f'{y!r} beside weights {weight!r}; pass weights of examples instead.')
     one_hot = y.shape.rank > rank and y.shape[-1] != 1
     labels = tf.argmax(y, -1) if one_hot else tf.reshape(y, tf.shape(y)[:rank])
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],

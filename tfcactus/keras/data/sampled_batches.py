@@ -267,9 +267,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
     weights = given[0] if given else np.ones(count, np.float32)
-    each, pad = data_sources.each_array, data_sources.padded
-    return (each(lambda part: pad(part, rows), x), each(lambda part: pad(part, rows), y),
-            each(lambda part: pad(part.astype(np.float32, copy=False), rows), weights))
+    weights = data_sources.each_array(
+        lambda part: part.astype(np.float32, copy=False), weights)
+    return data_sources.each_array(
+        lambda part: data_sources.padded(part, rows), (x, y, weights))
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:

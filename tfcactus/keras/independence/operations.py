@@ -367,8 +367,8 @@ ELEMENTWISE: list[str] = (
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
     'TruncateMod Xdivy Xlog1py Xlogy Zeta '
-    'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin StringLength '
-    'StringLower StringStrip StringToHashBucket StringToHashBucketFast '
+    'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin '
+    'StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast '
     'StringToHashBucketStrong StringToNumber StringUpper').split()
 """Operations that compute each entry from the entries at its position."""
 
@@ -442,7 +442,8 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
-    'LookupTableFindV2': _find, 'MapDefun': _map_each, 'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
+    'LookupTableFindV2': _find, 'MapDefun': _map_each,
+    'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
     'BiasAdd': _bias, 'BiasAddV1': _bias, 'MatrixBandPart': _band,
     'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
