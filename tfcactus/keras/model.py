@@ -311,7 +311,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError('Expected compile(...) before training.')
     y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
     x, outputs = self._prepare(x, y), self._step.outputs
-    targets = losses.targets(y, outputs)
+    targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     with self._ledger.counter.count_step(mark) as place:
       averages, batch, penalty = self._step.run(

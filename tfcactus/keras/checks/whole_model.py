@@ -49,13 +49,12 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
 def check_texts(model: keras.Model) -> None:
   """Raises ValueError for layers that split texts into unknown numbers of words."""
   for layer in models.flat_layers(model):
-    if models.splits_texts(layer):
+    if models.splits_texts(layer) and not models.has_fixed_length(layer):
       raise ValueError(
-          f'Expected inputs of one length, got {layer.name!r}, a TextVectorization '
-          'that splits texts: its words cannot be cut for one example at a time. Call '
-          'it on the texts once, x = layer(texts), train the model of what follows on '
-          'that, and put both together after: keras.Sequential([layer, model]). Its '
-          'vocabulary must be public.')
+          f'Expected texts of one length, got {layer.name!r}, a TextVectorization '
+          'without output_sequence_length: the longest text of a batch would set the '
+          'length of all others. Give it output_sequence_length=..., without '
+          'ragged=True, or an output_mode such as "multi_hot".')
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:

@@ -75,6 +75,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """
     super().__init__()
     self._data = data_sources.open_data(x, y, sample_weight)
+    data_sources.check_weights(self._data)
     self.size = self._data.num_examples
     self.part_of = part_of
     self.num_examples = self.size if part_of is None else part_of
@@ -120,8 +121,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """
     rows = self._data.rows(np.unique(np.linspace(
         0, self.size - 1, 256).astype(np.int64)))
-    return zlib.crc32(b''.join(
-        np.ascontiguousarray(part).tobytes() for part in tf.nest.flatten(rows)))
+    return zlib.crc32(b''.join(map(data_sources.content, tf.nest.flatten(rows))))
 
   def share(self, secret: bytes) -> None:
     """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
@@ -267,10 +267,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
     weights = given[0] if given else np.ones(count, np.float32)
-    each = data_sources.each_array
-    return (each(lambda part: _pad(part, rows), x),
-            each(lambda part: _pad(part, rows), y),
-            each(lambda part: _pad(part.astype(np.float32, copy=False), rows), weights))
+    weights = data_sources.each_array(
+        lambda part: part.astype(np.float32, copy=False), weights)
+    return data_sources.each_array(
+        lambda part: data_sources.padded(part, rows), (x, y, weights))
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
@@ -317,11 +317,3 @@ def _usable(parts: data_sources.Rows) -> data_sources.Rows:
   if usable.all():
     return parts
   return data_sources.each_array(lambda part: part[usable], parts)
-
-
-def _pad(rows: np.ndarray, size: int) -> np.ndarray:
-  """Returns `rows` followed by rows of zeros, `size` rows in all."""
-  if len(rows) == size:
-    return rows
-  padding = np.zeros((size - len(rows),) + rows.shape[1:], rows.dtype)
-  return np.concatenate([rows, padding])

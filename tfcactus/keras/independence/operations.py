@@ -347,7 +347,10 @@ ELEMENTWISE: list[str] = (
     'Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin '
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
-    'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
+    'TruncateMod Xdivy Xlog1py Xlogy Zeta '
+    'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin '
+    'StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast '
+    'StringToHashBucketStrong StringToNumber StringUpper').split()
 """Operations that compute each entry from the entries at its position."""
 
 
@@ -359,6 +362,25 @@ def _select(node: Node) -> Value | list[Value]:
   if axes != {0}:
     raise unknown('is not known to treat each example alone')
   return _leading(0, 1, 2)(node)
+
+
+def _find(node: Node) -> Value:
+  """Follows lookups of single values in a table, which no row may choose."""
+  table, keys, default = node.values
+  if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
+      len(node.out()) != len(node.shape(1))):
+    raise unknown('is not known to treat each example alone')
+  return keys
+
+
+def _map_each(node: Node) -> list[Value]:
+  """Follows MapDefun, which calls a function on each entry of the first axis."""
+  count = len(node.op.get_attr('Targuments'))
+  rows, others = node.values[:count], node.values[count:]
+  if not rows or any(value != dependence.ROW_WISE for value in rows) or any(
+      value.dependence != Dependence.CONSTANT or value.seed for value in others):
+    raise unknown('is not known to treat each example alone')
+  return [dependence.ROW_WISE] * len(node.op.outputs)
 
 
 _ALONG = 'goes along the examples'
@@ -408,6 +430,7 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
+    'LookupTableFindV2': _find, 'MapDefun': _map_each,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
     'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,

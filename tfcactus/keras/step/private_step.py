@@ -128,7 +128,7 @@ class Step:
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Without the batch size, which a Sequential remembers from its first input.
-      x = tf.ensure_shape(x, (None,) + shape[1:])
+      x = tf.ensure_shape(_of_rank(x, shape), (None,) + shape[1:])
     if any(each.shape.rank is None for each in given):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
@@ -172,6 +172,15 @@ class Step:
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+
+def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
+  """Returns inputs with or without a last axis of 1, as Keras fits them to `shape`."""
+  if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
+    return x[..., None]
+  if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:
+    return x[..., 0]
+  return x
 
 
 def _spec(output: Any) -> Any:
