@@ -126,9 +126,10 @@ def _batches_from_the_start(pfor_input: Any) -> bool:
 
 _SOMETIMES: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _is_by_numbers, 'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
-    'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
-    'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
+    'ClipByValue': _is_by_numbers, 'Equal': _fits,
+    'GatherV2': _batches_from_the_start, 'MatMul': _is_real, 'NotEqual': _fits,
+    'Roll': _has_no_negative_axes, 'Slice': _begins_alike, 'Squeeze': _has_axes,
+    'TensorListGetItem': _is_read_alike}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
