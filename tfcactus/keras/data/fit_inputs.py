@@ -72,15 +72,20 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
 
 
+def given(callbacks: Any) -> list[Any]:
+  """Returns the callbacks that were given to a method of Keras, as a list."""
+  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+
+
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
   """Returns the callbacks in the order to run: writers of logs first, `limit` last.
 
   `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
   has a target_epsilon.
   """
-  given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
-  own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
-  return sorted(given, key=lambda each: not getattr(each, 'writes_logs', False)) + (
+  found = given(callbacks)
+  own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
+  return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
       [] if own else [limit])
 
 
