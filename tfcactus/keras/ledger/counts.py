@@ -194,7 +194,8 @@ class Record:
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
-      return not self.changed and self.weights.knows(model.weights)
+      return not self.changed and (
+          not model.built or self.weights.knows(model.weights))
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""
