@@ -14,7 +14,7 @@ from tfcactus.keras import (
   serialization,
   training_logs,
 )
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import activations, batch_statistics, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
@@ -183,7 +183,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
+    first = self._step.outputs is None
     self._step.check()
+    if first:
+      batch_statistics.warn(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
@@ -231,6 +234,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
     self._output_losses = losses
+    activations.warn(self.inner, loss)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
