@@ -14,9 +14,9 @@ _CROSSENTROPIES = (
 
 
 def warn(model: keras.Model, losses: Any) -> None:
-  """Warns if a loss of `compile` expects probabilities of a linear output, or vice versa.
+  """Warns if a loss expects probabilities of a linear output, or vice versa.
 
-  `losses` is one loss for all outputs, or a list of one for each. Silent where the
+  `losses` is one loss for all outputs, or a list of one for each output. Silent if the
   activation of an output is not known, as in subclassed models.
   """
   layers = models.last_layers(model)
@@ -38,6 +38,6 @@ def warn(model: keras.Model, losses: Any) -> None:
         keras.activations.softmax, keras.activations.sigmoid):
       warnings.warn(
           f'Expected logits from layer {layer.name!r} with the loss {name} of '
-          f'from_logits=True, got probabilities ({activation.__name__}), which the loss '
-          'would normalise again: training is slow without an error. Leave out '
+          f'from_logits=True, got probabilities ({activation.__name__}), which the '
+          'loss normalises again: training is slow without an error. Leave out '
           'from_logits=True, or the activation.', stacklevel=3)

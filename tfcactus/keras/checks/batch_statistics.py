@@ -28,8 +28,8 @@ def warn(model: keras.Model) -> None:
       [each.shape[0] or _ROWS, *each.shape[1:]], each.dtype), spec)
   try:
     with patches.drawing(model, draws.secret_seed):
-      graph = graphs.looked_at(
-          lambda inputs: model(inputs, training=True)).get_concrete_function(fixed).graph
+      run = graphs.looked_at(lambda inputs: model(inputs, training=True))
+      graph = run.get_concrete_function(fixed).graph
     examples = graph.inputs[:len(tf.nest.flatten(fixed))]
     found = graph_proof.first_dependence(
         graph, examples, graph.outputs, int(examples[0].shape[0]))

@@ -107,14 +107,14 @@ def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> Non
   if compat.is_loss(loss, _ONE_HOT) and not alike:
     raise ValueError(
         f'Expected targets of shape {_batch_of(predictions.shape)} with {name}, one '
-        f'number for each class as in the outputs, got shape {shape}. For integer labels '
-        'use SparseCategoricalCrossentropy; or make them one-hot, '
+        f'number for each class as in the outputs, got shape {shape}. For integer '
+        'labels use SparseCategoricalCrossentropy; or make them one-hot, '
         f'tf.keras.utils.to_categorical(y, {classes}).')
   if compat.is_loss(loss, _BY_NUMBER) and alike and classes != 1:
     raise ValueError(
         f'Expected targets of shape {_batch_of(predictions.shape[:-1])} with {name}, '
-        f'the number of a class for each output, got shape {shape}. For one-hot targets '
-        'use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
+        f'the number of a class for each output, got shape {shape}. For one-hot '
+        'targets use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
 
 
 _BY_NUMBER = ('SparseCategoricalCrossentropy',)
