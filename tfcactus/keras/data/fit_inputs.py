@@ -105,8 +105,8 @@ def _from_pandas(name: str, value: Any) -> Any:
   if array.dtype.kind not in 'fiub':
     raise ValueError(
         f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
-        f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), after strings '
-        'and missing values have become numbers.')
+        f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), '
+        'after strings and missing values have become numbers.')
   return array
 
 
