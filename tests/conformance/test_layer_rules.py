@@ -294,7 +294,8 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
 _ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step', 'conv3d',
          'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
          'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
-         'separable', 'einsum dense', 'prelu, shared', 'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
+         'separable', 'einsum dense', 'prelu, shared', 'rms norm',
+         'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'einsum dense, lora, sum over heads', 'embedding, lora',
          'einsum dense, lora, last axis from inputs')
 """Layers that only one test tries there; `make test-slow` tries the others."""
