@@ -60,6 +60,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
           f'direction={direction!r}.')
     super().__init__(neighboring_relation)
     self.direction = direction
+    self._sample = event_steps.Sample(neighboring_relation)
     self._non_private = False
     self._counts: dict[event_steps.EventStep, int] = {}
 
@@ -74,8 +75,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
-      steps = list(event_steps.steps_of(
-          event, event_steps.Sample(self.neighboring_relation)))
+      steps = list(event_steps.steps_of(event, self._sample))
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)

@@ -13,15 +13,17 @@ import math
 from typing import Callable, Optional, TypeVar
 
 import dp_accounting
+import numpy as np
 
 from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.accounting import events
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
 from tfcactus.noise import base as noise_base, gaussian
-from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope
+from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope, groups
 
 _Value = TypeVar('_Value')
 
@@ -52,16 +54,44 @@ class Sample:
       restored one as added.
     sampling_prob: Expected share of the records in the sample.
     fixed_size: Whether the sample has a fixed size; else Poisson.
+    rows: Number of records in which neighbours differ: all the rows of one person.
+    drawn: For several rows and a fixed size, (size of the sample, number of records).
   """
 
   relation: dp_accounting.NeighboringRelation
   sampling_prob: float = 1.0
   fixed_size: bool = False
+  rows: int = 1
+  drawn: tuple[int, int] | None = None
 
   @property
   def displaces(self) -> bool:
     """Returns whether a record that enters the sample displaces another one."""
     return self.fixed_size and self.relation != relations.ZERO_OUT
+
+  def check_rows(self, event: dp_accounting.DpEvent) -> None:
+    """Raises Unsupported unless noise has an exact account for all the `rows`.
+
+    With several rows, sums of all records change by up to twice as much if the rows are
+    replaced. Samples have an account for rows that are added or removed (for Poisson
+    samples also zeroed).
+    """
+    if self.rows == 1:
+      return
+    if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or self.drawn and
+                            self.drawn[0] > self.drawn[1] - self.rows):
+      raise Unsupported(event, (
+          'several rows have an exact account under samples of fixed size only if they '
+          'are added or removed, and the other records are enough for a sample'))
+    if self.sampling_prob < 1 and self.relation == relations.REPLACE:
+      raise Unsupported(event, 'several replaced rows have no exact account in samples')
+
+  @property
+  def log_weights(self) -> np.ndarray:
+    """Logs of the probabilities that none, one, ... all of the rows are in the sample."""
+    if self.drawn is not None:
+      return groups.fixed_size_weights(self.rows, *self.drawn)
+    return groups.poisson_weights(self.rows, self.sampling_prob)
 
 
 class EventStep:
@@ -86,12 +116,14 @@ class NoiseStep(PairedStep):
   def loss(self, direction: str) -> StepLoss:
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
+    if sample.rows > 1 and (prob < 1 or sample.fixed_size):
+      return self._of_rows(direction)
     if prob < 1 and sample.fixed_size and not sample.displaces:
       bounds = _zeroed(noise, prob)
       return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
     if prob < 1 and replace and not sample.fixed_size:
       return StepLoss.of(_replaced(noise, prob))
-    shift = 2 if replace or sample.fixed_size else 1
+    shift = sample.rows * (2 if replace or sample.fixed_size else 1)
     # Noise is symmetric: without sampling its pair serves both directions. The
     # reversed pair would hide mass at infinity.
     way = 'replace' if prob == 1 else direction
@@ -105,6 +137,17 @@ class NoiseStep(PairedStep):
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
         gaussian.shifted_pair(mu, cells), prob, way), loss)
+
+
+  def _of_rows(self, direction: str) -> StepLoss:
+    """Returns the loss of a person with several rows, on a sample of the records."""
+    sample, each = self.sample, 2 if self.sample.fixed_size else 1
+    if self.noise.gaussian_std is not None:
+      loss = GroupedGaussian.of(
+          each / self.noise.gaussian_std, sample.log_weights, direction)
+      return StepLoss(loss.pair_bounds, loss)
+    bounds = _grouped(self.noise, each, sample)
+    return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +211,18 @@ def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds
 
 
 @functools.lru_cache(maxsize=32)
+def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.PairBounds:
+  """Returns bounds on the pair of a person's rows, each a shift of `each`, cached.
+
+  P is the output with the rows, Q without them.
+  """
+  weights, beyond = groups.most_likely(np.exp(sample.log_weights))
+  # Noise is symmetric: its pair is that of its own reverse.
+  return groups.mean_of([noise_base.known_pair(noise, each * rows)
+                         for rows in range(1, weights.size)], weights, beyond)
+
+
+@functools.lru_cache(maxsize=32)
 def _scheme_pairs(event: events.SteppedDpEvent,
                   relation: dp_accounting.NeighboringRelation, direction: str
                   ) -> pair_lib.PairBounds:
@@ -211,6 +266,7 @@ def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   if noise.noise_multiplier == 0:
     yield None, 1
   else:
+    sample.check_rows(event)
     yield NoiseStep(_checked(event, noise_lib.check, noise), sample), 1
 
 
@@ -259,12 +315,14 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
-  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample)
+  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample,
+                          drawn=(taken, total))
 
 
 @steps_of.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
   """Yields one step if the pair's relation fits the neighbours of the sample."""
+  _refuse_rows(event, sample)
   # If a record displaces another, neighbouring samples differ by a replacement.
   wanted = relations.REPLACE if sample.displaces else sample.relation
   if event.neighboring_relation != wanted:
@@ -333,10 +391,11 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
-                     outer: Sample) -> Steps:
+                     outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample.
 
-  `fixed_size` says whether the event's sample has a fixed size; else it is Poisson.
+  `fixed_size` says whether the event's sample has a fixed size, `drawn` of so many
+  records; else it is Poisson.
   """
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
@@ -346,8 +405,9 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
   # If the sample is all records, only an added record displaces another.
   fixed_size = fixed_size and (
       prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
-  return steps_of(event.event if prob == 1 else _merged(event.event),
-                Sample(outer.relation, prob, fixed_size))
+  return steps_of(event.event if prob == 1 else _merged(event.event), Sample(
+      outer.relation, prob, fixed_size, outer.rows,
+      drawn if fixed_size and outer.rows > 1 else None))
 
 
 def _check_own_sample(
@@ -357,6 +417,7 @@ def _check_own_sample(
 
   Such events state their own sampling, so that no sample may be around them.
   """
+  _refuse_rows(event, sample)
   if sample != Sample(sample.relation):
     raise Unsupported(
         event, 'it says what it samples itself; it is not sampled once more')
@@ -365,6 +426,12 @@ def _check_own_sample(
     raise Unsupported(
         event, f'its steps have a proof for {proved}, none for '
         f'{sample.relation.name}')
+
+
+def _refuse_rows(event: dp_accounting.DpEvent, sample: Sample) -> None:
+  """Raises Unsupported if a person may have several rows."""
+  if sample.rows > 1:
+    raise Unsupported(event, 'its pairs are for one row')
 
 
 def _refuse_releases_of_one_sample(event: dp_accounting.DpEvent, sample: Sample, *,
