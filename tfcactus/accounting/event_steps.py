@@ -171,6 +171,22 @@ class AllocatedStep(PairedStep):
 
 
 @dataclasses.dataclass(frozen=True)
+class AllocatedPairStep(PairedStep):
+  """A mechanism on each batch of an epoch; each record enters one batch at random.
+
+  `one` is a release of one batch for a record known to be in it: noise other than the
+  Gaussian, or a pair. `num_batches` is the number of batches.
+  """
+
+  one: NoiseStep | PairStep
+  num_batches: int
+
+  def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
+    return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+
+
+@dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
   """A mechanism known by its dominating pair, on a sample of the records.
 
@@ -181,10 +197,14 @@ class PairStep(PairedStep):
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
   sample: Sample
 
-  def loss(self, direction: str) -> StepLoss:
-    base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
+  @property
+  def bounds(self) -> pair_lib.PairBounds:
+    """Bounds on the pair; one object twice if it is exact."""
+    return self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
         pair_lib.PairBounds.exact(self.pair))
-    return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
+
+  def loss(self, direction: str) -> StepLoss:
+    return StepLoss.of(_sampled(self.bounds, self.sample.sampling_prob, direction))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +240,16 @@ def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.Pair
   # Noise is symmetric: its pair is that of its own reverse.
   return groups.mean_of([noise_base.known_pair(noise, each * rows)
                          for rows in range(1, weights.size)], weights, beyond)
+
+
+@functools.lru_cache(maxsize=32)
+def _allocated(one: NoiseStep | PairStep, num_batches: int, direction: str
+               ) -> pair_lib.PairBounds:
+  """Returns bounds on the pair of an epoch of random allocation, cached."""
+  # P is the release with the record. A step's own pair has it in Q.
+  with_it = (noise_base.known_pair(one.noise, 1) if isinstance(one, NoiseStep) else
+             one.bounds.reversed())
+  return allocation.allocated(with_it, num_batches, direction)
 
 
 @functools.lru_cache(maxsize=32)
@@ -348,7 +378,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for the epoch; Unsupported unless the noise is Gaussian.
+  """Returns one step for the epoch; Unsupported for several releases of a batch.
 
   Several Gaussian releases of one batch are merged. An epoch of one batch has the steps
   of the inner event.
@@ -361,11 +391,14 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   (step, count), *more = found
   if step is None and not more:
     return iter([(None, count)])
-  if isinstance(step, NoiseStep) and step.sample == sample and count == 1 and (
-      step.noise.gaussian_std is not None) and not more:
-    return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
-  raise Unsupported(event, 'random allocation has a proof for Gaussian noise on the '
-                    'whole batch only')
+  if isinstance(step, (NoiseStep, PairStep)) and step.sample == sample and (
+      count == 1 and not more):
+    if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:
+      return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
+    return iter([(AllocatedPairStep(step, event.num_batches), 1)])
+  raise Unsupported(event, 'random allocation has a proof for one release of each whole '
+                    'batch, or several with Gaussian noise; release one query of a '
+                    'batch')
 
 
 def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:

@@ -15,6 +15,7 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 if TYPE_CHECKING:
+  from tfcactus.keras.ledger.ledger import Ledger
   from tfcactus.keras.model import PrivateModel
 
 SUMS = (
@@ -34,11 +35,14 @@ NOT_COVERED = (
 """Leaks and assumptions that the guarantee on the card does not cover."""
 
 
-def make_run_card(model: PrivateModel) -> dict[str, Any]:
+def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
+                  ) -> dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
 
   Args:
     model: The model; the card accounts for all that it released so far.
+    rows_of_one: Largest number of rows of one person; the card then has the epsilon of
+      all of them together, as `PrivacyPlan.guarantee` computes it.
   """
   plan, ledger = model.plan, model.ledger()
   guarantee, reason = ledger.guarantee()
@@ -82,7 +86,18 @@ def make_run_card(model: PrivateModel) -> dict[str, Any]:
               label: {'upper': other.upper, 'lower': other.lower,
                       'statement': other.statement}
               for label, other in ledger.guarantees().items()},
-          'accountant': guarantee.accountant, 'statement': guarantee.statement}
+          'accountant': guarantee.accountant, 'statement': guarantee.statement,
+          **({} if rows_of_one is None else {
+              'rows_of_one': _of_rows(ledger, rows_of_one)})}
+
+
+def _of_rows(ledger: Ledger, rows: int) -> dict[str, Any]:
+  """Returns the cost of a person with up to `rows` rows, or why there is none."""
+  guarantee, reason = ledger.guarantee(None, rows)
+  if guarantee is None:
+    return {'rows': rows, 'epsilon': None, 'reason': reason}
+  return {'rows': rows, 'upper': guarantee.upper, 'lower': guarantee.lower,
+          'statement': guarantee.statement}
 
 
 def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
@@ -101,10 +116,11 @@ def _randomness(model: PrivateModel) -> str:
   return 'AES-256 in counter mode, keyed by the operating system'
 
 
-def write(model: PrivateModel, path: PathLike) -> None:
-  """Writes the run card of a model as JSON, atomically."""
+def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
+          ) -> None:
+  """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
-    json.dump(make_run_card(model), file, indent=2)
+    json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)
