@@ -118,7 +118,8 @@ class _Mean:
     else:
       q = q * (1 + room)
     seen = (p > 0) & (q > 0)
-    p_inf, q_inf = self.infinite * (1 + room), float(np.sum(q[~seen]))
+    p_inf = min(self.infinite * (1 + room), 1.0)
+    q_inf = float(np.sum(q[~seen]))
     # A lower bound leaves out masses that are hardly floats, not those of no ratio.
     if not self.raises:
       q_inf = float(np.sum(q[self.ratio == 0]))
