@@ -36,7 +36,8 @@ _PROTECTED_ROWS = {
     ZERO_OUT: 'For a person with up to {rows} {unit}s, all of them replaced by empty '
               'ones, which contribute zero to every sum, or empty ones replaced by '
               'them',
-    REPLACE: 'For a person with up to {rows} {unit}s, all of them replaced by any others',
+    REPLACE: 'For a person with up to {rows} {unit}s, all of them replaced by any '
+             'others',
 }
 
 _PUBLIC = {

@@ -131,12 +131,13 @@ def refused(event, relation=RELATIONS.ADD_OR_REMOVE_ONE):
 def test_allocations_without_a_proof_are_refused_in_words():
   event = Allocation(60, Gaussian(1.0))
   assert 'none for REPLACE_ONE' in refused(event, RELATIONS.REPLACE_ONE)
-  for inner in (dp_accounting.LaplaceDpEvent(1.0),
-                library.get('isotropic-dim3-sigma0.5').dp_event,
+  laplace = dp_accounting.LaplaceDpEvent(1.0)
+  for inner in (dp_accounting.SelfComposedDpEvent(laplace, 2),
+                dp_accounting.ComposedDpEvent([laplace, Gaussian(1.0)]),
                 dp_accounting.PoissonSampledDpEvent(0.5, Gaussian(1.0)), event):
     assert refused(Allocation(60, inner))
-  assert 'Gaussian noise on the whole batch' in refused(
-      Allocation(60, dp_accounting.LaplaceDpEvent(1.0)))
+  assert 'one release of each whole batch' in refused(
+      Allocation(60, dp_accounting.SelfComposedDpEvent(laplace, 2)))
   for sampled in (dp_accounting.PoissonSampledDpEvent(0.5, event),
                   dp_accounting.SampledWithoutReplacementDpEvent(10, 10, event)):
     assert 'not sampled once more' in refused(sampled)

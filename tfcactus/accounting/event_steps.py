@@ -88,7 +88,7 @@ class Sample:
 
   @property
   def log_weights(self) -> np.ndarray:
-    """Logs of the probabilities that none, one, ... all of the rows are in the sample."""
+    """Logs of the probabilities that 0, 1, ... all rows are in the sample."""
     if self.drawn is not None:
       return groups.fixed_size_weights(self.rows, *self.drawn)
     return groups.poisson_weights(self.rows, self.sampling_prob)
@@ -396,9 +396,9 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
     if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:
       return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
     return iter([(AllocatedPairStep(step, event.num_batches), 1)])
-  raise Unsupported(event, 'random allocation has a proof for one release of each whole '
-                    'batch, or several with Gaussian noise; release one query of a '
-                    'batch')
+  raise Unsupported(event, 'random allocation has a proof for one release of each '
+                    'whole batch, or several with Gaussian noise; release one query of '
+                    'a batch')
 
 
 def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:

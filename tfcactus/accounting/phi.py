@@ -92,9 +92,9 @@ class PhiAccountant(base.TwoSidedAccountant):
     if shrinks:
       raise ValueError(
           f'Expected rows_of_one=1, got {self.rows_of_one}: rows that are added or '
-          'removed under samples of fixed size change the share of the others, and have '
-          'an account for noise on the samples only, if the other records are enough '
-          'for a sample. Use neighboring_relation zero-out, or Poisson samples.')
+          'removed under samples of fixed size change the share of the others. They '
+          'have an account for noise on the samples only, if the other records are '
+          'enough for a sample. Use neighboring_relation zero-out, or Poisson samples.')
     return part.repeated(self.rows_of_one)
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:

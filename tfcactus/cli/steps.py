@@ -248,9 +248,10 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
   # A fraction has lost the numbers of records, which matter for several of them.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in groups):
     raise ValueError(
-        'Expected --rows-of-one with sampling poisson or allocation, got fixed: several '
-        'rows in samples of fixed size depend on the numbers of records. Use PrivacyPlan'
-        '(...).guarantee(rows_of_one=..., sampling=FixedSizeSampling).')
+        'Expected --rows-of-one with sampling poisson or allocation, got fixed: the '
+        'cost of several rows then depends on the numbers of records, not on their '
+        'share. Use PrivacyPlan(...).guarantee(rows_of_one=..., '
+        'sampling=FixedSizeSampling).')
   events = [group.event() for group in groups]
   start = time.perf_counter()
   relation = relations.NAMES[args.relation]

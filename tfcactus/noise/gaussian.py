@@ -143,12 +143,12 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
   """Returns bounds on the pair of a person with several rows, in a sampled release.
 
   P has mean j `mu` with probability `weights[j]`, Q has mean 0, in standard deviations;
-  no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has another P-mass
-  of `beyond` at infinity.
+  no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has another
+  P-mass of `beyond` at infinity.
   """
   means = mu * np.arange(weights.size)
   reach = cells_lib.GAUSSIAN_REACH
-  x = _edges(-reach, means[-1] + reach, means, cells)
+  x = _edges(-reach, means[-1] + reach, list(means), cells)
   p = sum(weight * _cells(x - mean) for weight, mean in zip(weights, means))
   losses = loss(x)
   return cells_lib.from_cells(losses, _widths(losses), p, _cells(x), _TAIL + beyond)

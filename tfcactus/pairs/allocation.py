@@ -6,8 +6,8 @@ independent copies of X under Q. Both profiles,
     remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
 
 are means of convex functions of L; P-mass where Q has none, of which an epoch has as
-much as one release, is added to the first. The profiles rise if each mass of X is split between
-two points of a grid, keeping mass and mean. They fall if several masses are merged at
+much as one release, is added to the first. The profiles rise if each mass of X is split
+between two points of a grid, keeping mass and mean. They fall if several masses are merged at
 their mean. Sums of independent variables keep this order of distributions, the convex
 order. T copies are added up by doubling, each sum on a grid of its own.
 

@@ -26,12 +26,12 @@ import numpy as np
 
 from tfcactus import _checks, _numerics
 from tfcactus.pairs.cells import CELLS, RATIO_ROUNDOFF
-from tfcactus.pairs.envelope import LARGEST_LOSS
 from tfcactus.pairs.dominating_pair import (
   DominatingPair,
   PairBounds,
   split_fraction,
 )
+from tfcactus.pairs.envelope import LARGEST_LOSS
 
 MOST_ROWS = 1000
 """Largest number of rows of one person that is accounted for exactly."""
@@ -75,7 +75,7 @@ def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
 
 
 def _log_share(part: int, whole: int) -> float:
-  """Returns log(part / whole), to a few ulps of 1 + |log| whatever the integers' size."""
+  """Returns log(part / whole) to a few ulps of 1 + |log|, however large both are."""
   if not part:
     return -math.inf
   room = whole.bit_length() - part.bit_length()

@@ -249,9 +249,11 @@ class Composition:
     losses, gaussians = self._losses, self._gaussians
     if losses is None:
       return self._discrete_methods()
+    first = losses[0][0]
+    if self._steps == 1 and isinstance(first, GroupedGaussian):
+      return [lambda: ClosedForm(first)]
     if any(isinstance(loss, GroupedGaussian) for loss, _ in losses):
-      return [lambda: GroupedContours(losses) if self._steps > 1 else (
-          ClosedForm(losses[0][0]))]
+      return [lambda: GroupedContours(losses)]
     whole = contour.Contour(losses)
     if gaussians is None:
       return [lambda: whole]

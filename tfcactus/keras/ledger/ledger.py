@@ -77,8 +77,8 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. With None, raises ValueError if the plan has no
-    account of the scheme.
+    takes the first relation of the sampling scheme. With None and one row, raises
+    ValueError if the plan has no account of the scheme.
     """
     relation = neighboring_relation
     if relation is not None:

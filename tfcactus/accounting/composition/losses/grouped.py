@@ -93,8 +93,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     kept = kept if last is None else min(kept, last)
     log_weights = np.array(self.log_weights[:kept + 1])
     log_weights[-1] = np.logaddexp.reduce(self.log_weights[kept:])
-    return dataclasses.replace(
-        self, mu=self._shift * kept, log_weights=tuple(log_weights)), float(beyond[kept])
+    fewer = dataclasses.replace(
+        self, mu=self._shift * kept, log_weights=tuple(log_weights))
+    return fewer, float(beyond[kept])
 
   def pair_bounds(self, cells: int) -> PairBounds:
     """Returns bounds on the dominating pair from about `cells` cells of the output."""
@@ -102,10 +103,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     if not last:
       return overlap.no_noise(self.sampling_prob)
     part, beyond = self.truncated(NOTHING, last)
-    kept = len(part.log_weights)
+    cells = max(cells // (1 + len(part.log_weights) // 8), 64)
     bounds = gaussian.grouped_pair(
-        self._shift, np.exp(part.log_weights), beyond, max(cells // (1 + kept // 8), 64),
-        part.log_u)
+        self._shift, np.exp(part.log_weights), beyond, cells, part.log_u)
     return bounds if self.direction == 'remove' else bounds.reversed()
 
   def delta(self, epsilon: float) -> tuple[float, float]:
@@ -116,7 +116,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     """
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
-    if target <= self.log_weights[0] + ROUNDOFF:  # A loss this large needs all rows out.
+    if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.
       return 0.0, ROUNDOFF * (1 + epsilon)
     level, width, step = self._level(target)
     j, log_w = self._rows
@@ -273,7 +273,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     j, log_w = self._rows
     size = 0.5 * (j * self._shift)**2
     exponent = log_w + size * orders * (orders + 1)
-    exponent = np.concatenate([np.full_like(exponent[:1], self.log_weights[0]), exponent])
+    exponent = np.concatenate(
+        [np.full_like(exponent[:1], self.log_weights[0]), exponent])
     bound = _numerics.log_sum(exponent.T)
     share = np.exp(exponent - bound)[1:]
     slope = np.sum(share * size, axis=0)

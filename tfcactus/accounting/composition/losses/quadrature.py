@@ -86,7 +86,7 @@ class SampledGaussian(base.ReleaseLoss):
         np.maximum(z - MAX_Z, 0.0))
 
   def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
-    """Returns what the rounding errors of `log_u` at `y` are relative to, shape (n,)."""
+    """Returns the sizes that rounding errors of `log_u` are relative to, shape (n,)."""
     del y
     return np.abs(log_u)
 
