@@ -96,13 +96,17 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       self._counts, self._non_private = counts, non_private
     return None
 
+  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
+    """Returns the steps to account for, with their counts."""
+    return self._counts
+
   def compositions(self) -> dict[str, Composition]:
     """Returns {direction: composition}; {} if no step with a pair was composed.
 
     The only direction of REPLACE_ONE is 'replace'. Other relations have 'remove', 'add'
     or both, as `direction` says.
     """
-    counts = [(step, count) for step, count in self._counts.items()
+    counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}

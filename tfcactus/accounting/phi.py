@@ -67,13 +67,8 @@ class PhiAccountant(base.TwoSidedAccountant):
         self._together = None
     return error
 
-  def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}, as in `PairAccountant`, of one row.
-
-    If `rows_of_one` is larger than one and has an exact account, of all these rows.
-    """
-    return super().compositions() if self._together is None else (
-        self._together.compositions())
+  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
+    return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
     return self._of_rows(part).epsilon(delta)

@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfcactus.guarantee import Guarantee
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
@@ -41,8 +42,7 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
 
   Args:
     model: The model; the card accounts for all that it released so far.
-    rows_of_one: Largest number of rows of one person; the card then has the epsilon of
-      all of them together, as `PrivacyPlan.guarantee` computes it.
+    rows_of_one: As for `PrivacyPlan.guarantee`; adds the epsilon of so many rows.
   """
   plan, ledger = model.plan, model.ledger()
   guarantee, reason = ledger.guarantee()
@@ -79,25 +79,29 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
     return {**card, 'epsilon': None, 'reason': reason}
   return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
           'seeded': guarantee.seeded,
-          'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
-                      'upper': guarantee.upper},
+          'epsilon': {side: getattr(guarantee, side)
+                      for side in ('lower', 'estimate', 'upper')},
           'neighboring_relation': guarantee.neighboring_relation,
-          'by_relation': {
-              label: {'upper': other.upper, 'lower': other.lower,
-                      'statement': other.statement}
-              for label, other in ledger.guarantees().items()},
+          'by_relation': {label: _cost(other)
+                          for label, other in ledger.guarantees().items()},
           'accountant': guarantee.accountant, 'statement': guarantee.statement,
-          **({} if rows_of_one is None else {
-              'rows_of_one': _of_rows(ledger, rows_of_one)})}
+          **_of_rows(ledger, rows_of_one)}
 
 
-def _of_rows(ledger: Ledger, rows: int) -> dict[str, Any]:
-  """Returns the cost of a person with up to `rows` rows, or why there is none."""
-  guarantee, reason = ledger.guarantee(None, rows)
-  if guarantee is None:
-    return {'rows': rows, 'epsilon': None, 'reason': reason}
-  return {'rows': rows, 'upper': guarantee.upper, 'lower': guarantee.lower,
+def _cost(guarantee: Guarantee) -> dict[str, Any]:
+  """Returns the bounds and the statement of a further guarantee on the card."""
+  return {'upper': guarantee.upper, 'lower': guarantee.lower,
           'statement': guarantee.statement}
+
+
+def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
+  """Returns an entry on a person with up to `rows` rows; none for None."""
+  if rows is None:
+    return {}
+  guarantee, reason = ledger.guarantee(None, rows)
+  cost = {'epsilon': None, 'reason': reason} if guarantee is None else (
+      _cost(guarantee))
+  return {'rows_of_one': {'rows': rows, **cost}}
 
 
 def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:

@@ -7,9 +7,9 @@ independent copies of X under Q. Both profiles,
 
 are means of convex functions of L; P-mass where Q has none, of which an epoch has as
 much as one release, is added to the first. The profiles rise if each mass of X is split
-between two points of a grid, keeping mass and mean. They fall if several masses are merged at
-their mean. Sums of independent variables keep this order of distributions, the convex
-order. T copies are added up by doubling, each sum on a grid of its own.
+between two points of a grid, keeping mass and mean. They fall if several masses are
+merged at their mean. Sums of independent variables keep this order of distributions,
+the convex order. T copies are added up by doubling, each sum on a grid of its own.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
 the pair; convex order in place of a grid of losses is this library's.
@@ -118,8 +118,7 @@ class _Mean:
     else:
       q = q * (1 + room)
     seen = (p > 0) & (q > 0)
-    p_inf = min(self.infinite * (1 + room), 1.0)
-    q_inf = float(np.sum(q[~seen]))
+    p_inf, q_inf = self.infinite * (1 + room), float(np.sum(q[~seen]))
     # A lower bound leaves out masses that are hardly floats, not those of no ratio.
     if not self.raises:
       q_inf = float(np.sum(q[self.ratio == 0]))
@@ -129,8 +128,8 @@ class _Mean:
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
       q_inf = max(q_inf + UNDERFLOW, 1 - float(np.sum(q[seen])))
-    return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
-                          q_inf)
+    return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen],
+                          min(p_inf, 1.0), min(q_inf, 1.0))
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
     """Returns the mean of both independent means' ratios, on a grid of `nodes`."""
