@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import (
-  budget,
-  compile_arguments,
-  serialization,
-  training_logs,
-)
+from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
-from tfcactus.keras.compat import optimizers, training
+from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, fit_inputs
 from tfcactus.keras.distribution import replicas
@@ -124,6 +120,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
+    self._on_building: Callable[[keras.Model], None] | None = None
     if model.built:
       self.built = True
       self._check_inner()
@@ -173,6 +170,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
+    if self._on_building:
+      self._on_building(self.inner)
+      self._on_building = None
     self._step.check()
     self._ledger.remember()
 
@@ -314,7 +314,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError('Expected compile(...) before training.')
     y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
     x, outputs = self._prepare(x, y), self._step.outputs
-    targets = losses.targets(y, outputs)
+    targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     with self._ledger.counter.count_step(mark) as place:
       averages, batch, penalty = self._step.run(
@@ -344,17 +344,27 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
         'journal': self._ledger.counter.journal_path,
-        'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
+        'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
+        'trained': trainability.config(self.inner)}
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
-    """Returns a model from its config, with fresh randomness; reads its journal."""
+    """Returns a model from its config, with fresh randomness; reads its journal.
+
+    Raises:
+      ValueError: if the model cannot train the variables that it was saved training.
+    """
     config = dict(config)
     model = keras.saving.deserialize_keras_object(
         config.pop('model'), custom_objects=custom_objects)
     plan = serialization.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
+    trained = config.pop('trained', None)
+    if trained and model.built:
+      trainability.restore(model, trained)
     made = cls(model, plan, loaded=True, **config)
+    if trained and not model.built:
+      made._on_building = functools.partial(trainability.restore, saved=trained)
     made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 

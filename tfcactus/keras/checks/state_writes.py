@@ -158,7 +158,7 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
   ends the guarantee. Any other variable may be set to values of the data, unseen, such
   as by a callback.
   """
-  weights = [] if model is None else model.weights
+  weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
   for outside, _ in graph.captures:
     kept = outside.dtype == tf.variant and isinstance(

@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
 from tensorflow.python.ops.parallel_for.pfor import wrap
@@ -125,10 +126,10 @@ def _batches_from_the_start(pfor_input: Any) -> bool:
 
 _SOMETIMES: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _is_by_numbers, 'Conv2DBackpropFilter': _is_not_grouped,
-    'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
-    'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
-    'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
+    'ClipByValue': _is_by_numbers, 'Equal': _fits,
+    'GatherV2': _batches_from_the_start, 'MatMul': _is_real, 'NotEqual': _fits,
+    'Roll': _has_no_negative_axes, 'Slice': _begins_alike, 'Squeeze': _has_axes,
+    'TensorListGetItem': _is_read_alike}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
@@ -171,6 +172,13 @@ def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs:
   """Replaces TensorFlow's converter, which may mix rows, by a loop over rows."""
   del original, value, args, kwargs
   return _loop(pfor_input)
+
+
+def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
+                       **kwargs: Any) -> Any:
+  """Uses a converter of `_ADDED` for an operation without one, or loops over rows."""
+  del original, value, args, kwargs
+  return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
 
 
 def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
@@ -218,6 +226,69 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
       num_segments=number * rows)
   return wrap(tf.reshape(made, tf.concat(
       [[rows, number], tf.shape(made, tf.int64)[1:]], 0)), True)
+
+
+def _convert_filter(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Multiplies patches of images by upstream gradients, in one product for all rows.
+
+  TensorFlow's converter runs row by row. So does this one for grouped convolutions,
+  explicit padding, half precision and shapes that are not known.
+  """
+  del original, value
+  op = pfor_input.op
+  images, upstream = op.inputs[0].shape, op.inputs[2].shape
+  sizes = tf.get_static_value(pfor_input.input(1).t)
+  if sizes is None or not _is_not_grouped(pfor_input) or (
+      not _has_last_channels(pfor_input) or not images.is_fully_defined() or
+      not upstream.is_fully_defined() or op.inputs[0].dtype.size < 4):
+    return _loop(pfor_input)
+  pfor_input.stack_inputs([2])
+  patches_of = functools.partial(
+      tf.image.extract_patches, sizes=[1, *sizes[:2], 1],
+      strides=pfor_input.get_attr('strides'), rates=pfor_input.get_attr('dilations'),
+      padding=pfor_input.get_attr('padding').decode())
+  depth, filters = int(np.prod(sizes[:3])), upstream[3]
+  positions = int(np.prod(upstream[:3]))
+  cut = tf.reshape(patches_of(tf.reshape(pfor_input.input(0).t, [-1, *images[1:]])),
+                   [-1, positions, depth])
+  upstream = tf.reshape(pfor_input.input(2).t, [-1, positions, filters])
+  made = tf.matmul(cut, upstream, transpose_a=True) if (
+      pfor_input.input(0).is_stacked) else tf.transpose(
+          tf.tensordot(cut[0], upstream, [[0], [1]]), [1, 0, 2])
+  return wrap(tf.reshape(made, [-1, *sizes]), True)
+
+
+def _convert_entrywise(pfor_input: Any) -> Any:
+  """Runs an operation of inputs of one shape on all rows at once."""
+  pfor_input.stack_inputs()
+  op = pfor_input.op
+  return [wrap(each, True) for each in pfor._create_op(  # pylint: disable=protected-access
+      op.type, [taken.t for taken in pfor_input.inputs],
+      [each.dtype for each in op.outputs], attrs=op.node_def.attr).outputs]
+
+
+def _convert_fake_quant(pfor_input: Any) -> Any:
+  """Quantises every row, or every channel of a row, as a channel of its own."""
+  pfor_input.stack_inputs()
+  *numbers, low, high = (
+      pfor_input.input(i).t for i in range(pfor_input.num_inputs))
+  by_channel, shape = 'PerChannel' in pfor_input.op_type, tf.shape(numbers[0])
+  rows, channels = tf.shape(low)[0], tf.shape(low)[1] if by_channel else 1
+  columns = [tf.reshape(tf.transpose(
+      tf.reshape(each, [rows, -1, channels]), [1, 0, 2]), [-1, rows * channels])
+             for each in numbers]
+  kwargs = {'min': tf.reshape(low, [-1]), 'max': tf.reshape(high, [-1]),
+            'num_bits': pfor_input.get_attr('num_bits'),
+            'narrow_range': pfor_input.get_attr('narrow_range')}
+  if len(numbers) == 1:
+    made = [tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(inputs=columns[0], **kwargs)]
+  else:
+    made = list(tf.raw_ops.FakeQuantWithMinMaxVarsPerChannelGradient(
+        gradients=columns[0], inputs=columns[1], **kwargs))
+  made[0] = tf.reshape(tf.transpose(
+      tf.reshape(made[0], [-1, rows, channels]), [1, 0, 2]), shape)
+  return [wrap(each if i == 0 else tf.reshape(each, tf.shape(low)), True)
+          for i, each in enumerate(made)]
 
 
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
@@ -270,7 +341,8 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    'BatchMatMulV2': _convert_matmul, 'PrintV2': _convert_print,
+    'BatchMatMulV2': _convert_matmul, 'Conv2DBackpropFilter': _convert_filter,
+    'PrintV2': _convert_print,
     **{f'UnsortedSegment{name}': _convert_segments
        for name in ('Max', 'Min', 'Prod', 'Sum')},
     **{name: functools.partial(_convert_draw, draw) for name, draw in (
@@ -280,11 +352,18 @@ _OWN: dict[str, Callable[..., Any]] = {
         ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))}}
 """Converters of this library, by operation."""
 
+_ADDED: dict[str, Callable[[Any], Any]] = {
+    'FakeQuantWithMinMaxArgs': _convert_entrywise,
+    'FakeQuantWithMinMaxArgsGradient': _convert_entrywise,
+    **{f'FakeQuantWithMinMaxVars{kind}': _convert_fake_quant
+       for kind in ('', 'Gradient', 'PerChannel', 'PerChannelGradient')}}
+"""Converters of this library for operations of which TensorFlow has none."""
+
 _LOOPS = frozenset(('While', 'StatelessWhile'))
 """Operations whose converter of TensorFlow is kept: it converts the loop's body."""
 
 _converters = patches.LibraryPatch([
-    patches.Place(pfor, '_fallback_converter', _in_a_loop),
+    patches.Place(pfor, '_fallback_converter', _without_converter),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
     *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
     *(patches.Place(_registry, name, functools.partial(_where, holds))

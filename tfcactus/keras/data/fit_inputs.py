@@ -66,7 +66,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
-  rows = RowMarks(plan.num_examples)
+  rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
@@ -170,17 +170,19 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
   def weigh(x, y, weight):
     """Returns (x, y, weight times the class weight of y); other labels have one."""
-    if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
+    rank = weight.shape.rank if tf.is_tensor(weight) else 0
+    if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
-          'Expected targets of shape (batch,) or (batch, classes) with '
-          f'class_weight, got {y!r}; pass weights of examples instead.')
-    one_hot = y.shape.rank == 2 and y.shape[1] != 1
-    labels = tf.argmax(y, 1) if one_hot else tf.reshape(y, [-1])
-    same = tf.equal(tf.cast(labels, tf.int64)[:, None],
+          'Expected targets of shape (batch,) or (batch, classes) with class_weight, '
+          'or (batch, tokens) or (batch, tokens, classes) beside weights of tokens, '
+          f'got {y!r} beside weights {weight!r}; pass weights of examples instead.')
+    one_hot = y.shape.rank > rank and y.shape[-1] != 1
+    labels = tf.argmax(y, -1) if one_hot else tf.reshape(y, tf.shape(y)[:rank])
+    same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
     return x, y, weight * tf.where(
-        tf.reduce_any(same, 1), tf.reduce_sum(factors, 1), 1.0)
+        tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh
 

@@ -10,7 +10,7 @@ import weakref
 import tensorflow as tf
 
 from tfcactus import sampling as sampling_lib
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import UNKNOWN
 from tfcactus.keras.ledger import weight_watch
@@ -171,7 +171,7 @@ class Record:
     detected.) `before` are the counts from before the weights were set.
     """
     with self._lock:
-      weights = int(self.weights.digest(model.weights))
+      weights = int(self.weights.digest(models.weights(model)))
       brought = training.number(self.counters['released_steps'])
       if not brought or self.weights.has_left(weights):
         return

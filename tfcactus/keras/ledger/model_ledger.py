@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
@@ -70,8 +70,8 @@ class ModelLedger:
 
   def remember(self) -> None:
     """Records on the model's variables that this ledger counts their releases."""
-    lineage.remember(self._model.weights, self.record)
-    self.record.weights.place(self._model.weights)
+    lineage.remember(models.weights(self._model), self.record)
+    self.record.weights.place(models.weights(self._model))
 
   def own_variables(self) -> dict[str, tf.Variable]:
     """Returns the counters and an adaptive clipping norm, to save with the weights."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Place, Taken
 from tfcactus.keras.distribution import replicas
@@ -133,7 +134,7 @@ class StepCounter:
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
     totals = tf.numpy_function(
-        self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
+        self._admit, [tf.concat(marks, 0), watch.digest(models.weights(self._model)),
                       *map(tf.convert_to_tensor, [watch.left, *counters])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
@@ -188,7 +189,7 @@ class StepCounter:
   def end_step(self) -> None:
     """Records the digest of the weights after a step."""
     watch = self._record.weights
-    replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
+    replicas.once(lambda: watch.left.assign(watch.digest(models.weights(self._model))))
 
 
 _NOWHERE = Place(0, 0, 0, 0)

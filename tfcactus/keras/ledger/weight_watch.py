@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
-import math
 from typing import Any
 
 import tensorflow as tf
@@ -43,7 +42,7 @@ class Watch:
     takes about 30.
     """
     placed = {place: v for place, v in zip(self.place(variables), variables)
-              if math.prod(v.shape)}
+              if 0 not in tuple(v.shape)}
     prints = [tf.raw_ops.Fingerprint(
         data=tf.reshape(models.tf_variable(placed[place]), [1, -1]),
         method='farmhash64') for place in sorted(placed)]
@@ -94,12 +93,13 @@ class Watch:
     """Returns whether the model's weights are known; True if none were recorded yet."""
     if not self._stepped and not self._known:
       return True
-    return self._knows(int(self.digest(model.weights)), training.number(self.left))
+    weights = int(self.digest(models.weights(model)))
+    return self._knows(weights, training.number(self.left))
 
   def keep(self, model: keras.Model) -> None:
     """Adds the weights of a model, if it is built, to the known ones."""
     if not model.built:
       return
-    weights = int(self.digest(model.weights))
+    weights = int(self.digest(models.weights(model)))
     if not self._knows(weights, training.number(self.left)):
       self._known.append(weights)

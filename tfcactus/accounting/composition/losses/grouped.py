@@ -28,7 +28,7 @@ from scipy import optimize, special
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import quadrature
-from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
+from tfcactus.accounting.composition.losses.base import ROUNDOFF
 from tfcactus.noise import gaussian
 from tfcactus.pairs import overlap
 from tfcactus.pairs.dominating_pair import PairBounds
