@@ -128,7 +128,7 @@ class AllocatedBatches(_DealtBatches):
   Every epoch uses every example once, in a batch drawn uniformly at random.
   Amplification by this sampling is proved. In all cases computed, an epoch with
   Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
-  The account needs Gaussian noise and the add-or-remove or zero-out relation.
+  The account needs the add-or-remove or zero-out relation.
 
   An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
   again is counted twice.
