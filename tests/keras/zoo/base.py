@@ -99,6 +99,7 @@ class Entry(NamedTuple):
     refused: Words of the refusal by version of Keras, or ''.
     wrong: A known error of the sums by version of Keras, or ''.
     keras3: Whether the model is written for Keras 3 alone.
+    hub: Whether the model is one of KerasHub, which is for Keras 3 alone.
     fast: Whether `make test` or `make test-all` runs it; others are slow.
     float32: Whether float32 is precise enough for a comparison.
     float64: Whether there is a variant in float64.
@@ -111,6 +112,7 @@ class Entry(NamedTuple):
   refused: dict[int, str]
   wrong: dict[int, str]
   keras3: bool = False
+  hub: bool = False
   fast: bool = False
   float32: bool = True
   float64: bool = True
