@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tests.keras.zoo.base import Case, classified, entry, layers, logits_loss, Size
-
-HUB = importlib.util.find_spec('keras_hub') is not None
-"""Whether KerasHub is installed; the entries import it, which takes a second."""
 
 
 def _models() -> Any:
@@ -112,7 +108,7 @@ def gpt2(s: Size) -> Case:
   return _language(s, _models().GPT2CausalLM(_gpt2(s), preprocessor=None))
 
 
-@entry('GPT-2, LoRA (KerasHub)', hub=True)
+@entry('GPT-2, LoRA (KerasHub)', hub=True, fast=True)
 def gpt2_lora(s: Size) -> Case:
   backbone = _gpt2(s)
   backbone.enable_lora(2)

@@ -515,7 +515,7 @@ class TopTwo(layers.Layer):
     return tf.reduce_sum(gates[..., None] * done, -2)
 
 
-@entry('Mixture of experts, the best two')
+@entry('Mixture of experts, the best two', fast=True)
 def top_two(s: Size) -> Case:
   return _switched(s, lambda width: TopTwo(s(3, 4), width))
 
