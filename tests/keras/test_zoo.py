@@ -83,3 +83,9 @@ def _doubled(case: Case) -> Case:
 def test_a_clipped_sum_is_clipped():
   found = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
   np.testing.assert_allclose(oracle.clipped_sum(found, 1.0), [0.9, 1.2], rtol=2e-5)
+
+
+def test_only_the_rounding_to_the_grid_is_allowed():
+  step = 2.0**-29  # Of the clip norm 3, below 2^-30 times four.
+  left = oracle.unrounded(np.array([0.5, -0.5, 0.75, -2.0, 0.0]) * step, 3.0)
+  np.testing.assert_array_equal(left, np.array([0, 0, 0.25, -1.5, 0]) * step)

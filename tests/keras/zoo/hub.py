@@ -1,4 +1,8 @@
-"""Models of KerasHub, tiny and of random weights."""
+"""Models of KerasHub, tiny and of random weights.
+
+Those without a variant in float64 compute in float32 there: Keras makes the kernels of
+LoRA, and KerasHub the rotary angles and the shares of experts, in float32.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ def bert(s: Size) -> Case:
   return _classifier(s, _models().BertTextClassifier, _bert(s), segments=True)
 
 
-@entry('BERT, LoRA (KerasHub)', hub=True)
+@entry('BERT, LoRA (KerasHub)', hub=True, float64=False)
 def bert_lora(s: Size) -> Case:
   backbone = _bert(s)
   backbone.enable_lora(2)
@@ -108,14 +112,14 @@ def gpt2(s: Size) -> Case:
   return _language(s, _models().GPT2CausalLM(_gpt2(s), preprocessor=None))
 
 
-@entry('GPT-2, LoRA (KerasHub)', hub=True, fast=True)
+@entry('GPT-2, LoRA (KerasHub)', hub=True, float64=False, fast=True)
 def gpt2_lora(s: Size) -> Case:
   backbone = _gpt2(s)
   backbone.enable_lora(2)
   return _language(s, _models().GPT2CausalLM(backbone, preprocessor=None))
 
 
-@entry('Gemma (KerasHub)', hub=True)
+@entry('Gemma (KerasHub)', hub=True, float64=False)
 def gemma(s: Size) -> Case:
   backbone = _models().GemmaBackbone(
       **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1,
@@ -123,7 +127,7 @@ def gemma(s: Size) -> Case:
   return _language(s, _models().GemmaCausalLM(backbone, preprocessor=None))
 
 
-@entry('Gemma, LoRA (KerasHub)', hub=True)
+@entry('Gemma, LoRA (KerasHub)', hub=True, float64=False)
 def gemma_lora(s: Size) -> Case:
   backbone = _models().GemmaBackbone(
       **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1,
@@ -132,7 +136,7 @@ def gemma_lora(s: Size) -> Case:
   return _language(s, _models().GemmaCausalLM(backbone, preprocessor=None))
 
 
-@entry('Llama (KerasHub)', hub=True)
+@entry('Llama (KerasHub)', hub=True, float64=False)
 def llama(s: Size) -> Case:
   backbone = _models().LlamaBackbone(
       **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1)
@@ -186,7 +190,7 @@ def swin(s: Size) -> Case:
                     10)
 
 
-@entry('Mixtral (KerasHub)', hub=True)
+@entry('Mixtral (KerasHub)', hub=True, float64=False)
 def mixtral(s: Size) -> Case:
   backbone = _models().MixtralBackbone(
       **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1,

@@ -34,8 +34,7 @@ def translation(s: Size) -> Case:
   def masked(y_true, y_pred):
     found = tf.keras.losses.sparse_categorical_crossentropy(
         y_true, y_pred, from_logits=True)
-    mask = tf.cast(tf.not_equal(tf.cast(y_true, tf.int32), 0), found.dtype)
-    return tf.reduce_sum(found * mask, -1) / tf.reduce_sum(mask, -1)
+    return found * tf.cast(tf.not_equal(tf.cast(y_true, tf.int32), 0), found.dtype)
 
   return Case(model, [s.tokens(length, vocabulary) for _ in range(2)],
               s.tokens(length, vocabulary), masked)
