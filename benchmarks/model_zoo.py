@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -61,8 +62,10 @@ def measure(name: str, rounds: int) -> dict:
     return {'failed': f'took longer than {PATIENCE} s'}
   lines = run.stdout.strip().splitlines()
   if run.returncode or not lines:
+    said = [line.strip() for line in run.stderr.splitlines() if re.search(
+        r'Error\b|OOM|Input dims', line)] or run.stderr.splitlines()
     return {'failed': f'the process ended with {run.returncode}: '
-                      f'{run.stderr.strip().splitlines()[-1:]}'}
+                      f'{" ".join(said[-2:])}'}
   return json.loads(lines[-1])
 
 
@@ -144,7 +147,7 @@ def reasons(found: dict) -> str:
   """Returns the whole words of refusals, and why whole models are vectorised."""
   names = [name for each in _names(found).values() for name in each]
   parts = []
-  for heading, words_of in (('Refused, in the words of the error', _trouble),
+  for heading, words_of in (('Refused or failed, in the words of the error', _trouble),
                             ('Why whole models are vectorised', _whole)):
     parts.append(f'## {heading}')
     for name in sorted(names, key=str.casefold):
@@ -218,7 +221,7 @@ def main() -> None:
                       help='models or topics (modules of tests/keras/zoo) to measure; '
                       'saved results of others are kept')
   parser.add_argument('--resume', action='store_true',
-                      help='measure only models without saved results')
+                      help='measure only models without saved results, or that failed')
   parser.add_argument('--write', action='store_true',
                       help='measure nothing, and write the tables from saved results')
   args = parser.parse_args()
@@ -227,18 +230,17 @@ def main() -> None:
     return
   if not args.write:
     version, topics = _zoo_training.topics()
-    known = {*topics, *topics.values()}
-    if not known.issuperset(args.only):
-      parser.error(f'Expected models or topics of the zoo, got '
-                   f'{sorted({*args.only} - known)}; topics are '
-                   f'{", ".join(sorted({*topics.values()}))}.')
+    unknown = {*args.only} - {*topics, *TOPICS}
+    if unknown:
+      parser.error('Expected models or topics of the zoo for this Keras, got '
+                   f'{sorted(unknown)}; topics are {", ".join(TOPICS)}.')
     found = kept(version)
     if args.only:
       topics = {name: topic for name, topic in topics.items()
                 if {name, topic} & {*args.only}}
     if args.resume:
       topics = {name: topic for name, topic in topics.items()
-                if name not in found['models']}
+                if 'failed' in found['models'].get(name, {'failed': ''})}
     elif not args.only:
       found['models'] = {}
     measure_all(topics, args.rounds, found)

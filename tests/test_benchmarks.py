@@ -205,4 +205,4 @@ def test_a_model_that_is_not_in_the_zoo_is_not_measured(monkeypatch, capsys):
   monkeypatch.setattr(sys, 'argv', ['model_zoo', '--only', 'Nwe'])
   with pytest.raises(SystemExit):
     model_zoo.main()
-  assert "got ['Nwe']; topics are odd" in capsys.readouterr().err
+  assert "got ['Nwe']; topics are tabular, " in capsys.readouterr().err

@@ -39,7 +39,7 @@ def _convnext(s: Size) -> Any:
   return _family('ConvNeXtTiny').ConvNeXt(
       depths=s([1, 1, 1, 1], [2, 2, 3, 2]),
       projection_dims=s([2, 3, 4, 5], [32, 64, 128, 256]),
-      drop_path_rate=s(0.0, 0.1), include_top=False, weights=None,
+      include_top=False, weights=None,
       include_preprocessing=False, input_shape=(side, side, 3), pooling='avg',
       **_named('convnext'))
 
