@@ -161,7 +161,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
         'Keras, which gives batches that somebody else chose; pass its arrays, or a '
         'class with __len__ and __getitem__ that gives the pair (x, y) of one '
         'example.')
-  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict)) and (
+  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) and (
       hasattr(x, '__len__') and hasattr(x, '__getitem__') and
       not hasattr(x, '__array__')):
     _no_targets(y, sample_weight)
@@ -284,6 +284,14 @@ def padded(rows: np.ndarray, size: int) -> np.ndarray:
   padding = np.full((size - len(rows),) + rows.shape[1:],
                     b'' if _holds_texts(rows) else 0, rows.dtype)
   return np.concatenate([rows, padding])
+
+
+def as_fed(x: Any) -> Any:
+  """Returns inputs with texts in tensors, as Keras 3 takes them; ValueError for objects.
+  """
+  return tf.nest.map_structure(
+      lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
+          part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
 
 
 def content(array: np.ndarray) -> bytes:
@@ -413,11 +421,11 @@ def _objects(name: str, array: np.ndarray) -> np.ndarray:
   """Returns objects as an array of bytes, or of numbers; ValueError for any other."""
   flat = array.reshape(-1).tolist()
   texts = sum(isinstance(each, (str, bytes)) for each in flat)
-  if texts and texts == len(flat):
+  if texts == len(flat):
     made = np.empty(len(flat), object)
     made[:] = [each.encode() if isinstance(each, str) else each for each in flat]
     return made.reshape(array.shape)
-  if flat and all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat):
+  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat):
     return np.array(flat).reshape(array.shape)
   missing = sum(map(_is_missing, flat))
   if missing:

@@ -66,7 +66,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
-  rows = RowMarks(plan.num_examples)
+  rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
@@ -174,8 +174,8 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
           'Expected targets of shape (batch,) or (batch, classes) with class_weight, '
-          'or (batch, tokens) or (batch, tokens, classes) beside weights of tokens, got '
-          f'{y!r} beside weights {weight!r}; pass weights of examples instead.')
+          'or (batch, tokens) or (batch, tokens, classes) beside weights of tokens, '
+          f'got {y!r} beside weights {weight!r}; pass weights of examples instead.')
     one_hot = y.shape.rank > rank and y.shape[-1] != 1
     labels = tf.argmax(y, -1) if one_hot else tf.reshape(y, tf.shape(y)[:rank])
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],

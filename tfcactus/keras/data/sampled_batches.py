@@ -164,7 +164,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def example_batch(self) -> _Batch:
     """Returns a batch of any two examples, to build a model on; draws nothing."""
-    return self._batch_of(self._data.rows(np.zeros(2, np.int64)))
+    return _with_tensors(self._batch_of(self._data.rows(np.zeros(2, np.int64))))
 
   def __len__(self) -> int:
     """Returns the batches per epoch; refuses `fit` of a plain model."""
@@ -183,13 +183,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           f'Expected a batch index in [0, {self.steps_per_epoch}), got '
           f'{index}.')
     index_of_examples, = self._draw()
-    return self._batch(index_of_examples)
+    return _with_tensors(self._batch(index_of_examples))
 
   def __iter__(self) -> Iterator[_Batch]:
     """Yields the batches of an epoch, drawn afresh."""
-    if self.scheme.draws_epochs:
-      return map(self._batch, self._draw())
-    return itertools.islice(map(self._batch, self._draws()), self.steps_per_epoch)
+    draws = self._draw() if self.scheme.draws_epochs else itertools.islice(
+        self._draws(), self.steps_per_epoch)
+    return (_with_tensors(self._batch(index)) for index in draws)
 
   def feed(self, marks: BatchMarks | None = None, shares: Shares = WHOLE
           ) -> tf.data.Dataset:
@@ -309,6 +309,13 @@ def _check_scheme(scheme: SamplingScheme, num_examples: int,
 def _count(parts: data_sources.Rows) -> int:
   """Returns the number of rows."""
   return len(tf.nest.flatten(parts)[0])
+
+
+def _with_tensors(batch: _Batch) -> _Batch:
+  """Returns a batch with texts in tensors: Keras 3 takes no arrays of objects."""
+  x, y, weights = batch
+  return data_sources.each_array(
+      lambda part: tf.constant(part) if part.dtype.kind == 'O' else part, x), y, weights
 
 
 def _usable(parts: data_sources.Rows) -> data_sources.Rows:

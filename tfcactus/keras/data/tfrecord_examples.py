@@ -56,9 +56,9 @@ class TFRecordExamples(data_sources.ExampleData):
         string tensor of shape (), as for `tf.data.TFRecordDataset(files).map(parse)`:
         tensors of numbers, or texts in x, of equal shapes for all records. It may draw
         at random by `tf.random.uniform`, `normal`, `truncated_normal` and functions
-        built on them, such as `tf.image.random_crop`. Each drawing of an example draws anew, under a
-        secret key of its own, whatever the seeds. The result must depend on the record
-        and these draws alone: no variables, Python code or files.
+        built on them, such as `tf.image.random_crop`. Each drawing of an example draws
+        anew, under a secret key of its own, whatever the seeds. The result must depend
+        on the record and these draws alone: no variables, Python code or files.
 
     Raises:
       ValueError: if there are no records, a file is not TFRecord or damaged, two files
