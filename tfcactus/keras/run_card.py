@@ -120,7 +120,6 @@ def _randomness(model: PrivateModel) -> str:
   return 'AES-256 in counter mode, keyed by the operating system'
 
 
-<<<<<<< HEAD
 def check_path(path: PathLike) -> None:
   """Raises ValueError if the path is a folder, or lies in a folder that is missing."""
   folder = os.path.dirname(os.path.abspath(os.fspath(path)))
@@ -134,13 +133,9 @@ def check_path(path: PathLike) -> None:
         f'{os.fspath(path)!r}; add a name, such as card.json.')
 
 
-def write(model: PrivateModel, path: PathLike) -> None:
-  """Writes the run card of a model as JSON, atomically."""
-=======
 def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
           ) -> None:
   """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
->>>>>>> groups
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
     json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
