@@ -47,13 +47,37 @@ def weights(model: keras.Model) -> list[keras.Variable]:
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:
-  """Returns the trainable variables of a model or layer on this replica, for tapes."""
+  """Returns the trainable variables of a model on this replica, for tapes."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
+
+
+def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns those variables of a layer that training a model around it updates.
+
+  Operations of Keras 3 have none.
+  """
+  if not KERAS_3:
+    return list(layer.trainable_variables)
+  # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
+  # unless frozen itself, asks each variable alone.
+  return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
 def lora_base(layer: keras.layers.Layer) -> Any:
   """Returns the weights to which LoRA adds a product of factors."""
   return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
+
+
+def lora_factors(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns the two factors of a layer with LoRA."""
+  name = 'kernel' if hasattr(layer, '_kernel') else 'embeddings'
+  return [getattr(layer, f'lora_{name}_{which}') for which in 'ab']
+
+
+def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
+  """Returns all layers of a model with LoRA."""
+  return [layer for layer in flat_layers(model)
+          if getattr(layer, 'lora_enabled', False)]
 
 
 def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
@@ -123,6 +147,18 @@ def is_bare_operation(layer: keras.layers.Layer) -> bool:
 def _nodes(layer: keras.layers.Layer) -> list[Any]:
   """Returns what Keras recorded of each call of a layer in a functional model."""
   return layer._inbound_nodes  # pylint: disable=protected-access
+
+
+def last_layers(model: keras.Model) -> list[Any]:
+  """Returns the layer that makes each output, nested models opened; [] if unknown."""
+  if type(model) is keras.Sequential:
+    return last_layers(model.layers[-1]) if model.layers and isinstance(
+        model.layers[-1], keras.Model) else model.layers[-1:]
+  if not is_graph(model):
+    return []
+  found = [out._keras_history[0] for out in model.outputs]  # pylint: disable=protected-access
+  return [(last_layers(each) or [each])[0] if isinstance(each, keras.Model) else each
+          for each in found]
 
 
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
