@@ -292,9 +292,10 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
 _ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step', 'conv3d',
-         'conv2d transposed', 'depthwise, strides', 'depthwise, a single row', 'depthwise, dilated twice',
-         'depthwise, wide', 'depthwise 1d, dilated', 'separable', 'einsum dense', 'prelu, shared',
-         'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
+         'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
+         'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
+         'separable', 'einsum dense', 'prelu, shared', 'rms norm',
+         'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'einsum dense, lora, sum over heads', 'embedding, lora',
          'einsum dense, lora, last axis from inputs')
 """Layers that only one test tries there; `make test-slow` tries the others."""

@@ -220,6 +220,7 @@ add('BatchToSpaceND', lambda x: raw.BatchToSpaceND(
 for name in ('Softmax', 'LogSoftmax'):
   add(name, lambda x, name=name: getattr(raw, name)(logits=x), (4, 3))
   add(name, lambda x, name=name: getattr(raw, name)(logits=x), (3,))
+  add(name, lambda x, name=name: getattr(raw, name)(logits=x), (1, 2, 1, 2, 3))
 add('SoftmaxCrossEntropyWithLogits', lambda x, y: raw.SoftmaxCrossEntropyWithLogits(
     features=x, labels=y), (4, 3), (small, (4, 3)))
 add('SparseSoftmaxCrossEntropyWithLogits',

@@ -17,7 +17,14 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import graphs, masks, patches, vectorization, versions
+from tfcactus.keras.compat import (
+  graphs,
+  losses as compat,
+  masks,
+  patches,
+  vectorization,
+  versions,
+)
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.noise import random_bits
@@ -79,14 +86,63 @@ def loss_per_example(loss: Any) -> LossFn:
               mask: tf.Tensor | None = None, weights: tf.Tensor | None = None
              ) -> tf.Tensor:
     """Returns losses of shape (batch,), means over the positions that count."""
-    losses = graphs.as_keras_calls(given)(
-        aligned_targets(targets, predictions), masks.put(predictions, mask))
+    _check_classes(loss, targets, predictions)
+    try:
+      losses = graphs.as_keras_calls(given)(
+          aligned_targets(targets, predictions), masks.put(predictions, mask))
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+      if 'Expected' in str(error):
+        raise
+      raise ValueError(
+          f'Expected targets and outputs that the loss {_name(loss)} takes, got '
+          f'targets of shape {_batch_of(targets.shape)} and outputs of shape '
+          f'{_batch_of(predictions.shape)}: {error}. Give targets of the shape of '
+          'the outputs, or another loss.') from error
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
     if weights is not None:
       losses = _weighted_parts(losses, weights)
     return _mean_where(losses, found) if found else mean_per_example(losses)
 
   return _per_example(compute, loss)
+
+
+def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> None:
+  """Raises ValueError for labels given to a loss of one-hot targets, or vice versa."""
+  name, rank = _name(loss), predictions.shape.rank
+  if rank is None or targets.shape.rank is None:
+    return
+  classes = predictions.shape[-1]
+  alike = targets.shape.rank == rank and targets.shape[-1] == classes
+  shape = _batch_of(targets.shape)
+  if compat.is_loss(loss, _ONE_HOT) and not alike:
+    raise ValueError(
+        f'Expected targets of shape {_batch_of(predictions.shape)} with {name}, one '
+        f'number for each class as in the outputs, got shape {shape}. For integer '
+        'labels use SparseCategoricalCrossentropy; or make them one-hot, '
+        f'tf.keras.utils.to_categorical(y, {classes}).')
+  if compat.is_loss(loss, _BY_NUMBER) and alike and classes != 1:
+    raise ValueError(
+        f'Expected targets of shape {_batch_of(predictions.shape[:-1])} with {name}, '
+        f'the number of a class for each output, got shape {shape}. For one-hot '
+        'targets use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
+
+
+_BY_NUMBER = ('SparseCategoricalCrossentropy',)
+"""Losses whose targets are the numbers of classes."""
+
+_ONE_HOT = ('CategoricalCrossentropy', 'CategoricalFocalCrossentropy')
+"""Losses whose targets have one number for each class."""
+
+
+def _name(loss: Any) -> str:
+  """Returns the name of a loss for messages."""
+  return str(getattr(loss, 'name', None) or getattr(loss, '__name__', loss))
+
+
+def _batch_of(shape: tf.TensorShape) -> str:
+  """Returns the shape of a batch of any size, in words, such as (batch, 3)."""
+  sizes = ['batch', *map(str, shape[1:])]
+  return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ Each ValueError names the layer and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import warnings
 
 from tfcactus.keras.checks import state_writes
@@ -67,6 +67,20 @@ def check_arguments(model: object, plan: object, private: type) -> None:
         f'{model!r}.')
   if not hasattr(plan, 'check_vector'):
     raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+
+
+def check_planned(plan: object, others: Mapping[str, object]) -> None:
+  """Raises TypeError without a plan, or for `others`, unknown keyword arguments."""
+  if others or plan is None:
+    given = ', '.join(f'{name}={value!r}' for name, value in others.items())
+    raise TypeError(
+        f'Expected privatize(model, plan), got {given or "no plan"}: noise, clipping '
+        'norm, sampling and delta belong into a PrivacyPlan. Write plan = '
+        'tfcactus.PrivacyPlan.for_training(noise=tfcactus.Gaussian(1.1), '
+        'l2_norm_clip=1.0, batch_size=256, epochs=15, num_examples=len(x), '
+        'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
+        'privatize takes seed, physical_batch_size, engine, journal, clipping, '
+        'augmentation_multiplicity and split_noise.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

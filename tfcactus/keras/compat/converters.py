@@ -38,13 +38,13 @@ DepthwiseConv2dNativeBackpropInput Digamma Div DivNoNan Einsum Elu EluGrad Ensur
 Erf Erfc Erfinv Exp ExpandDims Expm1 FFT FFT2D FFT3D Fill Floor FloorDiv FloorMod
 FusedBatchNormGradV3 FusedBatchNormV3 GatherNd Greater GreaterEqual IFFT IFFT2D IFFT3D
 IRFFT IRFFT2D IRFFT3D Identity IdentityN If Imag Inv Invert IsFinite IsInf IsNan
-LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogSoftmax LogicalAnd
-LogicalNot LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
+LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot
+LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
 MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad MaxPoolGradV2 MaxPoolV2 Maximum Mean Min
 Minimum Mod Mul MulNoNan Ndtri Neg OneHot OnesLike Pack Pad PartitionedCall Pow Prod
 Rank Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape
 ReverseV2 RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape
-ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits
+ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size SoftmaxCrossEntropyWithLogits
 Softplus SoftplusGrad Softsign SoftsignGrad SpaceToBatchND SpaceToDepth
 SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt SqrtGrad Square SquaredDifference
 StatefulPartitionedCall StatelessIf StopGradient StridedSlice StridedSliceGrad Sub Sum
@@ -133,11 +133,21 @@ _SOMETIMES: dict[str, Callable[[Any], bool]] = {
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
+_SIZES = (
+    'Expected layers and losses that return as many numbers for each example, got {} '
+    'in {!r}, whose number depends on the example. Instead of tf.where(condition) with '
+    'one argument, tf.boolean_mask or nonzero, choose by tf.where(condition, a, b); '
+    'give lists a fixed length. Leave out a layer of Keras that does this, such as '
+    'Equalization, also in RandAugment (which RandomFlip, RandomRotation and '
+    'RandomContrast replace), or apply it to the data once, before batches are drawn.')
+
+
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   """Runs an operation row by row in a tf.while_loop.
 
   Raises ValueError if the operation has no outputs, or if outputs or inputs that differ
-  between rows are variants or resources.
+  between rows are variants or resources. Raises InvalidArgumentError, once it runs, if
+  rows have outputs of different shapes.
   """
   del args, kwargs
   op = pfor_input.op
@@ -153,17 +163,25 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   number = pfor_input.pfor.loop_len_vector[0] if number is None else int(number[0])
   attributes = op.node_def.attr
 
-  def body(i: tf.Tensor, made: list[tf.TensorArray]) -> Any:
+  unknown = [k for k, each in enumerate(op.outputs)
+             if not each.shape.is_fully_defined() and each.shape.rank is not None]
+
+  def body(i: tf.Tensor, made: list[tf.TensorArray], sizes: list[tf.Tensor]) -> Any:
     """Runs the operation on row `i` and writes its outputs into the arrays."""
     outputs = pfor._create_op(  # pylint: disable=protected-access
         op.type, [taken.t[i] if taken.is_stacked else taken.t
                   for taken in pfor_input.inputs],
         [each.dtype for each in op.outputs], attrs=attributes).outputs
-    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)]
+    found = [tf.shape(outputs[k]) for k in unknown]
+    for before, size in zip(sizes, found):
+      tf.debugging.Assert(tf.logical_or(i == 0, tf.reduce_all(before == size)), [
+          _SIZES.format(op.type, op.name)])
+    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)], found
 
-  _, made = tf.while_loop(lambda i, _: i < number, body, (0, [
+  _, made, _ = tf.while_loop(lambda i, *_: i < number, body, (0, [
       tf.TensorArray(each.dtype, number, element_shape=each.shape)
-      for each in op.outputs]))
+      for each in op.outputs], [tf.zeros([op.outputs[k].shape.rank], tf.int32)
+                                for k in unknown]))
   return [wrap(array.stack(), True) for array in made]
 
 
@@ -203,6 +221,19 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
   return wrap(tf.matmul(
       x, y, adjoint_a=pfor_input.get_attr('adj_x'),
       adjoint_b=pfor_input.get_attr('adj_y')), True)
+
+
+def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Vectorises a softmax of the last axis as one of a matrix.
+
+  oneDNN on CPUs takes at most five dimensions, of which the rows need one.
+  """
+  del original, value
+  given = pfor_input.stacked_input(0)
+  sizes = tf.shape(given)
+  made = getattr(tf.raw_ops, pfor_input.op_type)(logits=tf.reshape(
+      given, tf.stack([tf.reduce_prod(sizes[:-1]), sizes[-1]])))
+  return wrap(tf.ensure_shape(tf.reshape(made, sizes), given.shape), True)
 
 
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
@@ -342,6 +373,7 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
 
 _OWN: dict[str, Callable[..., Any]] = {
     'BatchMatMulV2': _convert_matmul, 'Conv2DBackpropFilter': _convert_filter,
+    'LogSoftmax': _convert_softmax, 'Softmax': _convert_softmax,
     'PrintV2': _convert_print,
     **{f'UnsortedSegment{name}': _convert_segments
        for name in ('Max', 'Min', 'Prod', 'Sum')},
@@ -380,8 +412,17 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
   may not depend on the position of a row. Raises ValueError, naming an operation that
   can neither be vectorised nor looped over.
   """
-  with _vectorizing():
-    return tf.vectorized_map(function, rows, warn=False)
+  try:
+    with _vectorizing():
+      return tf.vectorized_map(function, rows, warn=False)
+  except AttributeError as error:
+    if '_DefinedFunction' not in str(error):
+      raise
+    raise ValueError(
+        'Expected layers and losses that can be vectorised over examples, got one that '
+        'calls a function of TensorFlow 1, which cannot be looked into, as '
+        'tf.nn.ctc_loss does with dense labels. For CTC use '
+        'tf.keras.backend.ctc_batch_cost.') from error
 
 
 @contextlib.contextmanager

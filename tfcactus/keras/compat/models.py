@@ -149,6 +149,18 @@ def _nodes(layer: keras.layers.Layer) -> list[Any]:
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
+def last_layers(model: keras.Model) -> list[Any]:
+  """Returns the layer that makes each output, nested models opened; [] if unknown."""
+  if type(model) is keras.Sequential:
+    return last_layers(model.layers[-1]) if model.layers and isinstance(
+        model.layers[-1], keras.Model) else model.layers[-1:]
+  if not is_graph(model):
+    return []
+  found = [out._keras_history[0] for out in model.outputs]  # pylint: disable=protected-access
+  return [(last_layers(each) or [each])[0] if isinstance(each, keras.Model) else each
+          for each in found]
+
+
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
   """Returns (args, kwargs) of each call of a layer in a functional model."""
   if KERAS_3:

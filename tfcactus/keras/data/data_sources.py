@@ -75,6 +75,28 @@ class ArrayData(ExampleData):
     return each_array(lambda array: array[index], self._arrays)
 
 
+class SparseRowData(ExampleData):
+  """Rows of a SciPy sparse matrix, which become dense as they are drawn."""
+
+  def __init__(self, x: Any, y: Any, sample_weight: Any = None):
+    """Initialises the data; `y` and `sample_weight` are as for `ArrayData`.
+
+    Raises ValueError unless `x` is a matrix of numbers, with a row for each example.
+    """
+    if len(x.shape) != 2:
+      raise ValueError(
+          'Expected x to be an array or a sparse matrix of two dimensions, got shape '
+          f'{tuple(x.shape)}; reshape it to one row for each example.')
+    self._x = x.tocsr()
+    self._others = ArrayData(np.arange(x.shape[0]), y, sample_weight)
+    self.num_examples = self._others.num_examples
+    self.specs = _specs(self.rows(np.zeros(1, np.int64)))
+
+  def rows(self, index: np.ndarray) -> Rows:
+    return (checked_array('x', self._x[index].toarray()),
+            *self._others.rows(index)[1:])
+
+
 class RandomAccessData(ExampleData):
   """Examples that are read when drawn, such as TFDS data sources.
 
@@ -145,9 +167,10 @@ def stacked(examples: Iterable[Any]) -> Rows:
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
 
-  `x` is inputs: an array, tensor, or a dict or list of them. With y=None it may also
-  be a `tf.data.Dataset` or a random access source of pairs (x, y) or triples (x, y,
-  weight), one per example. Raises ValueError if no examples can be drawn from these.
+  `x` is inputs: an array, tensor, or a dict or list of them, or a SciPy sparse matrix.
+  With y=None it may also be a `tf.data.Dataset` or a random access source of pairs
+  (x, y) or triples (x, y, weight), one per example. Raises ValueError if no examples
+  can be drawn from these.
   """
   if isinstance(x, ExampleData):
     _no_targets(y, sample_weight)
@@ -155,6 +178,8 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   if isinstance(x, tf.data.Dataset):
     _no_targets(y, sample_weight)
     return ArrayData(*_read(x))
+  if is_sparse(x):
+    return SparseRowData(x, y, sample_weight)
   if isinstance(x, keras.utils.Sequence):
     raise ValueError(
         f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
@@ -321,6 +346,11 @@ def columns(x: Any) -> Any:
 def is_array(value: object) -> bool:
   """Returns whether `value` is an array or tensor of at least one dimension."""
   return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
+
+
+def is_sparse(value: object) -> bool:
+  """Returns whether `value` is a sparse matrix of SciPy."""
+  return hasattr(value, 'tocsr') and hasattr(value, 'toarray')
 
 
 def _length(value: Any) -> int:

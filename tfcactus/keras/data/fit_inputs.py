@@ -53,6 +53,11 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
+  if data_sources.is_sparse(x):
+    raise ValueError(
+        f'Expected x to be batches or dense arrays, got {type(x).__name__}, a sparse '
+        'matrix; draw batches, whose rows become dense as they are drawn: '
+        'fit(PoissonBatches(x, y, batch_size=...)); or pass x.toarray().')
   if plan.groups > 1:
     raise ValueError(
         'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
@@ -72,16 +77,37 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
 
 
+def given(callbacks: Any) -> list[Any]:
+  """Returns the callbacks that were given to a method of Keras, as a list."""
+  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+
+
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
   """Returns the callbacks in the order to run: writers of logs first, `limit` last.
 
   `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
   has a target_epsilon.
   """
-  given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
-  own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
-  return sorted(given, key=lambda each: not getattr(each, 'writes_logs', False)) + (
+  found = given(callbacks)
+  own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
+  return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
       [] if own else [limit])
+
+
+def _from_pandas(name: str, value: Any) -> Any:
+  """Returns a pandas table or column as an array; ValueError unless it is of numbers.
+
+  `name` is that of the argument of `fit`, for the message.
+  """
+  if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
+    return value
+  array = value.to_numpy()
+  if array.dtype.kind not in 'fiub':
+    raise ValueError(
+        f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
+        f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), after '
+        'strings and missing values have become numbers.')
+  return array
 
 
 class Split(NamedTuple):
@@ -95,13 +121,24 @@ class Split(NamedTuple):
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> Split:
-  """Separates the last examples of arrays for validation, as Keras does.
+  """Separates the last examples of arrays for validation; pandas become arrays.
 
   Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
   not the plan's.
   """
+  x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
+                            (x, y, sample_weight))
   if not validation_split or validation_data is not None:
     return Split(x, y, sample_weight, validation_data)
+  if isinstance(x, SampledBatches):
+    kind = type(x).__name__
+    kept = int(math.floor(x.num_examples * (1 - validation_split)))
+    raise ValueError(
+        f'Expected validation_split=0 with {kind}, got {validation_split!r}: '
+        f'they draw from all {x.num_examples} examples, of which none is left for '
+        f'validation. Split before: batches = {kind}(x[:{kept}], y[:{kept}], ...), '
+        f'with a plan for num_examples={kept}, and fit(batches, '
+        f'validation_data=(x[{kept}:], y[{kept}:])).')
   found = set(_lengths(x))
   if len(found) != 1 or not 0 < validation_split < 1:
     raise ValueError(

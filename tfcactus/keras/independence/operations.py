@@ -269,7 +269,7 @@ def _batch_to_space(node: Node) -> Value:
   return Value(Dependence.ROW_WISE)
 
 
-def _depthwise(node: Node) -> Value:
+def _depthwise(node: Node) -> Value | list[Value]:
   """Follows depthwise convolutions of images that have the examples on axis 0.
 
   The examples may also be on the axis of the channels, each channel of which has a

@@ -188,19 +188,25 @@ class Record:
   def keep(self, model: keras.Model) -> None:
     """Adds weights that a private model's method has set to the known weights."""
     with self._lock:
-      self.weights.keep(model)
+      if model.built:
+        self.weights.keep(models.weights(model))
 
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
-      return not self.changed and self.weights.knows(model)
+      return not self.changed and (
+          not model.built or self.weights.knows(models.weights(model)))
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""
-    self.changed = not self.knows(model)
-    if self.changed:
-      # Saved with the weights, for processes that load them.
-      self.merge_counts(Counts(sampling=UNKNOWN))
+    if not self.knows(model):
+      self.void()
+
+  def void(self) -> None:
+    """Voids the account for good."""
+    self.changed = True
+    # Saved with the weights, for processes that load them.
+    self.merge_counts(Counts(sampling=UNKNOWN))
 
 
 _records: weakref.WeakSet[Record] = weakref.WeakSet()

@@ -131,11 +131,23 @@ class ModelLedger:
 
     def keeping(*args: Any, **kwargs: Any) -> None:
       """Assigns the averages as known weights."""
-      with self.keeping_counts():
+      with self.averaging(optimizer):
         finalize(*args, **kwargs)
 
     with patches.replaced(optimizer, finalize_variable_values=keeping):
       yield
+
+  @contextlib.contextmanager
+  def averaging(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Makes known what the block computes of weights and an optimizer's averages.
+
+    Known weights and averages are functions of what was released, and so is whatever is
+    computed of them. The account is void if others were assigned before.
+    """
+    self.counter.check_averages(optimizer)
+    with self.keeping_counts():
+      yield
+    self.counter.keep_averages(optimizer)
 
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True, others: bool = False

@@ -1,4 +1,4 @@
-"""Detects weights that were assigned outside counted steps."""
+"""Detects weights, or averages of them, that were assigned outside counted steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfcactus.keras.compat import models, training
-from tfcactus.keras.compat.versions import keras
 
 
 class Watch:
   """Digests of known weights: the first, those after steps, those that methods set.
+
+  An optimizer's moving averages of weights have a watch of their own. They are
+  functions of released weights if they, and the weights, were known before each step.
 
   The weights after any earlier step are as good as the last ones: restoring them
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
@@ -89,17 +91,14 @@ class Watch:
     # Nearly always the last one; the others take eight bytes a step.
     return weights == self._known[-1] or weights in self._known
 
-  def knows(self, model: keras.Model) -> bool:
-    """Returns whether the model's weights are known; True if none were recorded yet."""
+  def knows(self, variables: Sequence[tf.Variable]) -> bool:
+    """Returns whether the variables' values are known; True if none were recorded."""
     if not self._stepped and not self._known:
       return True
-    weights = int(self.digest(models.weights(model)))
-    return self._knows(weights, training.number(self.left))
+    return self._knows(int(self.digest(variables)), training.number(self.left))
 
-  def keep(self, model: keras.Model) -> None:
-    """Adds the weights of a model, if it is built, to the known ones."""
-    if not model.built:
-      return
-    weights = int(self.digest(models.weights(model)))
+  def keep(self, variables: Sequence[tf.Variable]) -> None:
+    """Adds the values of variables to the known ones."""
+    weights = int(self.digest(variables))
     if not self._knows(weights, training.number(self.left)):
       self._known.append(weights)
