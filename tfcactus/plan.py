@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
+import re
 from typing import Any, Callable
 
 import dp_accounting
@@ -57,6 +58,9 @@ class PrivacyPlan:
       sampling_prob is one over their number in an epoch.
     target_epsilon: `fit` of a `PrivateModel` stops before epsilon of its batches
       passes this; None for no limit. It costs nothing.
+    unit: Whom the guarantee protects: 'example', one row; or another word, such as
+      'user': the owner of any number of rows (user-level privacy). num_examples, batch
+      sizes and sampling_prob then count units, and batches are made with `units`.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect the
@@ -75,6 +79,7 @@ class PrivacyPlan:
   releases: Sequence[ReleasedStatistic | dp_accounting.DpEvent] = ()
   correlation: correlated.AnyCorrelation = None
   target_epsilon: float | None = None
+  unit: str = 'example'
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -87,6 +92,10 @@ class PrivacyPlan:
     if self.target_epsilon is not None:
       set_field('target_epsilon',
                 _checks.positive('target_epsilon', self.target_epsilon))
+    if not (isinstance(self.unit, str) and re.fullmatch('[a-z]+( [a-z]+)*', self.unit)):
+      raise ValueError(
+          "Expected unit to be 'example' or a word for the owner of several rows in "
+          f"small letters, such as 'user', got unit={self.unit!r}.")
     if self.accounting not in ACCOUNTINGS:
       raise ValueError(
           f'Expected accounting in {ACCOUNTINGS}, got '
@@ -105,8 +114,9 @@ class PrivacyPlan:
       self.check_vector(self.dim)
 
   @classmethod
-  def for_training(cls, *, batch_size: int, epochs: int, num_examples: int,
-                   delta: float, l2_norm_clip: float,
+  def for_training(cls, *, batch_size: int, epochs: int, delta: float,
+                   l2_norm_clip: float, num_examples: int | None = None,
+                   num_units: int | None = None,
                    noise: noise_lib.Noise | None = None,
                    target_epsilon: float | None = None,
                    sampling: type[SamplingScheme] | None = None,
@@ -119,8 +129,11 @@ class PrivacyPlan:
     arguments are those of `PrivacyPlan`.
 
     Args:
-      batch_size: Expected batch size; actual sizes vary.
+      batch_size: Expected batch size; actual sizes vary. It counts units if there is a
+        `unit`.
       epochs: Number of epochs; an epoch uses each example once on average.
+      num_examples: Size of the training set.
+      num_units: Number of units, instead of num_examples, with a `unit`.
       noise: The noise; or None with `target_epsilon`.
       target_epsilon: Chooses the least Gaussian noise that keeps this target, which
         becomes the plan's.
@@ -134,6 +147,8 @@ class PrivacyPlan:
       ValueError: if an argument is out of range, or noise and target_epsilon are
         both given or both missing.
     """
+    num_examples = _number_of_units(
+        num_examples, num_units, settings.get('unit', 'example'))
     if isinstance(correlation, str):
       return cls._of_least_error(
           correlation, batch_size=batch_size, epochs=epochs,
@@ -171,9 +186,10 @@ class PrivacyPlan:
     plan, _ = choice.least_error(
         choice.numbers_of_bands(batches),
         lambda bands: cls.for_training(
-            batch_size=batch_size, num_examples=num_examples,
-            target_epsilon=target_epsilon,
-            correlation=correlated.BandedStrategy(bands), **settings))
+            batch_size=batch_size, target_epsilon=target_epsilon,
+            correlation=correlated.BandedStrategy(bands), **settings,
+            **{'num_examples' if settings.get('unit', 'example') == 'example' else
+               'num_units': num_examples}))
     return plan
 
   def _solved(self) -> correlated.Strategy:
@@ -255,6 +271,14 @@ class PrivacyPlan:
           f'{self.groups} steps, which only privatize(model, plan) and '
           'fit(CyclicBatches(x, y, plan=plan)) draw.')
 
+  def check_drop_in(self) -> None:
+    """Raises ValueError if only a `PrivateModel` can train by the plan."""
+    self.check_independent()
+    if self.unit != 'example':
+      raise ValueError(
+          f"Expected a plan of unit='example', got unit={self.unit!r}, whose rows only "
+          'privatize(model, plan) clips together.')
+
   @property
   def step_event(self) -> dp_accounting.DpEvent:
     """The DpEvent of one Poisson-sampled step.
@@ -301,12 +325,18 @@ class PrivacyPlan:
     beside = '' if not self.releases else (
         f' Covers {len(self.releases)} statistics released beside the training.')
     correlation = '' if self.strategy is None else self.strategy.statement
-    return guarantee_lib.guarantee(
+    found = guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
-        statement=f'{relations.protected(relation)}: {scheme.released(count)}. '
-        f'{relations.public(relation, scheme.constants(self))}.{correlation}{beside}'
-        f'{self._allocation_instead(scheme, noise, count)}',
+        statement=relations.in_units(
+            f'{relations.protected(relation)}: {scheme.released(count)}. '
+            f'{relations.public(relation, scheme.constants(self))}.{correlation}'
+            f'{beside}{self._allocation_instead(scheme, noise, count)}', self.unit),
         releases=self.releases, proven=self.accounting == 'proven')
+    if self.unit == 'example' or not self.releases:
+      return found
+    return found.given(
+        'This holds if the sensitivity of each statistic released beside the training '
+        f'is for all rows of a {self.unit} together.')
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
@@ -353,6 +383,19 @@ class PrivacyPlan:
         epsilon, lambda steps: self.guarantee(
             steps, neighboring_relation, sampling=sampling).upper,
         self._draws(self._scheme(sampling)))
+
+
+def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
+                     ) -> int:
+  """Returns the number of units; ValueError unless given under the unit's name."""
+  wanted, other = (num_examples, num_units) if unit == 'example' else (
+      num_units, num_examples)
+  if wanted is None or other is not None:
+    raise ValueError(
+        "Expected num_examples with unit='example', or num_units with another unit, "
+        f'got unit={unit!r}, num_examples={num_examples!r} and '
+        f'num_units={num_units!r}.')
+  return wanted
 
 
 def calibrate_noise_multiplier(

@@ -185,7 +185,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model."""
-    return self.inner(batch_marks.unmarked(inputs)[0], training=training)
+    return self.inner(batch_marks.unmarked(inputs).x, training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -304,8 +304,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    x, mark = batch_marks.unmarked(x)
+    x, y, weights, mark, each = batch_marks.unmarked(
+        *keras.utils.unpack_x_y_sample_weight(data))
     losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
@@ -315,7 +315,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     with self._ledger.counter.count_step(mark) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, place)
+          x, targets, losses.used_weights(weights, outputs), losses, place, each)
       optimizers.apply_averages(
           optimizers.bare_optimizer(self), averages, self.inner.trainable_variables)
       self._ledger.counter.end_step()

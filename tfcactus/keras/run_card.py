@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfcactus import relations
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
@@ -43,7 +44,8 @@ def make_run_card(model: PrivateModel) -> dict[str, Any]:
   plan, ledger = model.plan, model.ledger()
   guarantee, reason = ledger.guarantee()
   card = {
-      'privacy_unit': 'one example of the training set',
+      'privacy_unit': relations.in_units(
+          'one example of the training set', plan.unit),
       'num_examples': plan.num_examples,
       'sampling_prob': plan.sampling_prob,
       'expected_batch_size': plan.expected_batch_size,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfcactus import _checks
-from tfcactus.keras.data import data_sources
+from tfcactus.keras.data import units as units_lib
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 from tfcactus.sampling import (
@@ -38,7 +38,8 @@ class PoissonBatches(SampledBatches):
                steps_per_epoch: int | None = None,
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
-               part_of: int | None = None):
+               part_of: int | None = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches.
 
     Args:
@@ -63,11 +64,16 @@ class PoissonBatches(SampledBatches):
       part_of: For several workers that hold different examples: the number of
         examples of all workers. Each worker draws from its own part; the draws
         together are a Poisson batch of all. No example may be in two parts.
+      units: The id of the owner (user) of each row, shape (num_rows,), integers or
+        strings; or the name of a part of `x`, a dict, that holds the ids. Owners are
+        then drawn in place of rows, and batch sizes count owners; see `UnitData`.
+      examples_per_unit: With `units`, the most rows of an owner in a step.
 
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(
+        x, y, sample_weight, units, examples_per_unit)
     total = data.num_examples if part_of is None else (
         _checked_whole(part_of, data.num_examples, seed))
     if batch_size is not None:
@@ -99,13 +105,15 @@ class FixedSizeBatches(SampledBatches):
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                steps_per_epoch: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
       batch_size: sampling_prob * num_examples of the plan.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(
+        x, y, sample_weight, units, examples_per_unit)
     scheme = FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
@@ -136,7 +144,8 @@ class AllocatedBatches(_DealtBatches):
   def __init__(self, x: Any, y: Any = None, num_batches: int | None = None, *,
                batch_size: int | None = None,
                physical_batch_size: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
@@ -148,7 +157,8 @@ class AllocatedBatches(_DealtBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(
+        x, y, sample_weight, units, examples_per_unit)
     if batch_size is not None:
       _check_alone('num_batches', num_batches, batch_size)
       scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
@@ -173,7 +183,8 @@ class CyclicBatches(_DealtBatches):
   def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
                sampling: type[CyclicSampling] = CyclicAllocationSampling,
                physical_batch_size: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
@@ -196,7 +207,8 @@ class CyclicBatches(_DealtBatches):
           f'privatized with, got {plan!r}.')
     super().__init__(x, y, sampling.of_plan(plan), seed=seed,
                      physical_batch_size=physical_batch_size,
-                     sample_weight=sample_weight)
+                     sample_weight=sample_weight, units=units,
+                     examples_per_unit=examples_per_unit)
 
 
 class ShuffledBatches(SampledBatches):
@@ -211,13 +223,15 @@ class ShuffledBatches(SampledBatches):
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; arguments are as for `PoissonBatches`.
 
     Args:
       batch_size: Examples per batch, in [1, num_examples].
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(
+        x, y, sample_weight, units, examples_per_unit)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)

@@ -72,6 +72,7 @@ class Step:
     self.seeded = self._sampler.seeded
     self._keys = example_seeds.Keys(seed)
     self.outputs: Any = None
+    self._each = 1
 
   def routes(self) -> layer_routes.Routes:
     """Returns how each layer computes gradients, given the layer's current state."""
@@ -97,7 +98,8 @@ class Step:
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
+        _usual_draw(self._plan, self._replicas), self._model, routes,
+        self.views * self._each)
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -134,23 +136,25 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: tf.Tensor
+          compute_loss: LossFn, place: tf.Tensor, each: int = 1
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
 
     Averages divide by the plan's expected batch size. `weights`, sample weights, have
     shape (batch,) or the shape of the losses, and are zero for padding. `place` is the
-    batch's position, from `StepCounter.count_step`.
+    batch's position, from `StepCounter.count_step`. `each` consecutive rows make up an
+    example: more than one where examples are units, such as users.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
       penalty of weight regularizers, a part of the loss).
     """
     self._settled = None  # The model may have been compiled with another loss.
+    self._each = each
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs, self.views)
+        self._keys, self._rows_by, self.outputs, self.views, each)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes
