@@ -191,7 +191,7 @@ def _batch(cases: Sequence[Case], calls: int = 1) -> tuple[Any, np.ndarray]:
 
 
 def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> Any:
-  """One pass over the batch, each layer by its rule."""
+  """Returns the results of one pass over the batch, each layer by its rule."""
   routes = layer_routes.routes(model)
   assert not routes.whole
   assert not any(route.vectorized for route in routes.layers)
@@ -201,7 +201,7 @@ def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> 
 
 def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
           weights: np.ndarray = _WEIGHTS) -> dict[str, Any]:
-  """For each kind of clipping the clipped sums, an array for each variable."""
+  """Returns {kind of clipping: clipped sums, an array for each variable}."""
   found = _pass(model, x, y, weights)
   return {clipping: [part.numpy() for part in clipping_lib.clip_and_sum(
       found.gradients, tf.constant(clip), tf.constant(weights != 0), clipping,
@@ -209,7 +209,7 @@ def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
 
 
 def _gradients(model: Any, x: Any, y: np.ndarray) -> Any:
-  """Each example's gradients by a tape on a batch of that example alone."""
+  """Returns each example's gradients, by a tape on a batch of one example."""
 
   def one(x, y, weight):
     with tf.GradientTape() as tape:
@@ -229,7 +229,7 @@ def _norms(gradients: Any) -> np.ndarray:
 
 
 def _loop(model: Any, gradients: Any, clipping: str, clip: float) -> Any:
-  """What the sums of clipped gradients are to be."""
+  """Returns the sums of clipped gradients, computed without the library."""
   if clipping == 'per_layer':
     owners = layer_routes.routes(model).groups
   else:
@@ -250,7 +250,7 @@ def _names(model: Any) -> list[str]:
 
 def _assert_same(got: Any, want: Any, names: Sequence[str] = (),
                  tolerance: float = 1e-5) -> None:
-  """Norms of differences within a tolerance, for each name and for all together."""
+  """Asserts that differences have small norms, for each name and for all together."""
   for name, *parts in zip(names, got, want):
     assert np.linalg.norm(np.subtract(*parts)) <= tolerance * np.linalg.norm(
         parts[1]), name

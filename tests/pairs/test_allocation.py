@@ -13,7 +13,7 @@ from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def enumerated(p, q, bins, direction, epsilon):
-  """The same from all outcomes of all releases."""
+  """Returns delta of random allocation, summed over all outcomes of all releases."""
   total = 0.0
   for outcome in itertools.product(range(len(p)), repeat=bins):
     without = np.prod([q[i] for i in outcome])

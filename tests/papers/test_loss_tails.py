@@ -78,7 +78,10 @@ def test_approximate_dp_is_attained(epsilon, delta, s):
 
 @pytest.mark.parametrize('rho, delta', [(0.1, 1e-3), (0.5, 1e-6)])
 def test_approximate_zcdp_holds_for_a_gaussian_that_fails_at_times(rho, delta):
-  """With probability delta the data is told: infinite loss; else a Gaussian's."""
+  """Approximate zCDP holds for a mechanism that sometimes reveals the data.
+
+  The loss is infinite with probability delta, and a Gaussian's otherwise.
+  """
   sigma = math.sqrt(0.5 / rho)
   true = delta + (1 - delta) * gaussian_tail(sigma, LOSSES)
   bound = loss_tails.approximate_zcdp(rho, delta, LOSSES)

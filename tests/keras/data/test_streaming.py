@@ -133,7 +133,10 @@ DRAWS = {
 
 @representatives('name', list(DRAWS), 4)
 def test_draws_of_parsers_follow_no_known_seed(files, name):
-  """With a known seed, an example would depend on the examples read before it."""
+  """Draws of one record differ each time it is read, whatever seeds are set.
+
+  Under a known seed, an example would depend on the examples read before it.
+  """
   def draw(record):
     x, y = parse(record)
     return DRAWS[name](x), y

@@ -199,7 +199,10 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: boo
 
 
 def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns losses of batches of one, (batch,); the same pass computes gradients."""
+  """Returns each example's loss on a batch of this example alone, shape (batch,).
+
+  One pass computes the losses and their gradients with respect to the predictions.
+  """
   targets, predictions, *mask = given
   if predictions.shape[0] == 1:
     return call(*given)
@@ -218,6 +221,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
 
   seeds = example_seeds.row_seeds(predictions.shape[0])
   if vectorization.is_standing_in():
+    # The trace is only analysed: it gets stand-ins, which depend on the same rows.
     return vectorization.over_rows(one, (given, seeds))[0]
 
   @tf.custom_gradient

@@ -52,7 +52,7 @@ def output_trackers(model: keras.Model, predictions: Any,
                        for _ in range(2)))
     except (KeyError, ValueError):  # Keras 3 cannot log losses of lists in dicts.
       return [None] * len(places)
-  # Where losses are a dict, Keras names the outputs in lists.
+  # If the losses are a dict, Keras' paths name outputs instead of giving their index.
   names = list(getattr(model, 'output_names', None) or ())
   named = [tuple(names[key] if isinstance(key, int) and key < len(names) else key
                  for key in path) for _, path in places]

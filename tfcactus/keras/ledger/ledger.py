@@ -47,7 +47,10 @@ class Ledger:
 
   @property
   def scheme(self) -> type[sampling_lib.SamplingScheme] | None:
-    """The sampling scheme of all batches, or None."""
+    """The sampling scheme of all batches.
+
+    None if it is unknown, if batches came from several schemes, or before any batch.
+    """
     return sampling_lib.of_code(self.sampling)
 
   @property

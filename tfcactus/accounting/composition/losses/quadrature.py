@@ -70,7 +70,11 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def _bend(self) -> float:
-    """The approximate best strip for many small losses, divided by t."""
+    """Returns about the best strip of `log_decay`, over t, for many small losses.
+
+    Near z = 0, arg u is about s strip for s = `sampling_prob`. The value minimises the
+    log of the bound on |phi(t)|, which is then strip^2 / (2 mu^2) - t s strip.
+    """
     return self.sampling_prob * self.mu**2
 
   @property
@@ -205,14 +209,18 @@ class SampledGaussian(base.ReleaseLoss):
     return high
 
   def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """Returns log sup_z |u(z + i strip) / u(z)|^(a order + b), (a, b) = `_power`."""
+    """Returns log of the largest growth of u's power when z moves by i strip.
+
+    The growth is |u(z + i strip) / u(z)|^(a order + b), at its largest over real z,
+    with (a, b) = `_power`. The ratio is between cos(strip / 2) and one.
+    """
     if self.direction == 'remove':
       return np.zeros_like(strip)
     return -order * np.log(np.cos(0.5 * strip))
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
-    """Returns the loss under the tilt `order`, by quadrature."""
+    """Returns the loss under an exponential tilt; see `Loss.tilted`."""
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
