@@ -147,32 +147,26 @@ class PrivacyPlan:
       ValueError: if an argument is out of range, or noise and target_epsilon are
         both given or both missing.
     """
-    num_examples = _number_of_units(
-        num_examples, num_units, settings.get('unit', 'example'))
     if isinstance(correlation, str):
       return cls._of_least_error(
           correlation, batch_size=batch_size, epochs=epochs,
-          num_examples=num_examples, delta=delta, l2_norm_clip=l2_norm_clip,
-          noise=noise, target_epsilon=target_epsilon, sampling=sampling, **settings)
+          num_examples=num_examples, num_units=num_units, delta=delta,
+          l2_norm_clip=l2_norm_clip, noise=noise, target_epsilon=target_epsilon, sampling=sampling, **settings)
+    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
-    scheme = kind.of_batch_size(batch_size, num_examples, groups)
+    scheme = kind.of_batch_size(batch_size, size, groups)
     numbers = dict(
         settings, num_examples=scheme.num_examples,
-        sampling_prob=kind.prob_of_batch_size(batch_size, num_examples, groups),
+        sampling_prob=kind.prob_of_batch_size(batch_size, size, groups),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         delta=delta, l2_norm_clip=l2_norm_clip, correlation=correlation)
-    if (noise is None) == (target_epsilon is None):
-      raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
-                       f'and target_epsilon={target_epsilon!r}.')
-    if noise is None:
-      noise = calibrate_noise_multiplier(
-          _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
-          sampling=kind, **numbers)
-    return cls(noise=noise, target_epsilon=target_epsilon, **numbers)
+    return cls(noise=_noise_within(noise, target_epsilon, kind, numbers),
+               target_epsilon=target_epsilon, **numbers)
 
   @classmethod
-  def _of_least_error(cls, correlation: str, *, batch_size: int, num_examples: int,
+  def _of_least_error(cls, correlation: str, *, batch_size: int,
+                      num_examples: int | None, num_units: int | None,
                       noise: noise_lib.Noise | None,
                       target_epsilon: float | None, **settings: Any
                      ) -> PrivacyPlan:
@@ -182,14 +176,14 @@ class PrivacyPlan:
           "Expected correlation='auto' with a target_epsilon and no noise, which "
           'depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
-    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, num_examples)
+    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
+    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
     plan, _ = choice.least_error(
         choice.numbers_of_bands(batches),
         lambda bands: cls.for_training(
-            batch_size=batch_size, target_epsilon=target_epsilon,
-            correlation=correlated.BandedStrategy(bands), **settings,
-            **{'num_examples' if settings.get('unit', 'example') == 'example' else
-               'num_units': num_examples}))
+            batch_size=batch_size, num_examples=num_examples, num_units=num_units,
+            target_epsilon=target_epsilon,
+            correlation=correlated.BandedStrategy(bands), **settings))
     return plan
 
   def _solved(self) -> correlated.Strategy:
@@ -383,6 +377,21 @@ class PrivacyPlan:
         epsilon, lambda steps: self.guarantee(
             steps, neighboring_relation, sampling=sampling).upper,
         self._draws(self._scheme(sampling)))
+
+
+def _noise_within(noise: noise_lib.Noise | None, target_epsilon: float | None,
+                  sampling: type[SamplingScheme], numbers: dict[str, Any]
+                 ) -> noise_lib.Noise:
+  """Returns the noise, or the least Gaussian noise within a target, if that is given.
+
+  `numbers` are other arguments of `PrivacyPlan`.
+  """
+  if (noise is None) == (target_epsilon is None):
+    raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
+                     f'and target_epsilon={target_epsilon!r}.')
+  return noise if noise is not None else calibrate_noise_multiplier(
+      _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
+      sampling=sampling, **numbers)
 
 
 def _number_of_units(num_examples: int | None, num_units: int | None, unit: str

@@ -102,8 +102,8 @@ def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
   if mark.shape.rank != 3:
     return Unmarked(x.x, y, weights, mark, 1)
   # Static, so that a batch of another k is traced anew.
-  return Unmarked(*(tf.nest.map_structure(_rows, part) for part in (
-      x.x, y, weights, mark)), each=mark.shape[1])
+  inputs, y, weights, rows = tf.nest.map_structure(_rows, (x.x, y, weights, mark))
+  return Unmarked(inputs, y, weights, rows, mark.shape[1])
 
 
 def _rows(part: tf.Tensor) -> tf.Tensor:

@@ -38,8 +38,8 @@ class PoissonBatches(SampledBatches):
                steps_per_epoch: int | None = None,
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
-               part_of: int | None = None,
-               units: Any = None, examples_per_unit: int | None = None):
+               part_of: int | None = None, units: Any = None,
+               examples_per_unit: int | None = None):
     """Initialises the batches.
 
     Args:
@@ -52,28 +52,26 @@ class PoissonBatches(SampledBatches):
       y: Targets, shape (num_examples, ...): an array or tensor, or a dict, list or
         tuple of arrays; None if no loss takes targets.
       sampling_prob: The sampling probability q in (0, 1].
-      batch_size: Expected batch size, instead of sampling_prob: q is
-        batch_size / num_examples, as in `PrivacyPlan.for_training`.
+      batch_size: Expected batch size instead: q is batch_size / num_examples, as in
+        `PrivacyPlan.for_training`.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
       physical_batch_size: Pads each batch to a multiple of this size; by default only
-        empty batches are padded. (A `PrivateModel` pads on its own.)
+        empty batches are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
-      sample_weight: Array of weights, shape (num_examples,), or one array per output
-        in a dict or list. Weights multiply the losses before clipping.
+      sample_weight: Array of weights, shape (num_examples,), or one per output in a
+        dict or list; they multiply losses before clipping.
       part_of: For several workers that hold different examples: the number of
         examples of all workers. Each worker draws from its own part; the draws
         together are a Poisson batch of all. No example may be in two parts.
-      units: The id of the owner (user) of each row, shape (num_rows,), integers or
-        strings; or the name of a part of `x`, a dict, that holds the ids. Owners are
-        then drawn in place of rows, and batch sizes count owners; see `UnitData`.
+      units: The id of the owner (user) of each row, or the name of a part of `x` that
+        holds the ids. Owners are then drawn, and batch sizes count owners: `UnitData`.
       examples_per_unit: With `units`, the most rows of an owner in a step.
 
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = units_lib.open_data(
-        x, y, sample_weight, units, examples_per_unit)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     total = data.num_examples if part_of is None else (
         _checked_whole(part_of, data.num_examples, seed))
     if batch_size is not None:
@@ -112,8 +110,7 @@ class FixedSizeBatches(SampledBatches):
     Args:
       batch_size: sampling_prob * num_examples of the plan.
     """
-    data = units_lib.open_data(
-        x, y, sample_weight, units, examples_per_unit)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
@@ -157,8 +154,7 @@ class AllocatedBatches(_DealtBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = units_lib.open_data(
-        x, y, sample_weight, units, examples_per_unit)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     if batch_size is not None:
       _check_alone('num_batches', num_batches, batch_size)
       scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
@@ -230,8 +226,7 @@ class ShuffledBatches(SampledBatches):
     Args:
       batch_size: Examples per batch, in [1, num_examples].
     """
-    data = units_lib.open_data(
-        x, y, sample_weight, units, examples_per_unit)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)

@@ -162,14 +162,14 @@ def open_data(x: Any, y: Any = None, sample_weight: Any = None, units: Any = Non
   Arguments are as for `UnitData`. Raises ValueError if only one of `units` and
   `examples_per_unit` is given.
   """
-  if (units is None) != (examples_per_unit is None):
+  if units is None and examples_per_unit is None:
+    return data_sources.open_data(x, y, sample_weight)
+  if units is None or examples_per_unit is None:
     raise ValueError(
         'Expected both units, the id of the owner of each row, and examples_per_unit, '
         f'the most rows of an owner in a step, or neither, got units='
         f'{"None" if units is None else type(units).__name__} and '
         f'examples_per_unit={examples_per_unit!r}.')
-  if units is None:
-    return data_sources.open_data(x, y, sample_weight)
   return UnitData(x, y, units=units, examples_per_unit=examples_per_unit,
                   sample_weight=sample_weight)
 
