@@ -151,7 +151,8 @@ class PrivacyPlan:
       return cls._of_least_error(
           correlation, batch_size=batch_size, epochs=epochs,
           num_examples=num_examples, num_units=num_units, delta=delta,
-          l2_norm_clip=l2_norm_clip, noise=noise, target_epsilon=target_epsilon, sampling=sampling, **settings)
+          l2_norm_clip=l2_norm_clip, noise=noise, target_epsilon=target_epsilon,
+          sampling=sampling, **settings)
     size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1

@@ -46,11 +46,11 @@ class PoissonBatches(SampledBatches):
       x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
         list or tuple of arrays, for a model of several inputs. With y=None also a
         source of pairs (x, y) or triples (x, y, weight), one per example: a
-        `tf.data.Dataset`, which is read once and in full, or a random access source
-        (with a length and `__getitem__`, such as `tfds.data_source` of pairs), which
-        is read as examples are drawn.
-      y: Targets, shape (num_examples, ...): an array or tensor, or a dict, list or
-        tuple of arrays; None if no loss takes targets.
+        `tf.data.Dataset`, read once and in full, or a random access source (with a
+        length and `__getitem__`, such as `tfds.data_source` of pairs), read as
+        examples are drawn.
+      y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
+        targets.
       sampling_prob: The sampling probability q in (0, 1].
       batch_size: Expected batch size instead: q is batch_size / num_examples, as in
         `PrivacyPlan.for_training`.
