@@ -72,6 +72,8 @@ def make_run_card(model: PrivateModel) -> dict[str, Any]:
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
       'split_noise': model.split_noise,
+      'local_steps': model.local_steps,
+      'local_learning_rate': model.local_learning_rate,
   }
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}

@@ -97,7 +97,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     seed = None if seed is None else _checks.integer('seed', seed, 0)
     self._stream = KeyStream(seed, f'{scheme.name} batches')
     if isinstance(self._data, units_lib.UnitData):
-      self._data.draw_by(seed)
+      self._data = self._data.drawn_by(seed)
     drawn = scheme if part_of is None else scheme.of_part(self.size)
     self._next_draw = drawn.drawer(self._stream)
     self._share_begins = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 import zlib
 
@@ -16,7 +17,7 @@ from tfcactus.randomness import KeyStream
 _BLOCK = 4096
 """Number of examples of a source whose ids are read at a time."""
 
-_MISSING = (-1, '', 'nan', 'none', 'null', '<na>', 'nat', b'', b'nan', b'none', b'null')
+_MISSING = ('', '-1', 'nan', 'none', 'null', '<na>', 'nat')
 """Ids by which pandas, NumPy and data bases write a missing one, in small letters."""
 
 
@@ -56,6 +57,9 @@ class UnitData(ExampleData):
       ValueError: if there is not one id for each row.
     """
     data = data_sources.open_data(x, y, sample_weight)
+    if isinstance(data, UnitData):
+      raise ValueError('Expected rows to group by units, got UnitData, whose rows are '
+                       'grouped; leave out units and examples_per_unit.')
     self._flat: ExampleData = data
     if isinstance(units, str):
       units, self._flat = _read_ids(data, units), _WithoutKey(data, units)
@@ -64,7 +68,6 @@ class UnitData(ExampleData):
     most = _checks.integer('examples_per_unit', examples_per_unit, 1)
     self.num_examples = _checks.integer(
         'num_units', found.size if num_units is None else num_units, found.size)
-    # The model's physical batches hold this many rows for each unit.
     self.examples_per_unit = most
     self.rows_of_units = np.bincount(owner, minlength=self.num_examples)
     self._order = np.argsort(owner, kind='stable')
@@ -81,9 +84,11 @@ class UnitData(ExampleData):
     """The rows, as data whose examples are rows."""
     return self._flat
 
-  def draw_by(self, seed: int | None) -> None:
-    """Draws the rows of units by a seed from now on; None takes a fresh system key."""
-    self._stream = KeyStream(seed, 'rows of units')
+  def drawn_by(self, seed: int | None) -> UnitData:
+    """Returns these units with draws of their own; None takes a fresh system key."""
+    data = copy.copy(self)
+    data._stream = KeyStream(seed, 'rows of units')
+    return data
 
   def fingerprint(self) -> int:
     """Returns a checksum of which row belongs to which unit."""
@@ -101,17 +106,17 @@ class UnitData(ExampleData):
     # Places of the kept rows within their units: owners ascend.
     first = np.searchsorted(owner, np.arange(index.size))
     place = np.arange(owner.size) - first[owner]
-    count = np.bincount(owner, minlength=index.size)
     # A unit without usable rows is filled with zeros; others with their first row.
     slots = np.full((index.size, self.examples_per_unit), -1)
     slots[owner, place] = kept
-    filled = np.where(slots >= 0, slots, slots[:, :1])
     present = slots >= 0
+    filled = np.where(present, slots, slots[:, :1])
+    usable = present[:, 0]
 
     def placed(array: np.ndarray) -> np.ndarray:
       """Returns an array of rows as (units, examples_per_unit, ...)."""
       out = np.zeros(filled.shape + array.shape[1:], array.dtype)
-      out[count > 0] = array[filled[count > 0]]
+      out[usable] = array[filled[usable]]
       return out
 
     def weighed(array: np.ndarray) -> np.ndarray:
@@ -189,6 +194,8 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
 
 def _checked_ids(units: Any, rows: int) -> np.ndarray:
   """Returns ids as an array of integers or strings; ValueError unless one for a row."""
+  if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
+    units = units.astype(object).filled(None)
   # An array of strings would turn a NaN among them into the id 'nan'.
   ids = np.asarray(units, object if isinstance(units, (list, tuple)) else None)
   if ids.ndim == 2 and ids.shape[1] == 1:
@@ -199,18 +206,24 @@ def _checked_ids(units: Any, rows: int) -> np.ndarray:
         f'shape {ids.shape}. A row of two owners has no guarantee for either: leave it '
         'out, or make one unit of both.')
   kinds = {type(each) for each in ids} if ids.dtype.kind == 'O' else {ids.dtype.type}
-  if not (kinds <= {str, np.str_} or kinds <= {bytes, np.bytes_} or all(
-      issubclass(kind, (int, np.integer)) and kind is not bool for kind in kinds)):
+  if not any(all(issubclass(kind, of) and kind is not bool for kind in kinds)
+             for of in ((int, np.integer), str, bytes)):
     raise ValueError(
         'Expected units to be all integers or all strings, got '
-        f'{", ".join(sorted(kind.__name__ for kind in kinds))}: rounding, NaN or a '
-        'missing id would join the rows of different owners. Give each row an id; use '
-        'astype(np.int64) on ids that are whole.')
-  missing = [each for each in np.unique(ids) if each in _MISSING or (
-      isinstance(each, (str, bytes)) and each.lower() in _MISSING)]
+        f'{", ".join(sorted(kind.__name__ for kind in kinds))}: a rounded or missing '
+        'id does not tell whose row it is. Give each row an id, or leave the row out; '
+        'use astype(np.int64) on ids that are whole.')
+  different = set(map(_in_small_letters, np.unique(ids)))
+  missing = [each for each in _MISSING if each in different]
   if missing:
     raise ValueError(
         f'Expected an id for each row, got {missing[0]!r}, which stands for a missing '
-        'one: rows of different owners would count as one unit. Give each row the id '
-        'of its owner, or leave the row out.')
+        'one: such a row may belong to anybody, who would then have two ids. Give each '
+        'row the id of its owner, or leave the row out.')
   return ids
+
+
+def _in_small_letters(unit: Any) -> str:
+  """Returns the text of an id, to compare it with `_MISSING`."""
+  text = unit.decode('utf-8', 'replace') if isinstance(unit, bytes) else str(unit)
+  return text.strip().lower()

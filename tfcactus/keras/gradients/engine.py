@@ -17,6 +17,7 @@ from tfcactus.keras.gradients import (
   batched_pass,
   clipping as clipping_lib,
   layer_routes,
+  local_steps as local_steps_lib,
 )
 from tfcactus.keras.noise import example_seeds
 
@@ -61,7 +62,8 @@ class Engine:
                routes: layer_routes.Routes, clipping: str = 'flat',
                keys: example_seeds.Keys | None = None,
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
-               outputs: Any = None, views: int = 1, each: int = 1):
+               outputs: Any = None, views: int = 1, each: int = 1,
+               local: local_steps_lib.LocalSteps | None = None):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved right; `rows_by` returns the size of
@@ -72,8 +74,10 @@ class Engine:
     different random draws, and the mean of these gradients is clipped (augmentation
     multiplicity). `each` consecutive rows of a batch make up an example: more than one
     where examples are units, such as users. The mean over the rows of an example whose
-    weight is not zero is clipped.
+    weight is not zero is clipped; or, with `local` steps, the difference that they make
+    to the weights.
     """
+    self._local = local
     self._copies = views
     self._each = each
     self._outputs = outputs
@@ -195,11 +199,8 @@ class Engine:
     The list has predictions, their masks, losses and added losses, with zeros for masks
     and added losses that are absent.
     """
-    viewed = tf.nest.map_structure(self._viewed, batch)
     with patches.drawing(self._model, self._keys):
-      found = self._averaged(
-          batched_pass.vectorized(self._model, self._compute_loss, viewed)
-          if self.routes.whole else self._batched(viewed))
+      found = self._pass(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
     takes_part, scales = self._taking_part(batch[2])
     clipped = clipping_lib.clip_and_sum(
@@ -249,7 +250,17 @@ class Engine:
       return rows, None
     count = tf.reduce_sum(
         tf.cast(tf.reshape(rows, [self.rows, self._each]), tf.float64), 1)
-    return count > 0, self._each / tf.maximum(count, 1)
+    return count > 0, None if self._local else self._each / tf.maximum(count, 1)
+
+  def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
+    """Returns one gradient for each example, or what stands for it; and the rows' rest.
+    """
+    if self._local is not None:
+      return self._local.run(self._model, self._compute_loss, batch, self._each)
+    viewed = tf.nest.map_structure(self._viewed, batch)
+    return self._averaged(
+        batched_pass.vectorized(self._model, self._compute_loss, viewed)
+        if self.routes.whole else self._batched(viewed))
 
   def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
     """Averages gradients over an example's rows and views, and losses over views.
