@@ -9,7 +9,7 @@
 | addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | enumeration | 1e-12 per step |
 | Laplace releases of one scale | residues in integers | rounding |
-| discrete or Laplace steps beside Gaussians | contour | 1e-11 per step |
+| discrete or Laplace steps beside Gaussians | contour | 1e-12 per step |
 | many steps, some of them discrete | smoothed contour | 5e-6 |
 | few discrete steps, or decay not certified | lattice | about 1e-5 |
 """
