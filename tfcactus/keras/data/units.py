@@ -195,7 +195,7 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
 def _checked_ids(units: Any, rows: int) -> np.ndarray:
   """Returns ids as an array of integers or strings; ValueError unless one for a row."""
   if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
-    units = units.astype(object).filled(None)
+    units = units.tolist()  # None where masked.
   # An array of strings would turn a NaN among them into the id 'nan'.
   ids = np.asarray(units, object if isinstance(units, (list, tuple)) else None)
   if ids.ndim == 2 and ids.shape[1] == 1:

@@ -84,13 +84,13 @@ class LocalSteps(NamedTuple):
   def _step(self, model: keras.Model, compute_loss: LossFn,
             rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
     """Moves the weights by one step on the mean loss of rows of nonzero weight."""
-    part = tf.cast(batched_pass.takes_part(rows[2]), tf.float32)
+    count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
     scale = batched_pass.loss_scale(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       _, losses = _forward(model, compute_loss, rows)
-      total = tf.reduce_sum(batched_pass.weighted_losses(losses, rows[2], None)) / tf.cast(
-          tf.maximum(tf.reduce_sum(part), 1), losses.dtype)
+      weighted = batched_pass.weighted_losses(losses, rows[2], None)
+      total = tf.reduce_sum(weighted) / tf.cast(tf.maximum(count, 1), weighted.dtype)
       total = tf.cast(total, tf.float32) * scale if scale != 1 else total
     for variable, gradient in zip(variables, tape.gradient(
         total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)):
