@@ -69,6 +69,13 @@ _KERAS_3 = {
     'einsum dense, lora': Case(
         _newer('EinsumDense', 'abc,cde->abde', (4, 2, 3), bias_axes='de',
             lora_rank=2), (4, 5)),
+    'einsum dense, lora, sum over heads': Case(
+        _newer('EinsumDense', 'abcd,cde->abe', (3, 4), bias_axes='e', activation='tanh',
+               lora_rank=2), (3, 2, 5)),
+    'einsum dense, lora, last axis from inputs': Case(
+        _newer('EinsumDense', 'abc,dc->ad', 4, lora_rank=3), (4, 5)),
+    'einsum dense, lora, last axis kept': Case(
+        _newer('EinsumDense', 'abc,dc->abdc', (3, 4, 5), lora_rank=2), (3, 5)),
     'conv2d, lora': Case(_newer('Conv2D', 4, 3, lora_rank=2, groups=2), (5, 4, 2)),
     'conv3d, lora': Case(
         _newer('Conv3D', 4, 2, lora_rank=2, use_bias=False), (3, 4, 3, 2)),
@@ -275,7 +282,8 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
 _ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
          'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
          'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
-         'embedding, lora')
+         'einsum dense, lora, sum over heads', 'embedding, lora',
+         'einsum dense, lora, last axis from inputs')
 """Layers that only one test tries there; `make test-slow` tries the others."""
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.keras import backbone, one_by_one
+from tests.keras.tiny import plan_of
 from tfcactus.keras import fine_tuning, privatize
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import models, versions
@@ -116,3 +118,25 @@ def test_trainable_weights_move_as_by_a_loop_over_examples(make_plan, freeze):
     np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
   for mine, its in zip(model.non_trainable_variables, before):
     np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.skipif(not versions.KERAS_3, reason='Keras 2 has no enable_lora')
+def test_a_merged_model_has_the_outputs_of_lora(tmp_path):
+  model = one_by_one.shake(backbone.classifier(
+      2, ('query', 'out', 'dense', 'table')))
+  model.layers[-1].enable_lora(1)  # With its rank in the config of the model.
+  x, _ = backbone.texts()
+  want = model.predict(x, verbose=0)
+  plain = one_by_one.shake(backbone.classifier(0))
+  copy = fine_tuning.merged(model)
+  assert not models.lora_layers(copy) and models.lora_layers(model)
+  assert len(copy.weights) == len(plain.weights)
+  np.testing.assert_allclose(copy.predict(x, verbose=0), want, rtol=1e-6)
+  for each, name in ((model, 'lora'), (copy, 'merged')):
+    each.export(tmp_path / name, verbose=False)
+    served = tf.saved_model.load(tmp_path / name)
+    np.testing.assert_allclose(served.serve(x), want, rtol=1e-5)
+  with pytest.raises(ValueError, match='after enable_lora'):
+    fine_tuning.merged(copy)
+  with pytest.raises(ValueError, match='merge private_model.inner'):
+    fine_tuning.merged(privatize(model, plan_of()))

@@ -218,7 +218,7 @@ def test_all_rows_of_a_user_move_the_sum_by_one_clipping_norm(name):
 def test_rows_clipped_one_by_one_would_exceed_the_bound():
   """Shows that the test above sees the fault: the rows of a user as users."""
   ids = np.append(IDS, 1000 + np.arange(9))
-  x, y = np.append(X, np.full((9, 6), 9.0, np.float32), 0), np.append(Y, np.ones(9, int))
+  x, y = np.append(X, np.full((9, 6), 9.0, 'float32'), 0), np.append(Y, np.ones(9, int))
   found = moved(users(x, y, ids=ids), privatized(plan_of(num_examples=21)))
   without = moved(users(), privatized())
   assert np.linalg.norm(found - without) > 4 * CLIP
@@ -386,7 +386,7 @@ def test_local_steps_of_a_user_leave_the_others_alone(scale):
           for part in (0, 3)]
   found, want = (moved(ours.PoissonBatches(each, sampling_prob=1.0), _local(
       plan=plan_of(num_examples=13))) for each in data)
-  assert np.all(np.isfinite(found)) and np.linalg.norm(found - want) <= CLIP * (1 + 1e-5)
+  assert np.linalg.norm(found - want) <= CLIP * (1 + 1e-5)
   if scale != 1:
     np.testing.assert_allclose(found, want, atol=5e-6)
 

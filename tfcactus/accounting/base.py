@@ -204,12 +204,8 @@ class TwoSidedAccountant(PairAccountant):
     for part in self.compositions().values():
       # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
-        best = Bounds(*map(max, best, _known(solve(part), non_private)))
+        bounds = solve(part)
+        if any(map(math.isnan, bounds)):
+          bounds = Bounds(0.0, non_private, non_private)
+        best = Bounds(*map(max, best, bounds))
     return best
-
-
-def _known(bounds: Bounds, most: float) -> Bounds:
-  """Replaces bounds that contain NaN by the trivial bounds (0, most, most)."""
-  if any(map(math.isnan, bounds)):
-    return Bounds(0.0, most, most)
-  return bounds

@@ -13,7 +13,7 @@ from typing import Any, Callable
 import dp_accounting
 
 from tfcactus import _checks, _format, accounting, noise as noise_lib, relations
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.noise import library
 from tfcactus.release import planner
 
@@ -127,7 +127,7 @@ class StepGroup:
   def _noise(self) -> noise_lib.Noise:
     """Returns the noise of the family, or of the table, which fixes the multiplier."""
     if self.noise in planner.FAMILIES:
-      return arguments.make_noise(self.noise, self.noise_multiplier, self.bend)
+      return command.make_noise(self.noise, self.noise_multiplier, self.bend)
     try:
       table = named_table(self.noise)
     except ValueError as error:
@@ -158,7 +158,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
       'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
   add('--bend', type=float,
       help='distance at which the tails of the sinh-normal turn, over the sensitivity')
-  add('--sampling-prob', type=arguments.fraction, default=fractions.Fraction(1),
+  add('--sampling-prob', type=command.fraction, default=fractions.Fraction(1),
       help='probability that a record is in a batch, such as 0.004 or 250/60000')
   add('--steps', type=int, help='number of steps')
   add('--sampling', choices=SAMPLINGS, default='poisson',
@@ -181,7 +181,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   add('--direction', choices=('both', 'add', 'remove'), default='both',
       help='direction of add-or-remove; one alone is no guarantee. Default: '
       '%(default)s')
-  arguments.add_json(parser)
+  command.add_json(parser)
 
 
 def counted(args: argparse.Namespace) -> int | None:

@@ -94,7 +94,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._run_card = run_card
     self._also = {name: relations.check(name) for name in also}
     self._every = None if every is None else _checks.integer('every', every, 1)
-    self._limit: budget.Limit | None = None
+    self._limit = keras.callbacks.Callback()  # Stops nothing.
     self._warned = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
@@ -105,7 +105,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     Raises ValueError if training is not private, the plan is not the one trained by, or
     the budget cannot be kept or is spent.
     """
-    self._limit = None
+    self._limit = keras.callbacks.Callback()
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
@@ -119,21 +119,18 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_train_begin(logs)
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Passes the call on to the limit, if there is one."""
-    if self._limit is not None:
-      self._limit.on_epoch_begin(epoch, logs)
+    """Passes the call on to the limit."""
+    self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
                            logs: dict[str, Any] | None = None) -> None:
     """Raises ValueError before a step beyond the budget."""
-    if self._limit is not None:
-      self._limit.on_train_batch_begin(batch, logs)
+    self._limit.on_train_batch_begin(batch, logs)
 
   def on_train_batch_end(self, batch: int,
                          logs: dict[str, Any] | None = None) -> None:
     """Stops after the last step within the budget; logs epsilon if `every` is set."""
-    if self._limit is not None:
-      self._limit.on_train_batch_end(batch, logs)
+    self._limit.on_train_batch_end(batch, logs)
     if self._every is not None and (batch + 1) % self._every == 0:
       self.guarantee, self.reason = self._training.ledger().guarantee()
       if self.guarantee is not None and logs is not None:
@@ -151,13 +148,11 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self._run_card is not None and (
         replicas.worker(self.model.distribute_strategy) == 0):
       run_card_lib.write(self.model, self._run_card)
-    if self._limit is not None:
-      self._limit.on_epoch_end(epoch, logs)
+    self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the target of the plan ended training."""
-    if self._limit is not None:
-      self._limit.on_train_end(logs)
+    self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: dict[str, Any]) -> None:
     """Writes epsilon, delta, and the clip norm if it adapts, into the logs."""

@@ -1,14 +1,17 @@
-"""Features of a frozen backbone, and models with BatchNormalization replaced."""
+"""Features of a frozen backbone, merged LoRA, and BatchNormalization replaced."""
 
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks
+from tfcactus.keras import serialization
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
@@ -86,6 +89,47 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
                         layer.get_weights())
     layer.trainable = old.trainable
   return copy
+
+
+def merged(model: keras.Model) -> keras.Model:
+  """Returns a copy of a model with its LoRA factors added into the weights.
+
+  The copy computes what the model computes. It is for inference: layers that were
+  frozen may be trainable in it. A model that was trained privately keeps its guarantee,
+  since merging looks at no data.
+
+  Args:
+    model: A built model that Keras can save, with layers after `enable_lora`; of a
+      private model, its `inner`.
+
+  Raises:
+    ValueError: if the model is private, not built or without such layers.
+  """
+  if not isinstance(model, keras.Model) or isinstance(model, serialization.SavedModel):
+    raise ValueError(
+        f'Expected model to be a plain Keras model, got {model!r}; of a private model, '
+        'merge private_model.inner.')
+  if not model.built or not models.lora_layers(model):
+    raise ValueError(
+        'Expected a built model with layers after enable_lora(rank), got none in '
+        f'{model.name!r}; a model without them needs no merging.')
+  config = _without_lora(keras.saving.serialize_keras_object(model))
+  copy = keras.saving.deserialize_keras_object(config, safe_mode=False)
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, 'merged.weights.h5')
+    model.save_weights(path)  # Keras adds the factors to what it writes.
+    copy.load_weights(path)
+  return copy
+
+
+def _without_lora(config: Any) -> Any:
+  """Returns a config of Keras objects, nested or not, in which no layer has a rank."""
+  if isinstance(config, dict):
+    return {key: None if key in ('lora_rank', 'lora_alpha') else _without_lora(value)
+            for key, value in config.items()}
+  if isinstance(config, (list, tuple)):
+    return type(config)(map(_without_lora, config))
+  return config
 
 
 def _is_normalization(layer: keras.layers.Layer) -> bool:

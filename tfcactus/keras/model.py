@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import (
-  budget,
-  compile_arguments,
-  serialization,
-  training_logs,
-)
+from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
-from tfcactus.keras.compat import optimizers, training
+from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, fit_inputs
 from tfcactus.keras.distribution import replicas
@@ -135,6 +131,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
+    self._on_building: Callable[[keras.Model], None] | None = None
     if self.inner.built:
       self.built = True
       self._check_inner()
@@ -197,6 +194,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
+    if self._on_building:
+      self._on_building(self.inner)
+      self._on_building = None
     self._step.check()
     self._ledger.remember()
 
@@ -367,17 +367,27 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'local_steps': self.local_steps,
         'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
-        'seeded': self.seeded, 'seeded_batches': self.seeded_batches}
+        'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
+        'trained': trainability.config(self.inner)}
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
-    """Returns a model from its config, with fresh randomness; reads its journal."""
+    """Returns a model from its config, with fresh randomness; reads its journal.
+
+    Raises:
+      ValueError: if the model cannot train the variables that it was saved training.
+    """
     config = dict(config)
     model = keras.saving.deserialize_keras_object(
         config.pop('model'), custom_objects=custom_objects)
     plan = serialization.plan_from(config.pop('plan'))
     seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
+    trained = config.pop('trained', None)
+    if trained and model.built:
+      trainability.restore(model, trained)
     made = cls(model, plan, loaded=True, **config)
+    if trained and not model.built:
+      made._on_building = functools.partial(trainability.restore, saved=trained)
     made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 

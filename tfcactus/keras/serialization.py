@@ -20,7 +20,7 @@ from tfcactus import (
   noise as noise_lib,
   plan as plan_lib,
 )
-from tfcactus.keras.compat import optimizers
+from tfcactus.keras.compat import optimizers, trainability
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.plan import PrivacyPlan
@@ -72,7 +72,7 @@ class SavedModel(keras.Model):
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; the counts of releases never decrease."""
-    with self._ledger.keeping_counts():
+    with self._ledger.keeping_counts(), trainability.loading(self.inner):
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:
@@ -81,16 +81,20 @@ class SavedModel(keras.Model):
     optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
-    """Saves the counters, and the clipping norm if it adapts."""
+    """Saves the counters, the clipping norm if it adapts, and what LoRA trains."""
     self._ledger.save(store)
+    trainability.save(self.inner, store)
 
   def load_own_variables(self, store: Any) -> None:
-    """Loads counters and clipping norm; the counts of releases never decrease.
+    """Loads what `save_own_variables` saved; the counts of releases never decrease.
+
+    Keras loads the weights of layers next.
 
     Raises:
       ValueError: if the file is not of such a model.
     """
     self._ledger.load(store)
+    trainability.load(self.inner, store)
 
 
 def _check_format(filepath: object, save_format: object) -> None:

@@ -58,7 +58,8 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
   exponent = tf.where(both, (1 + order) * log_p - order * log_q,
                       tf.constant(-math.inf, p.dtype))
   gamma = tf.reduce_logsumexp(exponent)
-  return _certain(_omega(pair), steps) + tf.exp(tf.minimum(
+  # The probability of any infinite loss, and the moments' bound on finite ones.
+  return -tf.math.expm1(steps * tf.math.log1p(-_omega(pair))) + tf.exp(tf.minimum(
       steps * gamma - order * epsilon, 50.0))
 
 
@@ -89,11 +90,6 @@ def _omega(pair: Pair) -> tf.Tensor:
   """Returns the P-mass of outcomes that Q cannot have, whose loss is infinite."""
   p, q = pair
   return tf.reduce_sum(tf.where(q > 0, tf.zeros_like(p), p))
-
-
-def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
-  """Returns 1 - (1 - omega)^steps: the probability of any infinite loss."""
-  return -tf.math.expm1(steps * tf.math.log1p(-omega))
 
 
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:

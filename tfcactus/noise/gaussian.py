@@ -74,15 +74,12 @@ class Gaussian(base.ScalarNoise):
     return noise
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns P(Z <= z) of one coordinate."""
     return special.ndtr(np.asarray(z, dtype=np.float64) / self.noise_multiplier)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf`."""
     return self.noise_multiplier * special.ndtri(np.asarray(u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density of one coordinate at `z`."""
     z = np.asarray(z, dtype=np.float64) / self.noise_multiplier
     return -0.5 * z * z - np.log(self.noise_multiplier * np.sqrt(2 * np.pi))
 

@@ -28,13 +28,15 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus.accounting.bounds import Bounds, IntractableError, Method
 from tfcactus.accounting.composition import contour, lattice
+from tfcactus.accounting.composition.discrete_contours import (
+  MixedContours,
+  SmoothedContours,
+)
 from tfcactus.accounting.composition.enumeration import Enumeration
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss, ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm, GaussianLoss
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
-from tfcactus.accounting.composition.mixed_contours import MixedContours
-from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.composition.two_steps import TwoSteps
 from tfcactus.pairs.dominating_pair import PairBounds

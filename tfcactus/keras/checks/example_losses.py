@@ -20,7 +20,7 @@ from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs, masks, patches, vectorization, versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence, draws, graph_proof
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 _MaskedLossFn = Callable[..., tf.Tensor]
@@ -212,14 +212,14 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
     rows, seed = values
     target, prediction, *mask = (row[None] for row in rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
-        patches.drawing(None, example_seeds.counting(seed))):
+        patches.drawing(None, random_bits.counting(seed))):
       tape.watch(prediction)
       loss = call(target, prediction, *mask)
     gradient = tape.gradient(loss, prediction, unconnected_gradients=(
         tf.UnconnectedGradients.ZERO))
     return [loss[0], gradient[0]]
 
-  seeds = example_seeds.row_seeds(predictions.shape[0])
+  seeds = random_bits.row_seeds(predictions.shape[0])
   if vectorization.is_standing_in():
     # The trace is only analysed: it gets stand-ins, which depend on the same rows.
     return vectorization.over_rows(one, (given, seeds))[0]

@@ -42,13 +42,37 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:
-  """Returns the trainable variables of a model or layer on this replica, for tapes."""
+  """Returns the trainable variables of a model on this replica, for tapes."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
+
+
+def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns those variables of a layer that training a model around it updates.
+
+  Operations of Keras 3 have none.
+  """
+  if not KERAS_3:
+    return list(layer.trainable_variables)
+  # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
+  # unless frozen itself, asks each variable alone.
+  return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
 def lora_base(layer: keras.layers.Layer) -> Any:
   """Returns the weights to which LoRA adds a product of factors."""
   return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
+
+
+def lora_factors(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns the two factors of a layer with LoRA."""
+  name = 'kernel' if hasattr(layer, '_kernel') else 'embeddings'
+  return [getattr(layer, f'lora_{name}_{which}') for which in 'ab']
+
+
+def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
+  """Returns all layers of a model with LoRA."""
+  return [layer for layer in flat_layers(model)
+          if getattr(layer, 'lora_enabled', False)]
 
 
 def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:

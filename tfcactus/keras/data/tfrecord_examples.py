@@ -17,7 +17,7 @@ from tensorflow.python.lib.io import tf_record
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs, patches
 from tfcactus.keras.data import data_sources, open_files
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 from tfcactus.noise.table_file import PathLike
 from tfcactus.randomness import KeyStream
 
@@ -147,7 +147,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
   """Returns a function that parses n records, each by its int64 seed, shape (n, 2)."""
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     """Parses one record, with draws from `seed`, int64 of shape (2,)."""
-    with patches.drawing(None, example_seeds.counting(seed)):
+    with patches.drawing(None, random_bits.counting(seed)):
       return tf.function(parse)(record)
 
   one = tf.function(with_seed, autograph=False, input_signature=[

@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
-from typing import (
-  Any,
-  Callable,
-  NamedTuple,
-)
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
@@ -21,7 +17,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 Batch = tuple[Any, Any, tf.Tensor]
 """Inputs, targets and weights: two structures of tensors and one tensor."""
@@ -216,7 +212,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with patches.drawing(model, example_seeds.counting(seed)), (
+      with patches.drawing(model, random_bits.counting(seed)), (
           recurrent.unrolled(model)), added_losses.of_one(model) as added:
         prediction = model(_alone(x), training=True)
       total = added.total()
@@ -233,7 +229,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
             tf.nest.map_structure(lambda value: value[0], prediction),
             masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])
 
-  seeds = example_seeds.row_seeds(batch[2].shape[0])
+  seeds = random_bits.row_seeds(batch[2].shape[0])
   try:
     gradients, predictions, carried, losses, added = converters.vectorized_map(
         one, (batch, seeds))

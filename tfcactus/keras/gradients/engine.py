@@ -19,7 +19,7 @@ from tfcactus.keras.gradients import (
   layer_routes,
   local_steps as local_steps_lib,
 )
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 
 class BatchResult(NamedTuple):
@@ -60,7 +60,7 @@ class Engine:
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
                routes: layer_routes.Routes, clipping: str = 'flat',
-               keys: example_seeds.Keys | None = None,
+               keys: random_bits.Keys | None = None,
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1, each: int = 1,
                local: local_steps_lib.LocalSteps | None = None):
@@ -85,7 +85,7 @@ class Engine:
     # vectorised model tells only once the loop is traced.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
-    self._keys = keys or example_seeds.Keys(None)
+    self._keys = keys or random_bits.Keys(None)
     self._model = model
     self._losses = compute_loss
     self.rows = rows

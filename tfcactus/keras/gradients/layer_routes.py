@@ -27,7 +27,6 @@ from tfcactus.keras.gradients.layers.route import (
   own_variables,
   Route,
   route_of,
-  trainable_variables,
   VECTORIZED,
 )
 
@@ -97,7 +96,7 @@ def routes(model: keras.Model, vectorize: bool = False,
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
   """Returns the routes with the whole model vectorised, for this reason."""
   return given._replace(whole=reason, layers=[
-      r if r.rule is None and not trainable_variables(r.layer) else
+      r if r.rule is None and not models.trained_variables(r.layer) else
       r._replace(rule=VECTORIZED, reason=r.reason or 'as the whole model')
       for r in given.layers if not r.depth])
 
@@ -127,7 +126,7 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
       for place in places)]
   if variable is not None:
     found = [layer for layer in found
-             if any(each is variable for each in trainable_variables(layer))]
+             if any(each is variable for each in models.trained_variables(layer))]
   return found[-1] if found else None
 
 
@@ -135,7 +134,7 @@ def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> keras.layers.Layer | None:
   """Returns the innermost layer run as written that contains `layer`, or None."""
   found = [route.layer for route in given.layers
-           if route.rule is None and trainable_variables(route.layer) and any(
+           if route.rule is None and models.trained_variables(route.layer) and any(
                each is layer for each in _parts(route.layer))]
   return found[-1] if found else None
 
@@ -171,7 +170,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     seen.add(id(layer))
     route = route_of(layer, rule_for(layer), apart, opened)._replace(depth=depth)
     found.append(route)
-    if route.rule is None and trainable_variables(layer):
+    if route.rule is None and models.trained_variables(layer):
       found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
   return found
 
@@ -180,16 +179,16 @@ def _layers_of(model: keras.Model) -> list[int]:
   """Returns the index of each trainable variable's layer in the model."""
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
-    for variable in trainable_variables(layer):
+    for variable in models.trained_variables(layer):
       owner.setdefault(id(variable), i)
   variables = model.trainable_variables
   # A variable of no layer is its own group.
   return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
 
 
-def _ids(layer: keras.layers.Layer) -> tuple[int, ...]:
-  """Returns the ids of a layer's trainable variables."""
-  return tuple(id(variable) for variable in trainable_variables(layer))
+def _ids(model: keras.Model) -> tuple[int, ...]:
+  """Returns the ids of a model's trainable variables."""
+  return tuple(id(variable) for variable in model.trainable_variables)
 
 
 def _cannot_stand_alone(layer: keras.layers.Layer) -> str:

@@ -20,7 +20,7 @@ from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import graphs, models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, batched_pass, forms
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 
 class LocalSteps(NamedTuple):
@@ -51,7 +51,7 @@ class LocalSteps(NamedTuple):
     units = batch[2].shape[0] // each
     variables = models.tf_variables(model)
     starts = [tf.identity(variable.read_value()) for variable in variables]
-    seeds = tf.reshape(example_seeds.row_seeds(units * self.number),
+    seeds = tf.reshape(random_bits.row_seeds(units * self.number),
                        [units, self.number, 2])
 
     @graphs.as_written
@@ -62,7 +62,7 @@ class LocalSteps(NamedTuple):
 
       def step(number: tf.Tensor) -> list[tf.Tensor]:
         """Takes one step and returns the number of the next."""
-        with patches.drawing(model, example_seeds.counting(seeds[unit, number])):
+        with patches.drawing(model, random_bits.counting(seeds[unit, number])):
           self._step(model, compute_loss, rows, variables)
         return [number + 1]
 

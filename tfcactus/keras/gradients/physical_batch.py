@@ -74,7 +74,7 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   for index, route in enumerate(routes.layers):
     if route.rule is not None:
       needs = route.rule.numbers_per_example(route.layer, _shapes(route))
-      gradients = min(needs, _count(route.layer.trainable_variables))
+      gradients = min(needs, _count(models.trained_variables(route.layer)))
       kept += gradients
       largest = max(largest, gradients)
       passing[index] += needs - gradients

@@ -52,8 +52,7 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
 
 def _reduce(node: Node) -> Value:
   """Follows reductions, which must not reduce the examples' axis."""
-  value, rank = dependence.only_operand(node), len(node.shape(0))
-  axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
+  value, axes = dependence.only_operand(node), _axes(node, 1)
   if value.axis in axes:
     raise mixed('goes over the examples')
   if node.op.get_attr('keep_dims'):
@@ -70,30 +69,10 @@ def _arg_reduce(node: Node) -> Value:
   return value._replace(axis=value.axis - (axis < value.axis))
 
 
-def _along(node: Node) -> Value:
-  """Follows Cumsum, ReverseV2, Roll etc. along constant axes, not the examples'."""
-  argument = 2 if node.op.type == 'Roll' else 1
-  value, rank = dependence.only_operand(node), len(node.shape(0))
-  axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
-  if value.axis in axes:
-    raise mixed('goes along the examples')
-  return value
-
-
-def _last(node: Node) -> Value:
-  """Follows operations over the last axis, which must not be the examples' axis."""
-  value = dependence.only_operand(node)
-  if value.axis == len(node.shape(0)) - 1:
-    raise mixed('goes over the examples')
-  return value
-
-
-def _band(node: Node) -> Value:
-  """Follows MatrixBandPart; the examples must not be on the last two axes."""
-  value = dependence.only_operand(node)
-  if value.axis >= len(node.shape(0)) - 2:
-    raise unknown('treats examples by their place in the batch')
-  return value
+def _axes(node: Node, i: int) -> set[int]:
+  """Returns the axes of input 0 that the constant input `i` names."""
+  rank = len(node.shape(0))
+  return {int(axis) % rank for axis in np.ravel(node.static(i))}
 
 
 def _cross_entropy(node: Node) -> list[Value]:
@@ -111,16 +90,16 @@ def _cross_entropy(node: Node) -> list[Value]:
   return [value, value]
 
 
-def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
+def _product(node: Node) -> Value:
   """Follows matrix products of input 0 and input 1.
 
-  `transposed_x` and `transposed_y` say whether these are transposed. The examples may
-  be on a batch axis. They may also be the rows or the columns of the product, if only
-  one input has them. They must not be on the axis that the product sums over.
+  The examples may be on a batch axis. They may also be the rows or the columns of the
+  product, if only one input has them. They must not be on the axis that the product
+  sums over.
   """
   found = []
   rank = len(node.out())
-  for i, flipped in ((0, transposed_x), (1, transposed_y)):
+  for i, flipped in enumerate(dependence.transposed(node.op)):
     value, own = node.values[i], len(node.shape(i))
     if value.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
@@ -145,17 +124,6 @@ def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
         dependence.check_same(node, i, value.axis - (rank - len(node.shape(i))),
                     node.out()[value.axis])
   return value
-
-
-def _matmul(node: Node) -> Value:
-  """Follows MatMul."""
-  return _product(node, node.op.get_attr('transpose_a'),
-                  node.op.get_attr('transpose_b'))
-
-
-def _batch_matmul(node: Node) -> Value:
-  """Follows the BatchMatMul operations."""
-  return _product(node, node.op.get_attr('adj_x'), node.op.get_attr('adj_y'))
 
 
 def _einsum(node: Node) -> Value:
@@ -294,11 +262,6 @@ def _batch_to_space(node: Node) -> Value:
   return Value(Dependence.ROW_WISE)
 
 
-def _each(node: Node) -> list[Value]:
-  """Follows IdentityN: each output has the value of its input."""
-  return list(node.values)
-
-
 def _depthwise_filter(node: Node) -> Value:
   """Follows the gradient with respect to a depthwise kernel.
 
@@ -322,11 +285,6 @@ def _adds_over(node: Node) -> Value:
   """Raises NotRowWise for an operation that adds over the examples."""
   del node
   raise mixed('adds over the examples')
-
-
-def _like(node: Node) -> Value:
-  """Follows ZerosLike and OnesLike, which keep the shape of their input."""
-  return node.values[0]
 
 
 def _size(node: Node) -> Value:
@@ -370,13 +328,6 @@ ELEMENTWISE: list[str] = (
 """Operations that compute each entry from the entries at its position."""
 
 
-def _elementwise(node: Node) -> Value:
-  """Follows entrywise operations; the second input of BroadcastTo is a shape."""
-  if node.op.type == 'BroadcastTo':
-    return _broadcast(node, [0])
-  return _broadcast(node)
-
-
 def _select(node: Node) -> Value | list[Value]:
   """Follows Select, whose condition has the shape of the data or one entry per row."""
   axes = {node.values[i].axis for i in node.rows()}
@@ -387,18 +338,31 @@ def _select(node: Node) -> Value | list[Value]:
   return _leading(0, 1, 2)(node)
 
 
+_ALONG = 'goes along the examples'
+
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _broadcast),
+    # The second input is a shape.
+    'BroadcastTo': lambda node: _broadcast(node, [0]),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
-    **dict.fromkeys(('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2',
-                     'Roll'), _along),
-    **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), _last),
+    **dict.fromkeys(
+        ('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2'),
+        rearrangements.leaving_alone(
+            lambda node, axis: axis in _axes(node, 1), mixed, _ALONG)),
+    'Roll': rearrangements.leaving_alone(
+        lambda node, axis: axis in _axes(node, 2), mixed, _ALONG),
+    **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), rearrangements.leaving_alone(
+        lambda node, axis: axis == len(node.shape(0)) - 1, mixed,
+        'goes over the examples')),
+    'MatrixBandPart': rearrangements.leaving_alone(
+        lambda node, axis: axis >= len(node.shape(0)) - 2, unknown,
+        'treats examples by their place in the batch'),
     **dict.fromkeys(('SoftmaxCrossEntropyWithLogits',
                      'SparseSoftmaxCrossEntropyWithLogits'), _cross_entropy),
-    **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
-                    _batch_matmul),
+    **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+                    _product),
     **dict.fromkeys((
         'Conv', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MaxPool',
         'MaxPool3D', 'AvgPool', 'AvgPool3D', 'ResizeBilinear',
@@ -417,12 +381,11 @@ TRANSFER: dict[str, Transfer] = {
                      'BiasAddGrad', 'L2Loss'), _adds_over),
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
-    **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
+    **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
-    'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
-    'BiasAdd': _bias, 'BiasAddV1': _bias, 'MatrixBandPart': _band,
-    'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
+    'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
+    'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
 }
 """Transfer functions by operation; all other operations have UNKNOWN outputs."""

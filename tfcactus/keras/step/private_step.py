@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras.checks import state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import precision
+from tfcactus.keras.compat import losses, models, precision
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import (
@@ -21,8 +21,8 @@ from tfcactus.keras.gradients import (
   local_steps,
   physical_batch,
 )
-from tfcactus.keras.noise import example_seeds
-from tfcactus.keras.step import clip_norm, step_noise, weight_penalties
+from tfcactus.keras.noise import random_bits
+from tfcactus.keras.step import clip_norm, step_noise
 from tfcactus.plan import PrivacyPlan
 
 
@@ -75,7 +75,7 @@ class Step:
         step_noise.sampler(plan, seed))
     self.condition = step_noise.condition(plan) if split_noise else ''
     self.seeded = self._sampler.seeded
-    self._keys = example_seeds.Keys(seed)
+    self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
     self._each = 1
 
@@ -103,9 +103,11 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
+    # A replica's mean number of examples plus two standard deviations.
+    expected = self._plan.expected_batch_size / self._replicas
+    usual = expected + 2 * math.sqrt(expected * (1 - self._plan.sampling_prob))
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan, self._replicas), self._model, routes,
-        self.views * self._each)
+        usual, self._model, routes, self.views * self._each)
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps go with other settings that they exclude."""
@@ -191,7 +193,7 @@ class Step:
         release, like,
         functools.partial(precision.released, scale=self._sampler.spread(scale))))
     averages = [total / self._plan.expected_batch_size for total in sums]
-    penalty, gradients = weight_penalties.penalty(self._model)
+    penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
 
@@ -205,7 +207,39 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a replica's mean number of examples plus two standard deviations."""
-  expected = plan.expected_batch_size / parts
-  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+  """Returns the sum of weight regularizers, and its gradient or None per variable.
+
+  A regularizer is a function of weights that are already released, so its gradient
+  tells nothing of the data and needs neither clipping nor noise. It is added to the
+  noisy average, as Keras adds the regularizer to the average loss. In expectation an
+  update is then that of Keras, except for clipping.
+  """
+  if not losses.weight_penalties(model):
+    return tf.zeros([]), [None] * len(model.trainable_variables)
+  _check_penalties(model)
+  variables = models.tf_variables(model)
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(variables)
+    total = _total_penalty(model)
+  return total, [None if each is None else tf.convert_to_tensor(each)
+                 for each in tape.gradient(total, variables)]
+
+
+def _total_penalty(model: keras.Model) -> tf.Tensor:
+  """Returns the sum of a model's weight regularizers, in at least float32."""
+  found = map(tf.convert_to_tensor, losses.weight_penalties(model))
+  return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
+
+
+@tf.autograph.experimental.do_not_convert
+def _check_penalties(model: keras.Model) -> None:
+  """Raises ValueError unless penalties depend on nothing but the model's weights.
+
+  They may not read other variables, write any, or run Python. Constants and strength
+  of a regularizer are taken as public.
+  """
+  with tf.init_scope():
+    graph = tf.function(lambda: _total_penalty(model), autograph=False
+                       ).get_concrete_function().graph
+  state_writes.check_graph(graph, 'regularizers', model)

@@ -103,7 +103,6 @@ class AllocatedGaussian(base.ReleaseLoss):
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
-    """Returns the loss under the tilt `order`, with phi at t up to `t_max`."""
     del tolerance
     if order > self.max_order:
       raise base.IntractableError

@@ -12,8 +12,8 @@ from scipy import special
 from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
-from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF, ROUNDOFF
 
 _TINY = float(np.finfo(np.float64).tiny)
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base, rounding
+from tfcactus.accounting.composition.losses import base
 
 REACH = 9.5
 """Least reach of quadrature beyond the outermost mode, in standard deviations. Any
@@ -300,7 +300,7 @@ class TiltedQuadrature(base.TiltedSum):
   size: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    return (rounding.phi_error(self.loss, self.weight, self.order, self.size, t) +
+    return (base.phi_error(self.loss, self.weight, self.order, self.size, t) +
             self.quadrature(t) + 2 * self.cut)
 
   def quadrature(self, t: np.ndarray) -> np.ndarray:

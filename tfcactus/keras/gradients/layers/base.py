@@ -95,7 +95,7 @@ class LayerRule(abc.ABC):
       output_shapes: Known shapes of its outputs, without the batch axis.
     """
     del output_shapes
-    return sum(math.prod(v.shape) for v in layer.trainable_variables)
+    return sum(math.prod(v.shape) for v in models.trained_variables(layer))
 
 
 def in_stored_dtype(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:

@@ -22,7 +22,7 @@ class EinsumDenseRule(base.LayerRule):
     The batch axis must come first in inputs and outputs, and be absent from the kernel.
     No term may repeat a letter. Kernel axes must occur in inputs or outputs.
     """
-    inputs, kernel, outputs = _terms(layer.equation)
+    inputs, kernel, outputs = terms(layer.equation)
     if inputs[0] != outputs[0] or inputs[0] in kernel or any(
         len(set(term)) < len(term) for term in (inputs, kernel, outputs)) or (
             set(kernel) - set(inputs + outputs)):
@@ -42,7 +42,7 @@ class EinsumDenseRule(base.LayerRule):
 def kernel_gradients(layer: keras.layers.Layer, inputs: tf.Tensor,
                      outputs: tf.Tensor) -> tf.Tensor:
   """Returns EinsumDense kernel gradients from inputs and pre-activation gradients."""
-  given, kernel, made = _terms(layer.equation, inputs.shape.rank)
+  given, kernel, made = terms(layer.equation, inputs.shape.rank)
   return tf.einsum(f'{given},{made}->{given[0]}{kernel}', inputs, outputs)
 
 
@@ -51,7 +51,7 @@ def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradie
   bias = layer.bias
   if bias is None:
     return []
-  *_, made = _terms(layer.equation, outputs.shape.rank, of_outputs=True)
+  *_, made = terms(layer.equation, outputs.shape.rank, of_outputs=True)
   summed = [i for i, letter in enumerate(made)
             if i and letter not in layer.bias_axes]
   return [(bias, forms.Dense(tf.reshape(
@@ -59,8 +59,8 @@ def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> base.Gradie
       bias.shape))]
 
 
-def _terms(equation: str, rank: int | None = None, of_outputs: bool = False
-          ) -> tuple[str, str, str]:
+def terms(equation: str, rank: int | None = None, of_outputs: bool = False
+         ) -> tuple[str, str, str]:
   """Returns the letters of inputs, kernel and outputs, with the ellipsis spelled out.
 
   `rank` is the rank of the inputs, or of the outputs if `of_outputs`; None gives the

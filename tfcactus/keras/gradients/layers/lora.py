@@ -6,6 +6,7 @@ and the other factor; where possible the gradient of W is not formed.
 
 from __future__ import annotations
 
+import string
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -28,7 +29,7 @@ class LoraDenseRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Returns gradients of both factors and the bias, never the kernel's."""
     layer = call.layer
-    first, second, scale = _factors(layer, 'kernel')
+    first, second, scale = _factors(layer)
     inputs = base.layer_inputs(call, first)
     outputs = base.in_stored_dtype(call.gradient, first)
     below = scale * tf.matmul(outputs, second, transpose_b=True)
@@ -39,7 +40,7 @@ class LoraDenseRule(base.LayerRule):
 
 
 class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
-  """Rule for EinsumDense layers, from the gradient of the whole kernel."""
+  """Rule for EinsumDense layers: einsums with thin factors, as for Dense layers."""
 
   composed = True
 
@@ -51,9 +52,9 @@ class LoraEinsumDenseRule(einsum_dense.EinsumDenseRule):
     layer = call.layer
     kernel = layer.lora_kernel_a
     outputs = base.in_stored_dtype(call.gradient, kernel)
-    whole = einsum_dense.kernel_gradients(
-        layer, base.layer_inputs(call, kernel), outputs)
-    return [*_of_factors(layer, whole), *einsum_dense.bias_gradients(layer, outputs)]
+    inputs = base.layer_inputs(call, kernel)
+    return [*_of_einsum(layer, inputs, outputs),
+            *einsum_dense.bias_gradients(layer, outputs)]
 
 
 class LoraConvRule(conv.ConvRule):
@@ -90,7 +91,7 @@ class LoraEmbeddingRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Returns gradients of both factors."""
     layer = call.layer
-    first, second, scale = _factors(layer, 'embeddings')
+    first, second, scale = _factors(layer)
     a, b = layer.lora_embeddings_a, layer.lora_embeddings_b
     outputs = scale * base.in_stored_dtype(call.gradient, a)
     below = tf.tensordot(outputs, second, [[-1], [1]])
@@ -109,17 +110,48 @@ def _unsupported(layer: keras.layers.Layer) -> str:
   return 'its own weights are trained too' if base_weights.trainable else ''
 
 
-def _factors(layer: keras.layers.Layer, name: str) -> Any:
+def _factors(layer: keras.layers.Layer) -> Any:
   """Returns both factors as stored, and the scale of their product."""
-  pair = [tf.convert_to_tensor(models.tf_variable(
-      getattr(layer, f'lora_{name}_{which}'))) for which in 'ab']
+  pair = [tf.convert_to_tensor(models.tf_variable(factor))
+          for factor in models.lora_factors(layer)]
   scale = getattr(layer, 'lora_alpha', layer.lora_rank) / layer.lora_rank
   return (*pair, scale)
 
 
+def _of_einsum(layer: keras.layers.Layer, inputs: tf.Tensor, outputs: tf.Tensor
+              ) -> base.Gradients:
+  """Returns both factors' gradients of an EinsumDense, without the kernel's if it can.
+
+  `outputs` are the pre-activation gradients. The kernel's last axis belongs to one of
+  inputs and outputs; that one is multiplied by the second factor, the other one by the
+  first.
+  """
+  given, kernel, made = einsum_dense.terms(layer.equation, inputs.shape.rank)
+  before, last = kernel[:-1], kernel[-1]
+  if last in given and last in made:
+    return _of_factors(
+        layer, einsum_dense.kernel_gradients(layer, inputs, outputs))
+  first, second, scale = _factors(layer)
+  a, b = layer.lora_kernel_a, layer.lora_kernel_b
+  rank = next(letter for letter in string.ascii_letters
+              if letter not in given + kernel + made)
+  ends, rest = (made, given) if last in made else (given, made)
+  ending, resting = (outputs, inputs) if last in made else (inputs, outputs)
+  rows = given[0]
+  thin = ends.replace(last, rank)
+  between = ''.join(x for x in dict.fromkeys(rest + before) if x in ends) + rank
+  below = tf.einsum(f'{ends},{rank}{last}->{thin}', scale * ending, second)
+  above = tf.einsum(f'{rest},{before}{rank}->{between}', scale * resting, first)
+  return [
+      (a, forms.Dense(tf.einsum(
+          f'{rest},{thin}->{rows}{before}{rank}', resting, below), a.shape)),
+      (b, forms.Dense(tf.einsum(
+          f'{between},{ends}->{rows}{rank}{last}', above, ending), b.shape))]
+
+
 def _of_factors(layer: keras.layers.Layer, whole: tf.Tensor) -> base.Gradients:
   """Returns both factors' gradients from the kernel's, (batch, ..., last axis)."""
-  first, second, scale = _factors(layer, 'kernel')
+  first, second, scale = _factors(layer)
   a, b = layer.lora_kernel_a, layer.lora_kernel_b
   batch, rank = whole.shape[0], second.shape[0]
   whole = scale * tf.reshape(whole, [batch, -1, second.shape[1]])

@@ -50,7 +50,7 @@ class RecurrentRule(base.LayerRule):
       if getattr(cell, 'data_format', None) == 'channels_first':
         return 'channels_first'
       own += [getattr(cell, name, None) for name in _VARIABLES]
-    if any(all(v is not each for each in own) for v in layer.trainable_variables):
+    if any(all(v is not each for each in own) for v in models.trained_variables(layer)):
       return 'it has variables beside those of its cells'
     return compat.unusual_call(layer)
 
@@ -101,7 +101,7 @@ class RecurrentRule(base.LayerRule):
   def numbers_of(self, layer: keras.layers.Layer,
                  input_shapes: Sequence[Sequence[Any]]) -> int:
     """Returns `numbers_per_example` from input shapes without the batch axis."""
-    count = sum(math.prod(v.shape) for v in layer.trainable_variables)
+    count = sum(math.prod(v.shape) for v in models.trained_variables(layer))
     for cell in compat.cells(layer):
       for steps, *inner in input_shapes:
         places = math.prod(size or 1 for size in inner[:-1]) * (steps or 1)

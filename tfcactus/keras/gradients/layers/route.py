@@ -36,7 +36,7 @@ class Route(NamedTuple):
   def __str__(self) -> str:
     """Returns the route in words, as `Routes.summary` shows it."""
     if self.rule is None:
-      return ('batched: by its layers' if trainable_variables(self.layer) else
+      return ('batched: by its layers' if models.trained_variables(self.layer) else
               'no variables')
     method = 'vectorised' if self.vectorized else 'batched'
     return f'{method}: {self.reason}' if self.reason else method
@@ -54,12 +54,12 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
   if id(layer) in apart:
     return Route(layer, VECTORIZED, apart[id(layer)])
   if rule is None:
-    if not trainable_variables(layer) or opened and _may_be_opened(layer):
+    if not models.trained_variables(layer) or opened and _may_be_opened(layer):
       return Route(layer, None)
     return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
   reason = ('its weights are quantised' if models.is_quantized(layer) else
             rule.unsupported(layer))
-  if not trainable_variables(layer) and not rule.also_frozen:
+  if not models.trained_variables(layer) and not rule.also_frozen:
     return Route(layer, None)
   return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)
 
@@ -73,11 +73,6 @@ def _may_be_opened(layer: keras.layers.Layer) -> bool:
 def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
   """Returns a layer's trainable variables that belong to no inner layer."""
   inner = {id(variable) for each in models.flat_layers(layer)
-           for variable in trainable_variables(each)}
-  return [variable for variable in trainable_variables(layer)
+           for variable in models.trained_variables(each)}
+  return [variable for variable in models.trained_variables(layer)
           if id(variable) not in inner]
-
-
-def trainable_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
-  """Returns a layer's trainable variables; operations of Keras 3 have none."""
-  return getattr(layer, 'trainable_variables', [])

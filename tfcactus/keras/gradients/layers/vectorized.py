@@ -17,7 +17,7 @@ from tfcactus.keras.compat import (
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 
 class VectorizedRule(base.LayerRule):
@@ -41,7 +41,7 @@ class VectorizedRule(base.LayerRule):
         masks.put(filled[i], mask[None])
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)), (
+      with patches.drawing(layer, random_bits.counting(seed)), (
           recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
@@ -50,7 +50,7 @@ class VectorizedRule(base.LayerRule):
       return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
-              example_seeds.row_seeds(flat[mapped[0]].shape[0]))
+              random_bits.row_seeds(flat[mapped[0]].shape[0]))
     outputs, carried, added = vectorization.over_rows(
         lambda row: _first_rows(*one(row)), values)
     if own_gradients and not vectorization.is_standing_in():
@@ -58,7 +58,7 @@ class VectorizedRule(base.LayerRule):
     outputs = masks.put_rows(outputs, carried)
     for i in taken_off:  # Attention of Keras 3 removes masks of its inputs.
       masks.put(flat[i], None)
-    if layer.trainable_variables:
+    if models.trained_variables(layer):
       outputs, added = tf.nest.pack_sequence_as((outputs, added), [
           masks.put(capture((one, values, i), out), masks.mask_of(out))
           if out.dtype.is_floating else out
@@ -70,7 +70,8 @@ class VectorizedRule(base.LayerRule):
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Runs the layer again on each example, under a tape on its variables."""
     one, values, place = call.saved
-    variables = models.tf_variables(call.layer)
+    trained = models.trained_variables(call.layer)
+    variables = [models.local(models.tf_variable(each)) for each in trained]
 
     def gradient(row: Any) -> Any:
       """Returns one example's gradients of the layer's variables, as tensors."""
@@ -85,7 +86,7 @@ class VectorizedRule(base.LayerRule):
 
     found = vectorization.over_rows(gradient, (values, call.gradient))
     return [(variable, forms.of_examples(each, variable.shape)) for variable, each
-            in zip(call.layer.trainable_variables, found)]
+            in zip(trained, found)]
 
 
 def _first_rows(outputs: Any, added: list[tf.Tensor]
