@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from typing import Any, Callable
+import warnings
 
 import dp_accounting
 
@@ -89,6 +90,12 @@ class PrivacyPlan:
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
     set_field('steps', _checks.integer('steps', self.steps, 1))
     set_field('delta', _checks.delta(self.delta))
+    if self.delta * self.num_examples >= 1:
+      warnings.warn(
+          f'Expected delta far below one over the number of examples, got '
+          f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
+          'mechanism that publishes one example as it is, whatever epsilon is. Take '
+          f'delta={0.1 / self.num_examples:.1g} or less.', stacklevel=1)
     if self.target_epsilon is not None:
       set_field('target_epsilon',
                 _checks.positive('target_epsilon', self.target_epsilon))

@@ -95,6 +95,11 @@ LAYERS: dict[str, Case] = {
     'conv2d, groups': Case(
         _of(layers.Conv2D, 6, 3, groups=2, padding='same'), (5, 6, 4)),
     'conv1d, groups': Case(_of(layers.Conv1D, 4, 3, groups=4, strides=2), (8, 4)),
+    'conv2d, one position': Case(
+        _of(layers.Conv2D, 3, (3, 2), activation='relu'), (3, 2, 4)),
+    'conv2d, squeezed': Case(
+        _of(layers.Conv2D, 3, 1, padding='same'), (1, 1, 4)),
+    'dense over one step': Case(_of(layers.Dense, 4, 'tanh'), (1, 6)),
     'conv3d': Case(_of(layers.Conv3D, 3, (2, 3, 2), strides=(2, 1, 2),
                        padding='same', activation='relu'), (5, 4, 6, 2)),
     'conv3d, groups': Case(
@@ -126,6 +131,13 @@ LAYERS: dict[str, Case] = {
         _of(layers.DepthwiseConv2D, (2, 3), strides=2, padding='same'), (5, 6, 3)),
     'depthwise, dilated': Case(
         _of(layers.DepthwiseConv2D, 2, dilation_rate=(2, 1)), (5, 4, 2)),
+    'depthwise, dilated twice': Case(
+        _of(layers.DepthwiseConv2D, 3, dilation_rate=2, padding='same',
+            depth_multiplier=2), (6, 7, 2)),
+    'depthwise 1d, dilated': Case(
+        _of(layers.DepthwiseConv1D, 3, dilation_rate=2, padding='same'), (9, 3)),
+    'depthwise, wide': Case(
+        _of(layers.DepthwiseConv2D, 5, strides=2, padding='same'), (7, 8, 6)),
     'depthwise, a single row': Case(
         _of(layers.DepthwiseConv2D, (3, 2), strides=3), (4, 8, 2)),
     'depthwise, no bias': Case(
@@ -279,9 +291,11 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'a rule of a test')
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
-_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
-         'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
-         'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
+_ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step', 'conv3d',
+         'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
+         'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
+         'separable', 'einsum dense', 'prelu, shared', 'rms norm',
+         'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'einsum dense, lora, sum over heads', 'embedding, lora',
          'einsum dense, lora, last axis from inputs')
 """Layers that only one test tries there; `make test-slow` tries the others."""

@@ -102,13 +102,16 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
-    Raises ValueError if training is not private, the plan is not the one trained by, or
-    the budget cannot be kept or is spent.
+    Raises ValueError if training is not private, the plan is not the one trained by,
+    the run card has no folder, or the budget cannot be kept or is spent.
     """
     self._limit = keras.callbacks.Callback()
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
+    if self._run_card is not None and (
+        replicas.worker(self.model.distribute_strategy) == 0):
+      run_card_lib.check_path(self._run_card)
     if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
     elif isinstance(self.model, HoldsLedger):

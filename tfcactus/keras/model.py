@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, compile_arguments, serialization, training_logs
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import activations, batch_statistics, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
@@ -137,6 +137,16 @@ class PrivateModel(Fixed, serialization.SavedModel):
       self._check_inner()
 
   @property
+  def outputs(self) -> Any:
+    """Symbolic outputs of the wrapped model in a list; None if it has none."""
+    return getattr(self.inner, 'outputs', None)
+
+  @outputs.setter
+  def outputs(self, value: Any) -> None:
+    """Ignores the None that Keras 2 sets at first."""
+    del value
+
+  @property
   def seeded(self) -> bool:
     """Returns whether any noise came from a seed; see `NoiseSampler`."""
     return Seeded.NOISE in self._ledger.seeded
@@ -197,7 +207,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
     if self._on_building:
       self._on_building(self.inner)
       self._on_building = None
+    first = self._step.outputs is None
     self._step.check()
+    if first:
+      batch_statistics.warn(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
@@ -245,6 +258,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
     self._output_losses = losses
+    activations.warn(self.inner, loss)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -272,8 +286,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
     Raises:
-      ValueError: if the data do not match the plan, or its target allows no step.
+      ValueError: if the model is not compiled, the data do not match the plan, or its
+        target allows no step.
     """
+    compile_arguments.check_compiled(self._output_losses, self.inner)
     x, y, sample_weight, validation_data = fit_inputs.split(
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
@@ -281,16 +297,32 @@ class PrivateModel(Fixed, serialization.SavedModel):
         self._ledger.counter.journal_path is not None, self.distribute_strategy)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
+    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
-        training.built_on(self, feed.example)):
+        training.built_on(self, feed.example)), self._swapping(callbacks):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=fit_inputs.ordered(callbacks, budget.Limit(self._ledger)),
+          callbacks=callbacks,
           validation_data=validation_data,
           shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
+
+  def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+    """Returns losses and metrics; arguments as for any Keras model."""
+    with self._swapping(fit_inputs.given(kwargs.get('callbacks'))):
+      return super().evaluate(*args, **kwargs)
+
+  def predict(self, *args: Any, **kwargs: Any) -> Any:
+    """Returns predictions; arguments as for any Keras model."""
+    with self._swapping(fit_inputs.given(kwargs.get('callbacks'))):
+      return super().predict(*args, **kwargs)
+
+  def _swapping(self, callbacks: list[Any]) -> Any:
+    """Makes weights known that a `SwapEMAWeights` exchanges with averages of them."""
+    return optimizers.swapping(
+        callbacks, lambda: self._ledger.averaging(optimizers.bare_optimizer(self)))
 
   @property
   def releases(self) -> int:
@@ -335,14 +367,14 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError('Expected compile(...) before training.')
     y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
     x, outputs = self._prepare(x, y), self._step.outputs
-    targets = losses.targets(y, outputs)
+    targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
-    with self._ledger.counter.count_step(mark) as place:
+    optimizer = optimizers.bare_optimizer(self)
+    with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place, each)
-      optimizers.apply_averages(
-          optimizers.bare_optimizer(self), averages, self.inner.trainable_variables)
-      self._ledger.counter.end_step()
+      optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
+      self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
@@ -392,13 +424,19 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return made
 
 
-def privatize(model: keras.Model, plan: PrivacyPlan, seed: int | None = None,
-              physical_batch_size: int | None = None,
+def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
+              seed: int | None = None, physical_batch_size: int | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False, local_steps: int | None = None,
-              local_learning_rate: float | None = None) -> PrivateModel:
-  """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`."""
+              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
+  """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
+
+  Raises:
+    TypeError: if there is no plan, or for `others`, which belong into a plan.
+  """
+  whole_model.check_planned(plan, others)
+  assert plan is not None, 'It was checked.'
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,

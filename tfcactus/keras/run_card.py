@@ -105,6 +105,19 @@ def _randomness(model: PrivateModel) -> str:
   return 'AES-256 in counter mode, keyed by the operating system'
 
 
+def check_path(path: PathLike) -> None:
+  """Raises ValueError if the path is a folder, or lies in a folder that is missing."""
+  folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+  if not os.path.isdir(folder):
+    raise ValueError(
+        f'Expected run_card in a folder that exists, got {os.fspath(path)!r}; make the '
+        f'folder before training: os.makedirs({folder!r}).')
+  if os.path.isdir(path):
+    raise ValueError(
+        f'Expected run_card to be the path of a file, got the folder '
+        f'{os.fspath(path)!r}; add a name, such as card.json.')
+
+
 def write(model: PrivateModel, path: PathLike) -> None:
   """Writes the run card of a model as JSON, atomically."""
   path = os.fspath(path)

@@ -5,7 +5,7 @@ Each ValueError names the layer and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import warnings
 
 from tfcactus.keras.checks import state_writes
@@ -49,13 +49,12 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
 def check_texts(model: keras.Model) -> None:
   """Raises ValueError for layers that split texts into unknown numbers of words."""
   for layer in models.flat_layers(model):
-    if models.splits_texts(layer):
+    if models.splits_texts(layer) and not models.has_fixed_length(layer):
       raise ValueError(
-          f'Expected inputs of one length, got {layer.name!r}, a TextVectorization '
-          'that splits texts: its words cannot be cut for one example at a time. Call '
-          'it on the texts once, x = layer(texts), train the model of what follows on '
-          'that, and put both together after: keras.Sequential([layer, model]). Its '
-          'vocabulary must be public.')
+          f'Expected texts of one length, got {layer.name!r}, a TextVectorization '
+          'without output_sequence_length: the longest text of a batch would set the '
+          'length of all others. Give it output_sequence_length=..., without '
+          'ragged=True, or an output_mode such as "multi_hot".')
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
@@ -68,6 +67,21 @@ def check_arguments(model: object, plan: object, private: type) -> None:
         f'{model!r}.')
   if not hasattr(plan, 'check_vector'):
     raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+
+
+def check_planned(plan: object, others: Mapping[str, object]) -> None:
+  """Raises TypeError without a plan, or for `others`, unknown keyword arguments."""
+  if others or plan is None:
+    given = ', '.join(f'{name}={value!r}' for name, value in others.items())
+    raise TypeError(
+        f'Expected privatize(model, plan), got {given or "no plan"}: noise, clipping '
+        'norm, sampling and delta belong into a PrivacyPlan. Write plan = '
+        'tfcactus.PrivacyPlan.for_training(noise=tfcactus.Gaussian(1.1), '
+        'l2_norm_clip=1.0, batch_size=256, epochs=15, num_examples=len(x), '
+        'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
+        'privatize takes seed, physical_batch_size, engine, journal, clipping, '
+        'augmentation_multiplicity, split_noise, local_steps and '
+        'local_learning_rate.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

@@ -113,8 +113,9 @@ def _load_later(layer: keras.layers.Layer, variables: Mapping[str, Any],
 
 
 def _all_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns a model and all layers inside, in the order of their making."""
-  return [model, *models.flat_layers(model)]
+  """Returns a model and all layers inside but inputs, in the order of making."""
+  return [model, *(layer for layer in models.flat_layers(model)
+                   if not isinstance(layer, keras.layers.InputLayer))]
 
 
 def _layer_config(layer: keras.layers.Layer) -> dict[str, Any]:

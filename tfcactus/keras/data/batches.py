@@ -44,11 +44,11 @@ class PoissonBatches(SampledBatches):
 
     Args:
       x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
-        list or tuple of arrays, for a model of several inputs. With y=None also a
-        source of pairs (x, y) or triples (x, y, weight), one per example: a
-        `tf.data.Dataset`, read once and in full, or a random access source (with a
-        length and `__getitem__`, such as `tfds.data_source` of pairs), read as
-        examples are drawn.
+        list or tuple of arrays, for a model of several inputs; or a sparse matrix of
+        SciPy, whose rows become dense as they are drawn. With y=None also a source of
+        pairs (x, y) or triples (x, y, weight), one per example: a `tf.data.Dataset`,
+        read once and in full, or a random access source (with a length and
+        `__getitem__`, such as `tfds.data_source` of pairs), read as examples are drawn.
       y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
         targets.
       sampling_prob: The sampling probability q in (0, 1].

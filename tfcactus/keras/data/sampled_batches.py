@@ -81,6 +81,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """
     super().__init__()
     self._data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
+    data_sources.check_weights(self._data.flat)
     self.size = self._data.num_examples
     self.examples_per_unit = getattr(self._data, 'examples_per_unit', None)
     self.part_of = part_of
@@ -129,9 +130,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     data = self._data.flat
     rows = data.rows(np.unique(np.linspace(
         0, data.num_examples - 1, 256).astype(np.int64)))
-    return zlib.crc32(b''.join(
-        np.ascontiguousarray(part).tobytes() for part in tf.nest.flatten(rows)),
-        self._data.fingerprint())
+    return zlib.crc32(b''.join(map(data_sources.content, tf.nest.flatten(rows))),
+                      self._data.fingerprint())
 
   def share(self, secret: bytes) -> None:
     """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
@@ -200,13 +200,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           f'Expected a batch index in [0, {self.steps_per_epoch}), got '
           f'{index}.')
     index_of_examples, = self._draw()
-    return self._flat_batch(index_of_examples)
+    return _with_tensors(self._flat_batch(index_of_examples))
 
   def __iter__(self) -> Iterator[_Batch]:
     """Yields the batches of an epoch, drawn afresh."""
-    if self.scheme.draws_epochs:
-      return map(self._flat_batch, self._draw())
-    return itertools.islice(map(self._flat_batch, self._draws()), self.steps_per_epoch)
+    draws = self._draw() if self.scheme.draws_epochs else itertools.islice(
+        self._draws(), self.steps_per_epoch)
+    return (_with_tensors(self._flat_batch(index)) for index in draws)
 
   def feed(self, marks: BatchMarks | None = None, shares: Shares = WHOLE
           ) -> tf.data.Dataset:
@@ -291,10 +291,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     rows = max(-(-count // size), 1) * size
     x, y, *given = parts
     weights = given[0] if given else np.ones(count, np.float32)
-    each = data_sources.each_array
-    return (each(lambda part: _pad(part, rows), x),
-            each(lambda part: _pad(part, rows), y),
-            each(lambda part: _pad(part.astype(np.float32, copy=False), rows), weights))
+    weights = data_sources.each_array(
+        lambda part: part.astype(np.float32, copy=False), weights)
+    return data_sources.each_array(
+        lambda part: data_sources.padded(part, rows), (x, y, weights))
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
@@ -337,17 +337,16 @@ def _count(parts: data_sources.Rows) -> int:
   return len(tf.nest.flatten(parts)[0])
 
 
+def _with_tensors(batch: _Batch) -> _Batch:
+  """Returns a batch with texts in tensors: Keras 3 takes no arrays of objects."""
+  x, y, weights = batch
+  return data_sources.each_array(
+      lambda part: tf.constant(part) if part.dtype.kind == 'O' else part, x), y, weights
+
+
 def _usable(parts: data_sources.Rows) -> data_sources.Rows:
   """Returns the examples without NaN and infinity."""
   usable = data_sources.finite_rows(parts)
   if usable.all():
     return parts
   return data_sources.each_array(lambda part: part[usable], parts)
-
-
-def _pad(rows: np.ndarray, size: int) -> np.ndarray:
-  """Returns `rows` followed by rows of zeros, `size` rows in all."""
-  if len(rows) == size:
-    return rows
-  padding = np.zeros((size - len(rows),) + rows.shape[1:], rows.dtype)
-  return np.concatenate([rows, padding])

@@ -54,11 +54,11 @@ class TFRecordExamples(data_sources.ExampleData):
       files: Paths of TFRecord files, not compressed.
       parse: Returns the pair (x, y), or (x, y, weight), of one serialized record, a
         string tensor of shape (), as for `tf.data.TFRecordDataset(files).map(parse)`:
-        tensors of numbers, of equal shapes for all records. It may draw at random by
-        `tf.random.uniform`, `normal`, `truncated_normal` and functions built on them,
-        such as `tf.image.random_crop`. Each drawing of an example draws anew, under a
-        secret key of its own, whatever the seeds. The result must depend on the record
-        and these draws alone: no variables, Python code or files.
+        tensors of numbers, or texts in x, of equal shapes for all records. It may draw
+        at random by `tf.random.uniform`, `normal`, `truncated_normal` and functions
+        built on them, such as `tf.image.random_crop`. Each drawing of an example draws
+        anew, under a secret key of its own, whatever the seeds. The result must depend
+        on the record and these draws alone: no variables, Python code or files.
 
     Raises:
       ValueError: if there are no records, a file is not TFRecord or damaged, two files
@@ -129,13 +129,14 @@ class TFRecordExamples(data_sources.ExampleData):
     """Returns the `TensorSpec`s of parsed examples; ValueError if they do not fit."""
     specs = self._parse.structured_outputs
     if not isinstance(specs, tuple) or len(specs) not in (2, 3) or not all(
-        part.shape.rank and part.shape[1:].is_fully_defined() and
-        (part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool)
-        for part in tf.nest.flatten(specs)):
+        part.shape.rank and part.shape[1:].is_fully_defined() and (
+            part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool or
+            place == 0 and part.dtype == tf.string)
+        for place, each in enumerate(specs) for part in tf.nest.flatten(each)):
       raise ValueError(
           'Expected parse to return a pair (x, y) or triple (x, y, weight) of tensors '
           f'of numbers of known shapes, got {specs}; set shapes by tf.ensure_shape, '
-          'and decode strings.')
+          'and decode strings, which only inputs x may be.')
     return tf.nest.map_structure(
         lambda part: tf.TensorSpec((None,) + tuple(part.shape[1:]), part.dtype), specs)
 

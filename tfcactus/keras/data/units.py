@@ -106,18 +106,16 @@ class UnitData(ExampleData):
     # Places of the kept rows within their units: owners ascend.
     first = np.searchsorted(owner, np.arange(index.size))
     place = np.arange(owner.size) - first[owner]
-    # A unit without usable rows is filled with zeros; others with their first row.
     slots = np.full((index.size, self.examples_per_unit), -1)
     slots[owner, place] = kept
     present = slots >= 0
+    # Units are filled with their first row; or with zeros, if none is usable.
     filled = np.where(present, slots, slots[:, :1])
-    usable = present[:, 0]
+    more = int(not present.any(1).all())
 
     def placed(array: np.ndarray) -> np.ndarray:
       """Returns an array of rows as (units, examples_per_unit, ...)."""
-      out = np.zeros(filled.shape + array.shape[1:], array.dtype)
-      out[usable] = array[filled[usable]]
-      return out
+      return data_sources.padded(array, len(array) + more)[filled]
 
     def weighed(array: np.ndarray) -> np.ndarray:
       """Returns weights in the shape of `placed`, zero for copies."""

@@ -12,7 +12,15 @@ import tensorflow as tf
 
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import converters, graphs, masks, models, patches, recurrent
+from tfcactus.keras.compat import (
+  converters,
+  graphs,
+  masks,
+  models,
+  patches,
+  recurrent,
+  texts,
+)
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
@@ -127,7 +135,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
-    with _capturing(routes, capture, calls), (
+    with texts.one_by_one(model), _capturing(routes, capture, calls), (
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
@@ -213,7 +221,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       with patches.drawing(model, random_bits.counting(seed)), (
-          recurrent.unrolled(model)), added_losses.of_one(model) as added:
+          texts.one_by_one(model)), recurrent.unrolled(model), (
+              added_losses.of_one(model)) as added:
         prediction = model(_alone(x), training=True)
       total = added.total()
       extra = None if total is None else total[None]

@@ -247,8 +247,13 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`."""
+  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`.
+
+  Axes behind those that it cuts into parts stay as they are.
+  """
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
   return value._replace(block=-times)
@@ -257,9 +262,27 @@ def _space_to_batch(node: Node) -> Value:
 def _batch_to_space(node: Node) -> Value:
   """Follows BatchToSpaceND, the inverse of SpaceToBatchND."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE, block=-times):
     raise unknown('takes another axis than the first for the examples')
   return Value(Dependence.ROW_WISE)
+
+
+def _depthwise(node: Node) -> Value | list[Value]:
+  """Follows depthwise convolutions of images that have the examples on axis 0.
+
+  The examples may also be on the axis of the channels, each channel of which has a
+  kernel of its own, if the kernels are those of the same examples.
+  """
+  images, kernels = node.values
+  multiplier = node.shape(1)[3]
+  if multiplier and node.op.get_attr('data_format') == b'NHWC' and (
+      images.dependence == kernels.dependence == Dependence.ROW_WISE and
+      images.axis == 3 and kernels.axis == 2 and
+      images.block == kernels.block > 0):
+    return Value(Dependence.ROW_WISE, 3, images.block * multiplier)
+  return _leading(0)(node)
 
 
 def _depthwise_filter(node: Node) -> Value:
@@ -324,7 +347,10 @@ ELEMENTWISE: list[str] = (
     'Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin '
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
-    'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
+    'TruncateMod Xdivy Xlog1py Xlogy Zeta '
+    'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin '
+    'StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast '
+    'StringToHashBucketStrong StringToNumber StringUpper').split()
 """Operations that compute each entry from the entries at its position."""
 
 
@@ -336,6 +362,25 @@ def _select(node: Node) -> Value | list[Value]:
   if axes != {0}:
     raise unknown('is not known to treat each example alone')
   return _leading(0, 1, 2)(node)
+
+
+def _find(node: Node) -> Value:
+  """Follows lookups of single values in a table, which no row may choose."""
+  table, keys, default = node.values
+  if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
+      len(node.out()) != len(node.shape(1))):
+    raise unknown('is not known to treat each example alone')
+  return keys
+
+
+def _map_each(node: Node) -> list[Value]:
+  """Follows MapDefun, which calls a function on each entry of the first axis."""
+  count = len(node.op.get_attr('Targuments'))
+  rows, others = node.values[:count], node.values[count:]
+  if not rows or any(value != dependence.ROW_WISE for value in rows) or any(
+      value.dependence != Dependence.CONSTANT or value.seed for value in others):
+    raise unknown('is not known to treat each example alone')
+  return [dependence.ROW_WISE] * len(node.op.outputs)
 
 
 _ALONG = 'goes along the examples'
@@ -364,8 +409,8 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
                     _product),
     **dict.fromkeys((
-        'Conv', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MaxPool',
-        'MaxPool3D', 'AvgPool', 'AvgPool3D', 'ResizeBilinear',
+        'Conv', 'Conv2D', 'Conv3D', 'MaxPool', 'MaxPool3D', 'AvgPool', 'AvgPool3D',
+        'ResizeBilinear',
         'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
         'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
         'Dilation2D', 'ExtractImagePatches'), _leading(0)),
@@ -379,11 +424,13 @@ TRANSFER: dict[str, Transfer] = {
                     _leading(2, sizes=0)),
     **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
                      'BiasAddGrad', 'L2Loss'), _adds_over),
+    'DepthwiseConv2dNative': _depthwise,
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
+    'LookupTableFindV2': _find, 'MapDefun': _map_each,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
     'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,

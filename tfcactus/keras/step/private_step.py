@@ -103,11 +103,11 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
-    # A replica's mean number of examples plus two standard deviations.
-    expected = self._plan.expected_batch_size / self._replicas
-    usual = expected + 2 * math.sqrt(expected * (1 - self._plan.sampling_prob))
+    # Mean and standard deviation of the number of examples of a replica.
+    mean = self._plan.expected_batch_size / self._replicas
+    deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
     return self._given_rows or physical_batch.physical_rows(
-        usual, self._model, routes, self.views * self._each)
+        mean, deviation, self._model, routes, self.views * self._each)
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps go with other settings that they exclude."""
@@ -150,7 +150,7 @@ class Step:
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Without the batch size, which a Sequential remembers from its first input.
-      x = tf.ensure_shape(x, (None,) + shape[1:])
+      x = tf.ensure_shape(_of_rank(x, shape), (None,) + shape[1:])
     if any(each.shape.rank is None for each in given):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
@@ -196,6 +196,15 @@ class Step:
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+
+def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
+  """Returns inputs with or without a last axis of 1, as Keras fits them to `shape`."""
+  if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
+    return x[..., None]
+  if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:
+    return x[..., 0]
+  return x
 
 
 def _spec(output: Any) -> Any:
