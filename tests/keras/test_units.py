@@ -429,6 +429,29 @@ def test_local_steps_draw_dropout_afresh_for_each_user_and_step():
   assert 0.7 < found.var() / 80 < 1.4
 
 
+def test_a_step_that_ends_in_an_error_leaves_no_guarantee():
+
+  class Checked(layers.Layer):
+    """Ends with an error in rows whose sum is far from zero."""
+
+    def call(self, inputs):
+      with tf.control_dependencies([
+          tf.debugging.Assert(tf.reduce_max(inputs) < 1e6, ['too large'])]):
+        return tf.identity(inputs)
+
+  tf.keras.utils.set_random_seed(1)
+  model = tf.keras.Sequential([
+      layers.Input((6,)), layers.Dense(6), Checked(), layers.Dense(3)])
+  # The second step of a user with a huge learning rate fails.
+  private = privatized(plan_of(), model, local_steps=2, local_learning_rate=1e12)
+  start = model.get_weights()
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    private.fit(users(), verbose=0)
+  if any(np.any(a != b) for a, b in zip(start, model.get_weights())):
+    with pytest.raises(ValueError, match='weights changed outside'):
+      private.guarantee()
+
+
 def test_layers_that_keep_state_or_add_losses_have_no_local_steps():
   with pytest.raises(ValueError, match='write no variables|treat each example alone'):
     _local(model=tf.keras.Sequential([

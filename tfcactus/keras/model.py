@@ -209,7 +209,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       self._on_building = None
     first = self._step.outputs is None
     self._step.check()
-    if first:
+    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
       batch_statistics.warn(self.inner)
     self._ledger.remember()
 
