@@ -8,6 +8,7 @@ they do not. Under the other two relations both neighbours have the same N.
 
 from __future__ import annotations
 
+import re
 from typing import Union
 
 import dp_accounting
@@ -85,6 +86,20 @@ def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example'
   """
   words = _PROTECTED if rows == 1 else _PROTECTED_ROWS
   return words[relation].format(unit=unit, data=data, rows=rows)
+
+
+def in_units(text: str, unit: str) -> str:
+  """Returns sentences on examples as sentences on units, such as users.
+
+  Args:
+    text: The sentences.
+    unit: Word for the unit; 'example' changes nothing.
+  """
+  if unit == 'example':
+    return text
+  text = re.sub(r'\bnum_examples\b', 'num_units', text)
+  return re.sub(r'\bexample(s?)\b', rf'{unit}\1', text).replace(
+      f'For any one {unit} ', f'For any one {unit}, with all rows of that {unit}, ')
 
 
 def public(relation: dp_accounting.NeighboringRelation, constants: str,

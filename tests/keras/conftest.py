@@ -70,12 +70,13 @@ class FakePlan:
   groups: int = 1
   steps: int = 10**6
   target_epsilon: object = None
+  unit: str = 'example'
 
   @property
   def expected_batch_size(self):
     return self.sampling_prob * self.num_examples
 
-  def check_independent(self):
+  def check_drop_in(self):
     pass
 
   def check_vector(self, dim):

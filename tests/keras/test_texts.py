@@ -183,7 +183,8 @@ def test_texts_are_read_from_records(tmp_path):
       tf.strings.substr(record, 1, -1), tf.strings.to_number(
           tf.strings.substr(record, 0, 1))))
   x, y = data.rows(np.array([3, 1]))
-  assert [text.decode() for text in x] == TEXTS[[3, 1]].tolist() and y.tolist() == [1, 1]
+  assert [text.decode() for text in x] == TEXTS[[3, 1]].tolist()
+  assert y.tolist() == [1, 1]
   model, _ = MODELS['words']
   assert _trained(model(), PoissonBatches(
       data, sampling_prob=0.25)).guarantee().upper > 0

@@ -56,6 +56,22 @@ def test_clipped_sums_in_float64(entry):
   _check(entry, 'float64', 1e-9)
 
 
+def _check_users(entry: Entry, policy: str, tolerance: float) -> None:
+  if entry.refused[_VERSION]:
+    pytest.skip('the model is refused, as the tests above check')
+  assert oracle.error_of_users(entry, policy) <= tolerance
+
+
+@pytest.mark.parametrize('entry', _cases())
+def test_clipped_sums_over_users_equal_a_loop(entry):
+  _check_users(entry, '', entry.tolerance)
+
+
+@pytest.mark.parametrize('entry', _cases(float64=True))
+def test_clipped_sums_over_users_in_float64(entry):
+  _check_users(entry, 'float64', 1e-9)
+
+
 def test_the_zoo_is_large():
   assert len(zoo.ZOO) >= 210
   assert sum(entry.fast for entry in zoo.ZOO.values()) <= 12

@@ -9,6 +9,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
+from tfcactus import relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
@@ -47,7 +48,8 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   plan, ledger = model.plan, model.ledger()
   guarantee, reason = ledger.guarantee()
   card = {
-      'privacy_unit': 'one example of the training set',
+      'privacy_unit': relations.in_units(
+          'one example of the training set', plan.unit),
       'num_examples': plan.num_examples,
       'sampling_prob': plan.sampling_prob,
       'expected_batch_size': plan.expected_batch_size,
@@ -74,6 +76,8 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
       'split_noise': model.split_noise,
+      'local_steps': model.local_steps,
+      'local_learning_rate': model.local_learning_rate,
   }
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}

@@ -191,7 +191,7 @@ def _check_same(name: str, planned: object, trained: object) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting', 'adaptive_clipping', 'releases', 'correlation')
+                'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit')
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 
