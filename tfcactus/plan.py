@@ -332,8 +332,8 @@ class PrivacyPlan:
     rows = _checks.integer('rows_of_one', rows_of_one, 1)
     if rows > 1 and self.unit != 'example':
       raise ValueError(
-          f'Expected rows_of_one=1 with unit={self.unit!r}, got rows_of_one={rows}: the '
-          f'guarantee is for all rows of a {self.unit} already.')
+          f'Expected rows_of_one=1 with unit={self.unit!r}, got rows_of_one={rows}: '
+          f'the guarantee is for all rows of a {self.unit} already.')
     if rows > self.num_examples:
       raise ValueError(
           f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
