@@ -19,8 +19,9 @@ from scipy import optimize, special
 
 from benchmarks import _results
 from tfcactus import noise as noise_lib
-from tfcactus.accounting import sinh_normal, truncated_cdp
-from tfcactus.papers import loss_tails, packing
+from tfcactus.accounting import truncated_cdp
+from tfcactus.noise import sinh_normal
+from tfcactus.papers import tcdp
 
 QUICK = ()
 
@@ -42,13 +43,13 @@ def definitions() -> dict[str, np.ndarray]:
   """Returns the bound on P(Z > loss) of each definition."""
   guarantee = truncated_cdp.TCDP(RHO, OMEGA)
   return {
-      'pure DP': loss_tails.pure_dp(EPSILON, LOSSES),
-      'zCDP': loss_tails.truncated_cdp_tail(truncated_cdp.TCDP(RHO), LOSSES),
-      'truncated CDP': loss_tails.truncated_cdp_tail(guarantee, LOSSES),
-      'Renyi DP of order omega': loss_tails.renyi_dp(OMEGA, RHO * OMEGA, LOSSES),
-      'approximate DP': loss_tails.approximate_dp(
+      'pure DP': tcdp.pure_dp(EPSILON, LOSSES),
+      'zCDP': tcdp.truncated_cdp_tail(truncated_cdp.TCDP(RHO), LOSSES),
+      'truncated CDP': tcdp.truncated_cdp_tail(guarantee, LOSSES),
+      'Renyi DP of order omega': tcdp.renyi_dp(OMEGA, RHO * OMEGA, LOSSES),
+      'approximate DP': tcdp.approximate_dp(
           guarantee.epsilon(FAILURE), FAILURE, LOSSES),
-      'approximate zCDP': loss_tails.approximate_zcdp(RHO, FAILURE, LOSSES)}
+      'approximate zCDP': tcdp.approximate_zcdp(RHO, FAILURE, LOSSES)}
 
 
 def mechanisms() -> dict[str, np.ndarray]:
@@ -169,10 +170,10 @@ def histograms() -> list[dict[str, float]]:
   for power in DOMAINS:
     bins = 10**power
     rows.append({
-        'power': power, 'lower': packing.fewest_records(guarantee, bins),
-        'lower_printed': packing.printed_fewest_records(guarantee, bins),
-        'lower_zcdp': packing.fewest_records(zcdp, bins),
-        'upper_printed': 2 * sinh_normal.histogram_error(
+        'power': power, 'lower': tcdp.fewest_records(guarantee, bins),
+        'lower_printed': tcdp.printed_fewest_records(guarantee, bins),
+        'lower_zcdp': tcdp.fewest_records(zcdp, bins),
+        'upper_printed': 2 * tcdp.histogram_error(
             BOUNDS_RHO, BOUNDS_OMEGA, num_bins=bins, beta=0.5),
         'upper': min(2 * noise.max_error(bins, 0.5) for noise in found),
         'upper_gaussian': 2 * gaussian.max_error(bins, 0.5)})

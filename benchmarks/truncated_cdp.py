@@ -18,9 +18,11 @@ import numpy as np
 
 from benchmarks import _results
 from tfcactus import _format, accounting, noise as noise_lib
-from tfcactus.accounting import sinh_normal, truncated_cdp
+from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.noise import sinh_normal
+from tfcactus.papers import tcdp
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import interior, planner
 
@@ -36,7 +38,7 @@ def sinh_normal_costs() -> list[dict]:
   rows = []
   for rho, bend in CASES:
     noise = noise_lib.SinhNormal(1 / math.sqrt(2 * rho), bend)
-    printed = sinh_normal.sinh_normal_bound(noise)
+    printed = tcdp.sinh_normal_bound(noise)
     exact = truncated_cdp.certificate(
         functools.partial(sinh_normal.renyi_divergence, noise), printed.omega)
     renyi = RenyiAccountant(orders=list(ORDERS)).compose(accounting.noise_event(noise))

@@ -30,7 +30,10 @@ def guarantee(upper, delta=1e-5, proven=True):
 
 
 def test_printed_guarantees():
-  """Of 400 bounds 210 were once printed too low, and 9e-6 as 'epsilon <= 0.0000'."""
+  """Printed bounds are never below the bounds, and close to them.
+
+  Once, 210 of 400 bounds were printed too low, and 9e-6 as 'epsilon <= 0.0000'.
+  """
   rng = np.random.default_rng(1)
   for upper in [*rng.uniform(0, 20, 200), *np.exp(rng.uniform(-20, 8, 200)), 9e-6]:
     delta = float(np.exp(rng.uniform(-30, -1)))

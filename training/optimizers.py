@@ -90,7 +90,8 @@ class Way:
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # Steps may count twice after a kill: epsilon may exceed the epsilon of the plan.
+    # The noise of a new run is chosen so that all its steps stay within the target. A
+    # run that was killed may count steps twice, so it needs a callback that stops it.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(
         run_card=self.args.run_card, target_epsilon=target)

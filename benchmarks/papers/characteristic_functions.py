@@ -284,7 +284,7 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Experiment 1, Figure 3a: Gaussians', _figure('3a'), REPRODUCED, run(FIGURES),
      phi_numbers.experiment_1),
     ('Experiment 2, Figure 3b: Gaussians and randomised response',
-     (*modules('accounting.composition.mixed_contours'), *_figure('3b')),
+     (*modules('accounting.composition.discrete_contours'), *_figure('3b')),
      'in part: compared with PLD and PRV in place of the Fourier accountant',
      run(FIGURES), phi_numbers.experiment_2),
     ('Experiment 3, Figure 3c: Poisson-sampled Gaussians', _figure('3c'),
@@ -309,7 +309,7 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      'exact inversion would need all orders', test('papers/test_conversions::'
                                          'test_renyi_divergences_become_a_profile'),
      phi_numbers.from_renyi),
-    ('Appendix B: Post\'s formula', modules('papers.post_formula.profile_by_post'),
+    ('Appendix B: Post\'s formula', modules('papers.conversions.profile_by_post'),
      'in part: for losses bounded from below, by differences in place of derivatives; '
      'the width of the proved bounds falls with the square root of the number of '
      'differences',

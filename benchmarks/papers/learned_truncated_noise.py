@@ -183,7 +183,7 @@ PAPER = Paper(
              test('noise/test_pairs::test_full_shift_dominates_smaller_ones_if_monotone'),
              _shifts),
         Item('(1) to (4), section 3.3: loss, weight decay, sigmoid model',
-             ('tfcactus.learned.models.SigmoidModel',
+             ('tfcactus.learned.learned_noise.SigmoidModel',
               'tfcactus.learned.learned_noise.Training'), REPRODUCED,
              test('learned/test_learned_noise::'
                   'test_one_release_comes_near_the_linear_program'), _engine),
@@ -257,7 +257,8 @@ PAPER = Paper(
         Item('Section 4.1: the scale of all runs', ('tfcactus.learned.learned_noise',),
              'not reproducible: 25 days on eight A100; the scale here is stated at '
              'each figure', run(_LEARNED), _engine),
-        Item('Appendix B: CNN model', ('tfcactus.learned.models.ConvolutionModel',),
+        Item('Appendix B: CNN model',
+             ('tfcactus.learned.learned_noise.ConvolutionModel',),
              'corrected: the paper states no filter length, here it is 3; the noise is '
              'not monotone, so that the accountant takes the envelope',
              test('learned/test_learned_noise::'

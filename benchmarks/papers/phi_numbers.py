@@ -14,7 +14,7 @@ from tfcactus import _format, accounting, noise as noise_lib
 from tfcactus.accounting import renyi, views
 from tfcactus.accounting.composition import contour
 from tfcactus.accounting.composition.losses import gaussian, laplace as laplace_loss
-from tfcactus.papers import conversions, levy, post_formula
+from tfcactus.papers import conversions, levy
 
 FIGURES = 'phi_figures'
 RESPONSE = accounting.DominatingPair.from_masses([0.52, 0.48], [0.48, 0.52])
@@ -84,12 +84,12 @@ def posts_formula() -> str:
 
   most, epsilon, told = math.log(7 / 3) * (1 + 1e-15), 0.5, []
   for terms in (10, 100):
-    found = post_formula.profile_by_post(log_moment, most, epsilon, terms)
+    found = conversions.profile_by_post(log_moment, most, epsilon, terms)
     told.append(f'{terms} differences: {found.estimate:.5f}, proved {within(found, 3)}')
   exact = 0.7 - 0.3 * math.exp(epsilon)
   return (f'randomised response .7, delta at epsilon .5 from {"; from ".join(told)}; '
           f'exactly {exact:.6g}. Divergences were computed to '
-          f'{200 + post_formula.SPARE_DIGITS} digits')
+          f'{200 + conversions.SPARE_DIGITS} digits')
 
 
 def tilted_contour() -> str:

@@ -9,15 +9,10 @@ from typing import Any
 from benchmarks.papers.item import Item, modules, of, Paper, REPRODUCED, run, test
 import tfcactus
 from tfcactus import _format, accounting, noise as noise_lib
-from tfcactus.accounting import sinh_normal, truncated_cdp
-from tfcactus.papers import loss_tails, packing
-from tfcactus.release import (
-  exponential,
-  interior,
-  planner,
-  selection,
-  threshold_queries,
-)
+from tfcactus.accounting import truncated_cdp
+from tfcactus.noise import sinh_normal
+from tfcactus.papers import tcdp
+from tfcactus.release import interior, planner, selection, threshold_queries
 
 FIGURES, PICTURES = 'truncated_cdp', 'tcdp_figures'
 CLAIM = accounting.TCDP(0.01, 20.0)
@@ -96,7 +91,7 @@ def _theorem_17() -> str:
 
 def _proposition_4() -> str:
   """Compares rho of sinh-normal noise by the theorem with the exact one."""
-  bound = sinh_normal.sinh_normal_bound(BENT)
+  bound = tcdp.sinh_normal_bound(BENT)
   exact = truncated_cdp.certificate(
       functools.partial(sinh_normal.renyi_divergence, BENT), bound.omega)
   return (f'sigma^2 = 1 / (2 rho), rho .01, bend 20: rho {bound.rho:.4g} by the '
@@ -105,7 +100,7 @@ def _proposition_4() -> str:
 
 def _corollary_18() -> str:
   """Returns the largest error of a histogram."""
-  error = sinh_normal.histogram_error(0.1, 10.0, num_bins=1000, beta=0.05)
+  error = tcdp.histogram_error(0.1, 10.0, num_bins=1000, beta=0.05)
   return (f'rho .1, omega 10, 1,000 bins: errors up to {up(error)} with probability '
           '.95')
 
@@ -169,10 +164,10 @@ def _basic() -> str:
 
 def _tails() -> str:
   """Returns tails of the privacy loss under four definitions."""
-  tails = (loss_tails.pure_dp(0.5, 4.0),
-           loss_tails.truncated_cdp_tail(accounting.TCDP(0.125), 4.0),
-           loss_tails.truncated_cdp_tail(accounting.TCDP(0.125, 6.0), 4.0),
-           loss_tails.renyi_dp(6.0, 0.75, 4.0))
+  tails = (tcdp.pure_dp(0.5, 4.0),
+           tcdp.truncated_cdp_tail(accounting.TCDP(0.125), 4.0),
+           tcdp.truncated_cdp_tail(accounting.TCDP(0.125, 6.0), 4.0),
+           tcdp.renyi_dp(6.0, 0.75, 4.0))
   return ('P(loss > 4) at most ' + ', '.join(up(float(tail), 3) for tail in tails) +
           ' under .5-DP, .125-zCDP, (.125, 6)-tCDP, (6, .75)-RDP')
 
@@ -180,8 +175,8 @@ def _tails() -> str:
 def _approximate_tails() -> str:
   """Returns tails of the privacy loss under approximate definitions."""
   one, other = (float(tail) for tail in (
-      loss_tails.approximate_dp(2.0, 1e-6, 3.0),
-      loss_tails.approximate_zcdp(0.125, 1e-6, 4.0)))
+      tcdp.approximate_dp(2.0, 1e-6, 3.0),
+      tcdp.approximate_zcdp(0.125, 1e-6, 4.0)))
   return (f'P(loss > 3) at most {up(one, 4)} under (2, 1e-6)-DP; P(loss > 4) at most '
           f'{up(other, 4)} under 1e-6-approximate .125-zCDP')
 
@@ -207,7 +202,7 @@ def _exponential() -> str:
   event = accounting.ExponentialMechanismDpEvent(1.0)
   ten = accounting.PhiAccountant().compose(event, 10).get_epsilon(1e-6)
   # With sensitivity one, a score is multiplied by half of epsilon.
-  below = 2 * exponential.shortfall(10**6, 0.05)
+  below = 2 * selection.shortfall(10**6, 0.05)
   return (f'epsilon 1, a million options: score within {up(below, 4)} of the best with '
           f'probability .95; rho {accounting.TCDP.from_bounded_range(1.0).rho:g} (the '
           f'paper\'s .5); ten releases: epsilon {up(ten)} at 1e-6')
@@ -218,8 +213,8 @@ def _theorem_26() -> str:
   guarantee = accounting.TCDP(1e-4, 80.0)
   return ('(1e-4, 80)-tCDP, 50 and 200 records: mutual information in nats at most '
           ) + ' and '.join(
-      f'{up(packing.mutual_information(guarantee, n), 4)} (as printed '
-      f'{up(packing.printed_mutual_information(guarantee, n), 4)})' for n in (50, 200))
+      f'{up(tcdp.mutual_information(guarantee, n), 4)} (as printed '
+      f'{up(tcdp.printed_mutual_information(guarantee, n), 4)})' for n in (50, 200))
 
 
 def _corollary_27() -> str:
@@ -249,13 +244,13 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
     ('Lemmas 6, 8: (epsilon, delta)', modules(_CLASS), REPRODUCED,
      _tested('test_lemma_6'), _lemma_6),
     ('Section 1.3: tails of the privacy loss', modules(
-        'papers.loss_tails.pure_dp', 'papers.loss_tails.truncated_cdp_tail',
-        'papers.loss_tails.renyi_dp'), REPRODUCED,
+        'papers.tcdp.pure_dp', 'papers.tcdp.truncated_cdp_tail',
+        'papers.tcdp.renyi_dp'), REPRODUCED,
      test('papers/test_loss_tails::test_truncated_cdp_as_the_paper_writes_it'),
      _tails),
     ('Section 1.3: tails under approximate definitions', modules(
-        'papers.loss_tails.approximate_dp',
-        'papers.loss_tails.approximate_zcdp'),
+        'papers.tcdp.approximate_dp',
+        'papers.tcdp.approximate_zcdp'),
      'corrected: the paper states them up to constants, which are given here',
      test('papers/test_loss_tails::test_approximate_dp_is_attained'),
      _approximate_tails),
@@ -283,9 +278,9 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      test('accounting/test_sinh_normal::test_renyi_divergence_against_quadrature'),
      _proposition_4),
     ('Figure 2', _picture('figure2'), REPRODUCED, run(PICTURES), _figure_2),
-    ('Theorem 17', modules('accounting.sinh_normal.sinh_normal_bound'), REPRODUCED,
+    ('Theorem 17', modules('papers.tcdp.sinh_normal_bound'), REPRODUCED,
      run(FIGURES), _theorem_17),
-    ('Corollary 18: histograms', modules('accounting.sinh_normal.histogram_noise'),
+    ('Corollary 18: histograms', modules('papers.tcdp.histogram_noise'),
      'corrected: false for omega below 1 / sqrt(2 rho), where it is checked or refused',
      test('accounting/test_sinh_normal::'
           'test_corollary_18_as_printed_is_false_and_refused'), _corollary_18),
@@ -307,13 +302,13 @@ _ITEMS: tuple[tuple[str, tuple[str, ...], str, str, Any], ...] = (
      'corrected: the paper leaves its constants open; here they are derived',
      run(FIGURES), _interior),
     ('Theorem 26: mutual information of records and answer', modules(
-        'papers.packing.mutual_information',
-        'papers.packing.printed_mutual_information'), REPRODUCED,
+        'papers.tcdp.mutual_information',
+        'papers.tcdp.printed_mutual_information'), REPRODUCED,
      test('papers/test_packing::'
           'test_theorem_26_is_at_least_the_divergence_of_its_proof'), _theorem_26),
     ('Corollary 27: lower bounds on records',
-     (*modules('papers.packing.fewest_records',
-               'papers.packing.printed_fewest_records'),
+     (*modules('papers.tcdp.fewest_records',
+               'papers.tcdp.printed_fewest_records'),
       *_picture('lower_bounds')), REPRODUCED, run(PICTURES), _corollary_27),
     ('Threshold queries', modules('release.thresholds', 'release.threshold_sketch'),
      REPRODUCED, test('release/test_threshold_queries::'

@@ -38,7 +38,10 @@ def test_no_neighbours_are_above_the_profile(options, epsilon, share, seed):
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 6.0])
 @pytest.mark.parametrize('share', [-0.5, 0.0, 0.3, 0.9])
 def test_many_options_attain_it(epsilon, share):
-  """Of a million equal options, the share moves for which the larger loss is t."""
+  """The profile is attained if the right share of a million equal options moves.
+
+  The share is that at which the larger of the two losses is t.
+  """
   loss = share * epsilon
   t, options = 0.5 * (loss + epsilon), 10**6
   # Losses are t of those that move down and t - epsilon of the rest.

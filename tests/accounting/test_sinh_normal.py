@@ -8,9 +8,10 @@ import pytest
 
 from tests.representatives import representatives
 from tfcactus import accounting, design, noise
-from tfcactus.accounting import sinh_normal, truncated_cdp
+from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.renyi import RenyiAccountant
-from tfcactus.noise import scalar_table
+from tfcactus.noise import scalar_table, sinh_normal
+from tfcactus.papers import tcdp
 
 ROWS = [
     # rho, A, exact rho' / rho, eps(1e-5): exact, Renyi; eps(1e-10): exact
@@ -43,7 +44,7 @@ def test_the_table_of_exact_against_printed(rho, bend, factor, at_5, renyi_5,
 @pytest.mark.parametrize('rho, bend, factor, at_5, renyi_5, at_10', ROWS)
 def test_theorem_17_is_an_order_of_magnitude_above(rho, bend, factor, at_5,
                                                    renyi_5, at_10):
-  printed = sinh_normal.sinh_normal_bound(make(rho, bend))
+  printed = tcdp.sinh_normal_bound(make(rho, bend))
   assert printed.rho == pytest.approx(16 * rho)
   assert printed.omega == pytest.approx(bend / 8)
   assert printed.epsilon(1e-5) > 5 * at_5
@@ -58,14 +59,14 @@ def test_hundredfold_composition():
   renyi = RenyiAccountant(orders=1 + np.geomspace(0.1, 100, 400)).compose(
       event, 100).get_epsilon(1e-6)
   assert 2.15 < renyi < 2.1575
-  printed = sinh_normal.sinh_normal_bound(law).self_compose(100)
+  printed = tcdp.sinh_normal_bound(law).self_compose(100)
   assert round(printed.epsilon(1e-6), 2) == 11.00
 
 
 def test_corollary_18():
-  error = sinh_normal.histogram_error(0.01, 10, num_bins=10**6, beta=0.05)
+  error = tcdp.histogram_error(0.01, 10, num_bins=10**6, beta=0.05)
   assert round(error, 4) == 142.8875
-  law = sinh_normal.histogram_noise(0.01, 10)
+  law = tcdp.histogram_noise(0.01, 10)
   assert (law.sigma, law.bend) == (40.0, 80.0)
   # A replaced record changes two counts by one.
   single = truncated_cdp.certificate(
@@ -80,9 +81,9 @@ def test_corollary_18_as_printed_is_false_and_refused():
   assert divergence > 0.01 / 2 * 1.2
   assert 1.25 >= 1 / (8 * math.sqrt(0.01))  # The printed hypothesis holds.
   with pytest.raises(ValueError, match='Corollary 18 is false'):
-    sinh_normal.histogram_noise(0.01, 1.25)
+    tcdp.histogram_noise(0.01, 1.25)
   # Below 1 / sqrt(2 rho) it may still hold: then it is checked, and given.
-  assert sinh_normal.histogram_noise(0.01, 5.0).bend == 40.0
+  assert tcdp.histogram_noise(0.01, 5.0).bend == 40.0
 
 
 @pytest.mark.parametrize('options, expected', [
@@ -218,7 +219,7 @@ def test_two_peaks_are_refused_in_closed_form_and_accounted_as_a_table():
     (10.0, 9.0, 'hypothesis')])
 def test_theorem_17_outside_its_hypotheses_is_refused(sigma, bend, message):
   with pytest.raises(ValueError, match=message):
-    sinh_normal.sinh_normal_bound(noise.SinhNormal(sigma, bend))
+    tcdp.sinh_normal_bound(noise.SinhNormal(sigma, bend))
 
 
 def test_bad_arguments_are_refused():

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tfcactus import accounting, noise
-from tfcactus.accounting import renyi_curves, truncated_cdp
+from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.composition import composition
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.accounting.truncated_cdp import TCDP
+from tfcactus.papers import tcdp
 
 # The reference values were computed with mpmath, independently of this code.
 
@@ -46,15 +47,15 @@ def test_large_groups():
 
 
 def test_lemma_15():
-  value = renyi_curves.subsampled_divergence(lambda order: 0.1 * order, 2, 0.1)
+  value = tcdp.subsampled_divergence(lambda order: 0.1 * order, 2, 0.1)
   assert round(value, 8) == 0.00221158
   loss = GaussianLoss(math.sqrt(0.2), 0.1, 'remove')
   for order in (2, 5, 9):
-    assert renyi_curves.subsampled_divergence(
+    assert tcdp.subsampled_divergence(
         lambda k: 0.1 * k, order, 0.1) == pytest.approx(
             float(loss.cumulants(np.array([order - 1.0]))[0, 0]) / (order - 1),
             rel=1e-10)
-  assert renyi_curves.subsampled_divergence(
+  assert tcdp.subsampled_divergence(
       lambda k: 0.1 * k, 3, 1.0) == pytest.approx(0.3)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tfcactus import design, noise
-from tfcactus.design import table_info, truncated_forms
+from tfcactus.design import fields, truncated
 
 
 class Case(NamedTuple):
@@ -86,7 +86,7 @@ CASES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class TruncatedCauchy(truncated_forms.TruncatedForm):
+class TruncatedCauchy(truncated.TruncatedForm):
   """An example of a request of one's own on the base class for truncated noise."""
 
   mechanism = 'truncated-cauchy'
@@ -110,7 +110,7 @@ class Uniform:
   def solve(self) -> noise.ScalarTable:
     cells = round(2 * self.range * self.bins)
     return noise.ScalarTable.from_cell_masses(
-        self.bins, np.full(cells, 1 / cells), table_info.uncertified(
+        self.bins, np.full(cells, 1 / cells), fields.uncertified(
             'uniform', {'range': self.range}, 'Uniform noise.'))
 
 

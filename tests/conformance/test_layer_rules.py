@@ -95,6 +95,11 @@ LAYERS: dict[str, Case] = {
     'conv2d, groups': Case(
         _of(layers.Conv2D, 6, 3, groups=2, padding='same'), (5, 6, 4)),
     'conv1d, groups': Case(_of(layers.Conv1D, 4, 3, groups=4, strides=2), (8, 4)),
+    'conv2d, one position': Case(
+        _of(layers.Conv2D, 3, (3, 2), activation='relu'), (3, 2, 4)),
+    'conv2d, squeezed': Case(
+        _of(layers.Conv2D, 3, 1, padding='same'), (1, 1, 4)),
+    'dense over one step': Case(_of(layers.Dense, 4, 'tanh'), (1, 6)),
     'conv3d': Case(_of(layers.Conv3D, 3, (2, 3, 2), strides=(2, 1, 2),
                        padding='same', activation='relu'), (5, 4, 6, 2)),
     'conv3d, groups': Case(
@@ -126,11 +131,19 @@ LAYERS: dict[str, Case] = {
         _of(layers.DepthwiseConv2D, (2, 3), strides=2, padding='same'), (5, 6, 3)),
     'depthwise, dilated': Case(
         _of(layers.DepthwiseConv2D, 2, dilation_rate=(2, 1)), (5, 4, 2)),
+    'depthwise, dilated twice': Case(
+        _of(layers.DepthwiseConv2D, 3, dilation_rate=2, padding='same',
+            depth_multiplier=2), (6, 7, 2)),
+    'depthwise 1d, dilated': Case(
+        _of(layers.DepthwiseConv1D, 3, dilation_rate=2, padding='same'), (9, 3)),
+    'depthwise, wide': Case(
+        _of(layers.DepthwiseConv2D, 5, strides=2, padding='same'), (7, 8, 6)),
     'depthwise, a single row': Case(
         _of(layers.DepthwiseConv2D, (3, 2), strides=3), (4, 8, 2)),
     'depthwise, no bias': Case(
         _of(layers.DepthwiseConv2D, 2, use_bias=False), (5, 4, 2)),
     'embedding': Case(_of(layers.Embedding, _VOCABULARY, 4), (7,), ids=True),
+    'embedding, many rows': Case(_of(layers.Embedding, 30, 4), (7,), ids=True),
     'layer norm': Case(_of(layers.LayerNormalization), (4, 6)),
     'layer norm, no offset': Case(_of(layers.LayerNormalization, center=False), (6,)),
     'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
@@ -149,6 +162,8 @@ LAYERS: dict[str, Case] = {
     'over steps': Case(
         lambda: layers.TimeDistributed(layers.Conv1D(3, 2)),
         (3, 5, 2)),
+    'over steps, one position': Case(
+        lambda: layers.TimeDistributed(layers.Conv2D(3, 2)), (3, 2, 2, 2)),
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
 
@@ -198,7 +213,7 @@ def _batch(cases: Sequence[Case], calls: int = 1) -> tuple[Any, np.ndarray]:
 
 
 def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> Any:
-  """One pass over the batch, each layer by its rule."""
+  """Returns the results of one pass over the batch, each layer by its rule."""
   routes = layer_routes.routes(model)
   assert not routes.whole
   assert not any(route.vectorized for route in routes.layers)
@@ -208,7 +223,7 @@ def _pass(model: Any, x: Any, y: np.ndarray, weights: np.ndarray = _WEIGHTS) -> 
 
 def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
           weights: np.ndarray = _WEIGHTS) -> dict[str, Any]:
-  """For each kind of clipping the clipped sums, an array for each variable."""
+  """Returns {kind of clipping: clipped sums, an array for each variable}."""
   found = _pass(model, x, y, weights)
   return {clipping: [part.numpy() for part in clipping_lib.clip_and_sum(
       found.gradients, tf.constant(clip), tf.constant(weights != 0), clipping,
@@ -216,7 +231,7 @@ def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
 
 
 def _gradients(model: Any, x: Any, y: np.ndarray) -> Any:
-  """Each example's gradients by a tape on a batch of that example alone."""
+  """Returns each example's gradients, by a tape on a batch of one example."""
 
   def one(x, y, weight):
     with tf.GradientTape() as tape:
@@ -236,7 +251,7 @@ def _norms(gradients: Any) -> np.ndarray:
 
 
 def _loop(model: Any, gradients: Any, clipping: str, clip: float) -> Any:
-  """What the sums of clipped gradients are to be."""
+  """Returns the sums of clipped gradients, computed without the library."""
   if clipping == 'per_layer':
     owners = layer_routes.routes(model).groups
   else:
@@ -257,7 +272,7 @@ def _names(model: Any) -> list[str]:
 
 def _assert_same(got: Any, want: Any, names: Sequence[str] = (),
                  tolerance: float = 1e-5) -> None:
-  """Norms of differences within a tolerance, for each name and for all together."""
+  """Asserts that differences have small norms, for each name and for all together."""
   for name, *parts in zip(names, got, want):
     assert np.linalg.norm(np.subtract(*parts)) <= tolerance * np.linalg.norm(
         parts[1]), name
@@ -279,9 +294,12 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'a rule of a test')
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
-_ONCE = ('conv2d, groups', 'conv3d', 'conv2d transposed', 'depthwise, strides',
-         'depthwise, a single row', 'separable', 'einsum dense', 'prelu, shared',
-         'rms norm', 'reversible embedding', 'dense, lora', 'einsum dense, lora',
+_ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step',
+         'embedding, many rows', 'over steps, one position', 'conv3d',
+         'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
+         'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
+         'separable', 'einsum dense', 'prelu, shared', 'rms norm',
+         'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'einsum dense, lora, sum over heads', 'embedding, lora',
          'einsum dense, lora, last axis from inputs')
 """Layers that only one test tries there; `make test-slow` tries the others."""

@@ -17,12 +17,14 @@ import pytest
 
 from tests.fuzz import oracles
 from tfcactus import accounting, noise as noise_lib
-from tfcactus.accounting import sinh_normal, truncated_cdp
+from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
 from tfcactus.accounting.renyi import RenyiAccountant
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant, TCDPDpEvent
+from tfcactus.noise import sinh_normal
 from tfcactus.noise.sinh_normal import SinhNormal
+from tfcactus.papers import tcdp
 
 ROUNDING = 1e-10
 """Relative rounding of the floats to which the oracle's answers are converted."""
@@ -251,7 +253,7 @@ def claims(rng: np.random.Generator) -> list[str]:
   noise = SinhNormal(sigma, max(math.sqrt(2) * sigma, 8.01) * math.exp(
       rng.exponential()))
   try:
-    claim = sinh_normal.sinh_normal_bound(noise)
+    claim = tcdp.sinh_normal_bound(noise)
     wrong += [f'theorem 17: {noise} {order!r}'
               for order in 1 + (claim.omega - 1) * rng.random(2)
               if sinh_normal.renyi_divergence(noise, order) > claim.rho * order]
@@ -259,7 +261,7 @@ def claims(rng: np.random.Generator) -> list[str]:
     pass
   rho, omega = 10**rng.uniform(-3, -0.001), 1 + 10**rng.uniform(-1, 2)
   try:
-    noise = sinh_normal.histogram_noise(rho, omega)
+    noise = tcdp.histogram_noise(rho, omega)
     wrong += [f'corollary 18: {rho!r} {omega!r} {order!r}'
               for order in 1 + (omega - 1) * np.array([0.001, 0.3, 0.7, 1.0])
               if 2 * sinh_normal.renyi_divergence(noise, order) >

@@ -11,8 +11,8 @@ from scipy import integrate, stats
 
 from tests.fuzz import oracles
 from tfcactus import design, noise as noise_lib
-from tfcactus.design.solvers import bounded_problem, linear, moments_bound
-from tfcactus.release import noise_sources, planner, selection
+from tfcactus.design.solvers import bounded_problem, moments_bound
+from tfcactus.release import planner, selection
 from tfcactus.search import truncated
 
 cvxpy = pytest.importorskip('cvxpy')
@@ -101,7 +101,7 @@ def test_a_table_with_an_open_gap_is_not_certified():
 def _feasible(rng, problem: bounded_problem.Problem) -> np.ndarray:
   """Returns random non-increasing masses within the budget."""
   w = np.sort(rng.exponential(1, problem.cells)**rng.uniform(0.2, 4))[::-1]
-  return linear.within_budget(problem, w)
+  return bounded_problem.within_budget(problem, w)
 
 
 @pytest.mark.parametrize('count', [
@@ -183,7 +183,7 @@ def test_errors_are_no_more_frequent_than_stated(count):
                   (noise_lib.Laplace(scale), stats.laplace(0, scale)))
     beta = float(rng.choice([0.5, 0.9, 10**rng.uniform(-12, -1)]))
     size = int(10**rng.uniform(0, 6))
-    t = noise_sources.max_error(noise, size, beta)
+    t = noise.max_error(size, beta)
     found = -math.expm1(size * math.log1p(-2 * law.sf(t)))
     assert found == pytest.approx(beta, rel=1e-6)
     threshold = planner.count_threshold(noise, num_bins=size, beta=beta)

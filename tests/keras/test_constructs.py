@@ -14,11 +14,7 @@ from tfcactus import noise as noise_lib
 from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, privatize
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, versions
-from tfcactus.keras.drop_in import (
-  clipped_sums,
-  microbatches,
-  operation_gradients,
-)
+from tfcactus.keras.drop_in import clipped_sums, operation_gradients, state
 from tfcactus.keras.gradients import engine as engine_lib
 
 _CLIP = 0.7
@@ -149,7 +145,7 @@ def test_one_example_moves_a_drop_in_step_by_at_most_the_clip_norm(construct):
               if versions.KERAS_3 else
               clipped_sums.by_tape(losses, variables, tape, clip))
     operations = operation_gradients.clipped_sums(
-        microbatches.Losses(losses, losses), variables, clip, lambda: passes)
+        state.Losses(losses, losses), variables, clip, lambda: passes)
     return passes[0], operations[0]
 
   for way in range(2):

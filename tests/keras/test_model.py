@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import MEAN, privatized
+from tests.keras.tiny import MEAN, poisson, privatized
 from tests.representatives import representatives
 from tfcactus import noise as noise_lib
-from tfcactus.keras import DPKerasSGDOptimizer, PoissonBatches, PrivateModel, privatize
+from tfcactus.keras import (
+  DPKerasSGDOptimizer,
+  EpsilonCallback,
+  PoissonBatches,
+  PrivateModel,
+  privatize,
+)
 from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import physical_batch
@@ -509,3 +515,16 @@ def test_a_model_without_an_input_layer_trains_eagerly(make_plan):
   private.fit(PoissonBatches(*_data(), 0.25), verbose=0)
   private.fit(*_data(), batch_size=40, verbose=0)
   assert private.ledger().steps == 5
+
+
+def test_outputs_are_those_of_the_wrapped_model():
+  private = privatized()
+  assert [tuple(out.shape) for out in private.outputs] == [(None, 3)]
+
+
+def test_a_run_card_without_a_folder_is_told_before_any_step(tmp_path):
+  private = privatized()
+  with pytest.raises(ValueError, match='in a folder that exists'):
+    private.fit(poisson(), verbose=0, callbacks=[
+        EpsilonCallback(run_card=tmp_path / 'none' / 'card.json')])
+  assert private.releases == 0

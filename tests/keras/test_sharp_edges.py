@@ -5,6 +5,7 @@ import pathlib
 import re
 import warnings
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -152,7 +153,78 @@ def _card_of_seeded(folder):
                 stacklevel=1)
 
 
+def _compiled_before():
+  model = inner()
+  model.compile('sgd', NONE)
+  private.privatize(model, _plan()).fit(poisson(), verbose=0)
+
+
+class _Listing(LAYERS.Layer):
+  """Adds up the positive numbers of an example, which a one-argument `where` lists."""
+
+  def build(self, shape):
+    self.scale = self.add_weight(shape=(shape[-1],), name='scale')
+
+  def call(self, inputs):
+    scaled = inputs * self.scale
+    found = tf.gather_nd(inputs, tf.where(inputs > 0))
+    return scaled + tf.reduce_sum(found)
+
+
+class _InPlace(LAYERS.Layer):
+  """Adds the CTC loss of dense labels."""
+
+  def call(self, inputs):
+    count = tf.ones(tf.shape(inputs)[:1], tf.int32)
+    logits = tf.stack([inputs, inputs], 1)
+    self.add_loss(tf.nn.ctc_loss(
+        tf.ones_like(inputs[:, :1], tf.int32), logits, count, 2 * count,
+        logits_time_major=False, blank_index=0))
+    return inputs
+
+
+def _units(units=(), plan=True, arrays=False):
+  model = _private(plan=_plan(**({'unit': 'user'} if plan else {})))
+  model.fit(*((X, Y) if arrays else [private.PoissonBatches(
+      X, Y, 0.25, units=np.arange(40) if units is None else units,
+      examples_per_unit=2)]), verbose=0)
+
+
 CASES = {
+    'Expected batches of the unit of the plan':
+        lambda folder: _units(None, plan=False),
+    'Expected batches that draw units': lambda folder: _units(arrays=True),
+    'a rounded or missing id does not tell whose row it is':
+        lambda folder: _units([None, *range(39)]),
+    'such a row may belong to anybody': lambda folder: _units([-1, *range(39)]),
+    'A row of two owners has no guarantee for either':
+        lambda folder: _units([[i, i + 1] for i in range(40)]),
+    'Expected compile(...) of the private model before fit':
+        lambda folder: _compiled_before(),
+    'Expected run_card in a folder that exists': lambda folder: _fit(
+        run_card=folder / 'none' / 'card.json'),
+    'Expected validation_split=0 with PoissonBatches': lambda folder: _private().fit(
+        poisson(), validation_split=0.2, verbose=0),
+    'a sparse matrix; draw batches': lambda folder: _private().fit(
+        pytest.importorskip('scipy.sparse').csr_matrix(X), Y, verbose=0),
+    'For integer labels use SparseCategoricalCrossentropy': lambda folder: _fit(
+        _private(loss='categorical_crossentropy')),
+    'For one-hot targets use CategoricalCrossentropy': lambda folder: _fit(
+        batches=private.PoissonBatches(X, np.eye(3)[Y], 0.25)),
+    'got a linear activation, whose outputs are logits': lambda folder: _private(
+        loss='sparse_categorical_crossentropy'),
+    'which the loss normalises again': lambda folder: _private(
+        tf.keras.Sequential([LAYERS.Input((6,)), LAYERS.Dense(3, 'softmax')])),
+    'Expected delta far below one over the number of examples':
+        lambda folder: _plan(delta=0.1),
+    'belong into a PrivacyPlan':
+        lambda folder: private.privatize(inner(), noise_multiplier=1.1),
+    'computes a statistic over the batch': lambda folder: _private(inner(_Applied(
+        lambda x: x - tf.reduce_mean(x, 0)))),
+    'that return as many numbers for each example':
+        lambda folder: _fit(_private(inner(_Listing()))),
+    'For CTC use tf.keras.backend.ctc_batch_cost':
+        lambda folder: _private(inner(_InPlace())),
     'this training is not private by tfcactus': lambda folder: _plain(),
     'Expected a private model in fit(batches)': lambda folder: _dropped(),
     'no amplification by sampling': lambda folder: _arrays(),
@@ -222,7 +294,7 @@ def said(case, folder):
     warnings.simplefilter('always')
     try:
       CASES[case](folder)
-    except (ValueError, tf.errors.InvalidArgumentError) as error:
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
       return f'{type(error).__name__}: {error}'
   return ' '.join(str(each.message) for each in caught)
 

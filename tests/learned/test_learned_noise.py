@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import accounting, noise
-from tfcactus.learned import learned_noise, models, privacy_losses
+from tfcactus.learned import learned_noise, privacy_losses
 from tfcactus.noise import scalar_table
 from tfcactus.search import truncated
 
@@ -116,10 +116,10 @@ def test_losses_off_the_buckets_raise_the_bound():
 
 def test_sigmoid_noise_is_falling_and_cnn_noise_need_not_be():
   rng = np.random.default_rng(0)
-  model = models.SigmoidModel(40, 4, 30, rng)
+  model = learned_noise.SigmoidModel(40, 4, 30, rng)
   assert np.all(np.diff(model().numpy()) <= 1e-12)
   assert len(model.trainable_variables) == 3
-  other = models.ConvolutionModel(40, rng)
+  other = learned_noise.ConvolutionModel(40, rng)
   assert np.any(np.diff(other().numpy()) > 0)
   assert other.filters.shape == (10, 3)
 

@@ -68,7 +68,7 @@ def test_rows_sum_to_one_and_volumes_are_symmetric(dim, first, width, count):
 
 
 def test_one_dimension_is_the_line():
-  """In R a shell is two intervals, and a shift by 10 widths moves whole ones."""
+  """A shell of the line is two intervals; a shift by 10 widths maps one to another."""
   band, _ = shell_geometry.transition(1, 0.1, 0.1, 30)
   reach = (band.shape[1] - 1) // 2
   row = np.zeros(band.shape[1])

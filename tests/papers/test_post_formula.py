@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tfcactus.papers.post_formula import profile_by_post
+from tfcactus.papers.conversions import profile_by_post
 
 LOSS = math.log(7 / 3)
 MOST = LOSS * (1 + 1e-15)

@@ -9,7 +9,8 @@ from tests.noise.tables import (
   truncated_scalar,
   wavy_scalar,
 )
-from tfcactus import accounting, noise, release
+from tfcactus import noise, release
+from tfcactus.noise import sinh_normal
 from tfcactus.release import noise_sources
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),
@@ -184,12 +185,12 @@ def test_what_a_release_says():
   guarantee = made.guarantee(1e-6)
   assert guarantee.seeded and 'SEEDED' in str(guarantee)
   assert 'SEEDED (noise)' in guarantee.statement
-  exact = accounting.sinh_normal.epsilon(LAWS[2], 1e-6)
+  exact = sinh_normal.epsilon(LAWS[2], 1e-6)
   assert guarantee.lower <= exact <= guarantee.upper
   assert made.tcdp(1e-6).epsilon(1e-6) > exact
   replaced = made.guarantee(
       1e-6, dp_accounting.NeighboringRelation.REPLACE_ONE)
-  assert replaced.lower <= accounting.sinh_normal.epsilon(
+  assert replaced.lower <= sinh_normal.epsilon(
       LAWS[2], 1e-6, shift=2) <= replaced.upper
   with pytest.raises(ValueError, match='beta'):
     made.error(0)

@@ -197,7 +197,7 @@ def test_threshold_sketch_in_single_calls(runs):
 
 @representatives('law', LAWS.values(), ids=LAWS)
 def test_binary_search_by_its_answer(law):
-  """With two values, the answer to one comparison is all that is released."""
+  """An audit by the answer alone: for two values, the search is one comparison."""
   def draw(noise_law, which, runs, seed):
     offset = round(float(noise_sources.upper_quantile(
         noise_law, rare(noise_law))))

@@ -9,12 +9,12 @@ from scipy import special, stats
 from tests.representatives import representatives
 from tfcactus import accounting, relations, release
 from tfcactus.randomness import SystemRandom
-from tfcactus.release import exponential
+from tfcactus.release import selection
 
 
 def test_options_are_drawn_by_their_weights():
   steps, rate, runs = np.array([3, 0, 5, 5, -20]), 0.4, 200_000
-  drawn = exponential.exponential_draws(steps, rate, SystemRandom(1), runs)
+  drawn = selection.exponential_draws(steps, rate, SystemRandom(1), runs)
   expected = special.softmax(rate * steps)
   assert stats.chisquare(np.bincount(drawn, minlength=5), runs * expected).pvalue > 1e-4
   assert stats.chisquare(np.bincount(drawn, minlength=5), runs * special.softmax(
@@ -29,7 +29,7 @@ def test_a_rare_option_stays_possible():
     def random(self, size):
       return np.broadcast_to([0.9, 0.9, 0.0], size)
 
-  assert exponential.exponential_draws(np.array([60, 60, 0]), 1.0, Early(), 1)[0] == 2
+  assert selection.exponential_draws(np.array([60, 60, 0]), 1.0, Early(), 1)[0] == 2
 
 
 @representatives('monotone', [False, True])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tfcactus import accounting, noise, release
-from tfcactus.accounting import sinh_normal
+from tfcactus.noise import sinh_normal
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
 

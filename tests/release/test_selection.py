@@ -5,7 +5,7 @@ from scipy import stats
 from tests.noise.tables import gaussian_scalar, truncated_scalar, wavy_scalar
 from tests.representatives import representatives
 from tfcactus import noise, release
-from tfcactus.accounting import sinh_normal
+from tfcactus.noise import sinh_normal
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import selection
 

@@ -3,8 +3,8 @@
 A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
 divergence D_order <= rho order for all orders in (1, omega). Two printed
 statements do not hold as printed. Theorem 11 is available by name only, with a label.
-Corollary 18 (in `tfcactus.accounting.sinh_normal`) requires the hypothesis that its
-proof uses, or a numerical check.
+Corollary 18 (in `tfcactus.papers.tcdp`) requires the hypothesis that its proof uses, or
+a numerical check.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -21,7 +21,6 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks, _format
-from tfcactus.accounting import renyi_curves
 from tfcactus.pairs import dominating_pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
@@ -91,14 +90,14 @@ class TCDP:
       A guarantee that also holds between the orders: (order - 1) D_order is
       convex, and zero at order one.
     """
-    order, divergence = renyi_curves.check(orders, divergences)
+    order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
     if omega > order[-1]:
       raise ValueError(
           f'Expected omega <= {order[-1]:.6g}, the largest order given, got '
           f'omega={omega!r}.')
     last = int(np.searchsorted(order, omega))
-    return cls(float(renyi_curves.running_rho(order, divergence)[last]), omega)
+    return cls(float(running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
     """Returns the guarantee of this release and `others` together (Lemma 2).
@@ -316,7 +315,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
         'Expected a finite omega, got omega=inf: divergences at all orders '
         'cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
-  rho = renyi_curves.running_rho(
+  rho = running_rho(
       grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
     raise ValueError(
@@ -350,3 +349,43 @@ def check_omega(value: object) -> float:
   if value <= 1:
     raise ValueError(f'Expected omega > 1, got omega={value!r}.')
   return value
+
+
+def check_curve(orders: Sequence[float], divergences: Sequence[float]
+                ) -> tuple[np.ndarray, np.ndarray]:
+  """Returns arrays (n,); ValueError unless orders > 1 increase and divergences >= 0."""
+  order = _checks.vector('orders', list(orders))
+  divergence = _checks.vector('divergences', list(divergences))
+  if order.shape != divergence.shape:
+    raise ValueError(
+        'Expected as many divergences as orders, got '
+        f'{divergence.size} and {order.size}.')
+  if np.any(order <= 1) or np.any(np.diff(order) <= 0):
+    raise ValueError('Expected orders above one and increasing.')
+  if np.any(divergence < 0):
+    raise ValueError(
+        f'Expected divergences >= 0, got {np.min(divergence)!r}.')
+  return order, divergence
+
+
+def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
+  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i.
+
+  (a - 1) D_a is convex in the order a and zero at order one. Between two orders it
+  therefore lies below its chord.
+  """
+  k = (orders - 1) * divergences
+  a, b = orders[:-1], orders[1:]
+  with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    m = np.diff(k) / np.diff(orders)
+    c = k[:-1] - m * a
+    # (m x + c) / (x (x - 1)) is largest at a stationary point or an end.
+    root = np.sqrt(np.maximum(c * c + m * c, 0.0))
+    points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
+    best = np.maximum(divergences[:-1] / a, divergences[1:] / b)
+    for x in points:
+      x = np.where(np.isfinite(x), x, a)
+      best = np.fmax(best, (m * x + c) / (x * (x - 1)))
+  best = np.where(np.isinf(k[1:]), np.inf, best)
+  # D increases with the order, and D / a < D.
+  return np.maximum.accumulate(np.append(divergences[0], best))

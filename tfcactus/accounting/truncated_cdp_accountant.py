@@ -10,7 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, relations
-from tfcactus.accounting import event_steps, renyi_curves, truncated_cdp
+from tfcactus.accounting import event_steps, truncated_cdp
 from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.renyi import known_divergences
 
@@ -154,6 +154,6 @@ class TCDPAccountant(PairAccountant):
     orders, divergence = orders[finite], divergence[finite]
     if not orders.size:
       return []
-    rho = renyi_curves.running_rho(orders, divergence)
+    rho = truncated_cdp.running_rho(orders, divergence)
     return [truncated_cdp.TCDP(float(r), float(w)).compose(self._claimed(float(w)))
             for r, w in zip(rho, orders)]

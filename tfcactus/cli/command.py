@@ -1,11 +1,16 @@
-"""The type of a command, and how a command prints its result."""
+"""The type of a command, and the arguments and output that commands share."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import dataclasses
+import fractions
 import json
-from typing import Callable
+from typing import Any, Callable
+
+from tfcactus import noise as noise_lib
+from tfcactus.release import planner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,3 +34,87 @@ class Command:
 def show(args: argparse.Namespace, report: object, text: str) -> None:
   """Prints `report`, exact, as JSON if --json is given; else `text`, rounded safely."""
   print(json.dumps(report) if args.json else text)
+
+
+def fraction(text: str) -> fractions.Fraction:
+  """Parses an exact number such as 0.004 or 250/60000."""
+  try:
+    return fractions.Fraction(text)
+  except (ValueError, ZeroDivisionError):
+    raise argparse.ArgumentTypeError(
+        f'Expected a number or a fraction such as 250/60000, got {text!r}.'
+    ) from None
+
+
+def number(text: str) -> float:
+  """Parses a float such as 0.25 or 250/60000."""
+  return float(fraction(text))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+  """Adds --json, which prints JSON in place of words."""
+  parser.add_argument('--json', action='store_true', help='print the result as JSON')
+
+
+def require(args: argparse.Namespace, command: str, *names: str) -> None:
+  """Raises ValueError naming the first of the arguments `names` that is not given."""
+  for name in names:
+    if getattr(args, name) is None:
+      raise ValueError(
+          f'Expected {option(name)} with "{command}", got none.')
+
+
+def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:
+  """Raises ValueError if an argument of one kind of "design" is given with another."""
+  for name in names:
+    if getattr(args, name) is not None:
+      raise ValueError(
+          f'Expected {option(name)} with "design {mechanism}" only, got it with '
+          f'{args.mechanism!r}.')
+
+
+def option(name: str) -> str:
+  """Returns the command-line spelling of an argument."""
+  return '--' + name.replace('_', '-')
+
+
+def add_noise(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of closed-form noise: its family and its size."""
+  add = parser.add_argument
+  add('--noise', choices=planner.FAMILIES, default='gaussian',
+      help='noise distribution; default: %(default)s')
+  add('--noise-multiplier', type=float,
+      help='size of the noise over the sensitivity: standard deviation of the '
+      'Gaussian, scale of the Laplace, sigma of the sinh-normal')
+  add('--bend', type=float, help='distance at which the tails of the sinh-normal turn, '
+      'over the sensitivity')
+
+
+def make_noise(family: str, noise_multiplier: float | None,
+               bend: float | None) -> noise_lib.ScalarNoise:
+  """Returns the noise of one of `planner.FAMILIES`; checks multiplier and bend."""
+  check_bend(family, bend)
+  if noise_multiplier is None:
+    raise ValueError(f'Expected --noise-multiplier with --noise {family}.')
+  return planner.noise_family(family, bend)(noise_multiplier)
+
+
+def check_bend(family: str, bend: float | None) -> None:
+  """Raises ValueError unless a bend is given exactly with sinh-normal noise."""
+  if (bend is not None) != (family == 'sinh-normal'):
+    raise ValueError(
+        'Expected --bend with --noise sinh-normal and no other, got '
+        f'bend={bend!r} with {family}.')
+
+
+def pyplot(command: str) -> Any:
+  """Returns matplotlib.pyplot for files; ImportError, naming `command`, if missing."""
+  try:
+    import matplotlib  # pylint: disable=import-outside-toplevel
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as found  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        f"tfcactus {command} needs matplotlib: pip install 'tfcactus[plot]'."
+    ) from error
+  return found

@@ -12,7 +12,7 @@ import time
 from typing import Any, Union
 
 from tfcactus import _format, design as design_lib, noise as noise_lib
-from tfcactus.cli import arguments, command, design_correlation, design_truncated
+from tfcactus.cli import command, design_correlation, design_truncated
 from tfcactus.search import optimal
 
 _QUIET_SECONDS = 2.0
@@ -31,9 +31,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
       help='kind of noise: cactus and monotone for scalar queries, isotropic for '
       'vectors, optimal for least epsilon of a plan, truncated for a bounded range, '
       'correlation for noise correlated over steps (BandMF, DP-FTRL)')
-  add('--budget', type=arguments.number, metavar='C',
+  add('--budget', type=command.number, metavar='C',
       help='bound on E|Z|^power, in units of sensitivity^power')
-  add('--power', type=arguments.number, default=2.0,
+  add('--power', type=command.number, default=2.0,
       help='exponent of the cost |z|^power; default: %(default)s')
   add('--dim', type=int, default=None, help='dimension of the query')
   add('--objective', default=None, metavar='kl|chi2|renyi:A',
@@ -41,19 +41,19 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
       'probability Q; default: kl')
   add('--bins', type=int, help='cells or shells per unit of sensitivity')
   add('--cells', type=int, help='index of the last cell before the geometric tail')
-  add('--tail-ratio', type=arguments.number,
+  add('--tail-ratio', type=command.number,
       help='density ratio of neighbouring cells in the tail')
   add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point',
       help='solver of the convex program; default: %(default)s')
-  add('--delta', type=arguments.number, help='delta of the plan (optimal, truncated, '
+  add('--delta', type=command.number, help='delta of the plan (optimal, truncated, '
       'correlation)')
-  add('--sampling-prob', type=arguments.number,
+  add('--sampling-prob', type=command.number,
       help='sampling probability of the plan (optimal and truncated only)')
   add('--steps', type=int, help='number of steps of the plan (optimal, truncated, '
       'correlation)')
   add('--out', metavar='F.npz',
       help='file to write the table to; F.json for a correlation')
-  arguments.add_json(parser)
+  command.add_json(parser)
   design_truncated.add_arguments(parser)
   design_correlation.add_arguments(parser)
 
@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace) -> None:
     design_truncated.run(args)
     return
   design_truncated.refuse_arguments(args)
-  arguments.require(args, f'design {args.mechanism}', 'budget')
+  command.require(args, f'design {args.mechanism}', 'budget')
   begun = time.perf_counter()
   with _progress(f'designing {args.mechanism} noise'):
     table, extra = (_search(args) if args.mechanism == 'optimal' else
@@ -111,7 +111,7 @@ def _request(args: argparse.Namespace) -> _Request:
   for name in _PLAN:
     if getattr(args, name) is not None:
       raise ValueError(
-          f'Expected {arguments.option(name)} with "design optimal" only, got '
+          f'Expected {command.option(name)} with "design optimal" only, got '
           f'it with {args.mechanism!r}; give the objective a rate, as in '
           '--objective chi2@0.004.')
   shared: dict[str, Any] = {
@@ -119,7 +119,7 @@ def _request(args: argparse.Namespace) -> _Request:
       'tail_ratio': args.tail_ratio, 'solver': args.solver,
       'objective': args.objective or 'kl'}
   if args.mechanism == 'isotropic':
-    arguments.require(args, 'design isotropic', 'dim')
+    command.require(args, 'design isotropic', 'dim')
     return design_lib.Isotropic(args.dim, budget=args.budget, **shared)
   if args.dim not in (None, 1):
     raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from tfcactus import _format, correlated
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.correlated import choice
 from tfcactus.plan import PrivacyPlan
 
@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       'correlated')
   add('--blocked', action='store_true', default=None,
       help='keep one vector of the size of the model, in place of bands - 1')
-  add('--momentum', type=arguments.number, help='momentum of the optimizer; default: 0')
+  add('--momentum', type=command.number, help='momentum of the optimizer; default: 0')
   add('--batches', type=int, metavar='T', help='number of batches in an epoch')
   add('--plot', metavar='P.png', help='file to draw the strategies to')
 
 
 def refuse_arguments(args: argparse.Namespace) -> None:
   """Raises ValueError if an argument of correlations is given with another design."""
-  arguments.refuse_own(
+  command.refuse_own(
       args, 'correlation', ('bands', 'blocked', 'momentum', 'batches', 'plot'))
 
 
@@ -42,18 +42,19 @@ def run(args: argparse.Namespace) -> None:
   """Designs, writes, draws and reports; raises ValueError for wrong arguments."""
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
   if foreign or args.power != 2 or args.solver != 'interior-point':
-    named = arguments.option(foreign[0]) if foreign else '--power or --solver'
+    named = command.option(foreign[0]) if foreign else '--power or --solver'
     raise ValueError(f'Expected no {named} with "design correlation".')
-  arguments.require(args, 'design correlation', 'steps')
+  command.require(args, 'design correlation', 'steps')
   plans: _Plans = []
   if args.epsilon is None:
-    arguments.require(args, 'design correlation without --epsilon', 'bands')
+    command.require(args, 'design correlation without --epsilon', 'bands')
     steps = args.steps
     strategy = correlated.solved(_request(args)(args.bands), steps)
   else:
-    arguments.require(args, 'design correlation --epsilon', 'batches', 'delta')
+    command.require(args, 'design correlation --epsilon', 'batches', 'delta')
     plan, plans = _searched(args)
-    strategy, steps = _strategy(plan), plan.steps
+    assert plan.strategy is not None, 'Of a plan with a correlation.'
+    strategy, steps = plan.strategy, plan.steps
   if args.out is not None:
     correlated.save(strategy, args.out)
   if args.plot is not None:
@@ -105,12 +106,6 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
   return (wanted or best), seen
 
 
-def _strategy(plan: PrivacyPlan) -> correlated.Strategy:
-  """Returns the strategy of a plan with correlated noise."""
-  assert plan.strategy is not None, 'Of a plan with a correlation.'
-  return plan.strategy
-
-
 def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
   """Returns a plan's bands, noise multiplier and total error, ready for JSON."""
   return {'bands': plan.groups, 'noise_multiplier': plan.noise.noise_multiplier,
@@ -142,7 +137,7 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
   """Draws the inverse's column, errors by step, and total errors of any `plans`."""
-  pyplot = arguments.pyplot('design correlation --plot')
+  pyplot = command.pyplot('design correlation --plot')
   figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
   size = min(2 * strategy.bands, steps)
   axes[0].stem(np.arange(size), strategy.inverse_column(0, size), basefmt=' ')

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tfcactus import _format
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
@@ -22,7 +22,7 @@ _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio')
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of truncated noise only."""
   add = parser.add_argument_group('truncated noise').add_argument
-  number = arguments.number
+  number = command.number
   add('--range', type=number, metavar='R', help='bound on |noise|, in units of '
       'sensitivity')
   add('--utility', type=number, metavar='U',
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def refuse_arguments(args: argparse.Namespace) -> None:
   """Raises ValueError if an argument of truncated noise is given with other noise."""
-  arguments.refuse_own(args, 'truncated', (
+  command.refuse_own(args, 'truncated', (
       'range', 'utility', 'norm', 'epsilon', 'method', 'seed', 'seconds'))
 
 
@@ -106,7 +106,7 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
 
 def _options(names: list[str]) -> str:
   """Returns the command-line spellings of arguments, or 'none'."""
-  return ', '.join(map(arguments.option, names)) or 'none'
+  return ', '.join(map(command.option, names)) or 'none'
 
 
 def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from tfcactus import _format, release
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.release import selection
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-  arguments.add_noise(parser)
+  command.add_noise(parser)
   add = parser.add_argument
   add('--options', type=int, required=True, metavar='K',
       help='number of options to select from')
@@ -18,11 +18,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
       help='probability that another option is selected; default: %(default)s')
   add('--sensitivity', type=float, default=1.0,
       help='largest change of a score by one record; default: %(default)s')
-  arguments.add_json(parser)
+  command.add_json(parser)
 
 
 def _run(args: argparse.Namespace) -> None:
-  noise = arguments.make_noise(args.noise, args.noise_multiplier, args.bend)
+  noise = command.make_noise(args.noise, args.noise_multiplier, args.bend)
   gaps = {method: release.smallest_gap(
       noise, num_options=args.options, beta=args.beta, method=method,
       sensitivity=args.sensitivity) for method in selection.METHODS}

@@ -11,7 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import accounting, noise as noise_lib
-from tfcactus.cli import arguments, steps
+from tfcactus.cli import command, steps
 from tfcactus.cli.command import Command
 from tfcactus.noise import library
 
@@ -23,14 +23,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('tables', nargs='+', metavar='TABLE',
       help='FILE.npz or the name of a shipped table')
   add('--out', required=True, metavar='P.png', help='file to write the picture to')
-  add('--sampling-prob', type=arguments.number, default=1.0,
+  add('--sampling-prob', type=command.number, default=1.0,
       help='sampling probability of the privacy curves; default: %(default)s')
   add('--steps', type=int, default=1,
       help='number of steps of the privacy curves; default: %(default)s')
 
 
 def _run(args: argparse.Namespace) -> None:
-  pyplot = arguments.pyplot('plot')
+  pyplot = command.pyplot('plot')
   tables = [steps.named_table(name) for name in args.tables]
   figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
   _draw(args, tables, *axes)

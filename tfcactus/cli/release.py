@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 
 from tfcactus import noise as noise_lib, release as release_lib
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.release import interior, threshold_queries
 from tfcactus.release.result import Release
 
@@ -18,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('statistic', choices=tuple(_STATISTICS), help='statistic to publish')
   add('data', metavar='DATA', help='FILE.npy, or text with one number per line')
-  arguments.add_noise(parser)
+  command.add_noise(parser)
   add('--epsilon', type=float, help='epsilon to spend, in place of --noise-multiplier')
   add('--delta', type=float, required=True, help='delta of the guarantee')
   add('--bins', type=int, help='size of the domain 0..BINS-1 (histogram, '
@@ -33,7 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--beta', type=float, default=0.05,
       help='probability that the stated error bound fails; default: %(default)s')
   add('--seed', type=int, help='seed of repeatable noise, for experiments: not private')
-  arguments.add_json(parser)
+  command.add_json(parser)
 
 
 def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
@@ -41,21 +41,11 @@ def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError(
         'Expected exactly one of --noise-multiplier and --epsilon.')
-  arguments.check_bend(args.noise, args.bend)
+  command.check_bend(args.noise, args.bend)
   if args.epsilon is None:
-    return arguments.make_noise(args.noise, args.noise_multiplier, args.bend)
+    return command.make_noise(args.noise, args.noise_multiplier, args.bend)
   return release_lib.noise_for_epsilon(
       args.noise, args.epsilon, args.delta, releases=releases, bend=args.bend)
-
-
-def _histogram(args: argparse.Namespace, data: np.ndarray) -> Release:
-  return release_lib.histogram(data, num_bins=args.bins, noise=_noise(args, releases=1),
-                               seed=args.seed)
-
-
-def _most_frequent(args: argparse.Namespace, data: np.ndarray) -> Release:
-  return release_lib.most_frequent(
-      data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed)
 
 
 def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
@@ -76,11 +66,6 @@ def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
       resolution=args.resolution, method='binary-search', seed=args.seed)
 
 
-def _sum(args: argparse.Namespace, data: np.ndarray) -> Release:
-  return release_lib.noisy_sum(data, l2_norm_clip=args.clip,
-                               noise=_noise(args, releases=1), seed=args.seed)
-
-
 class _Statistic(NamedTuple):
   """A statistic: the function that releases it, and the options that it requires."""
 
@@ -89,18 +74,24 @@ class _Statistic(NamedTuple):
 
 
 _STATISTICS = {
-    'histogram': _Statistic(_histogram, ('bins',)),
-    'most-frequent': _Statistic(_most_frequent, ('bins',)),
+    'histogram': _Statistic(lambda args, data: release_lib.histogram(
+        data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),
+                            ('bins',)),
+    'most-frequent': _Statistic(lambda args, data: release_lib.most_frequent(
+        data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),
+                                ('bins',)),
     'thresholds': _Statistic(_thresholds, ('bins',)),
     'quantile': _Statistic(_quantile, ('low', 'high')),
-    'sum': _Statistic(_sum, ('clip',)),
+    'sum': _Statistic(lambda args, data: release_lib.noisy_sum(
+        data, l2_norm_clip=args.clip, noise=_noise(args, releases=1), seed=args.seed),
+                      ('clip',)),
 }
 
 
 def _run(args: argparse.Namespace) -> None:
   data = _read(args.data)
   statistic = _STATISTICS[args.statistic]
-  arguments.require(args, f'release {args.statistic}', *statistic.options)
+  command.require(args, f'release {args.statistic}', *statistic.options)
   result = statistic.release(args, data)
   guarantee = result.guarantee(args.delta)
   value = np.asarray(result.value).tolist()

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tfcactus import _format
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 from tfcactus.noise import library
 
 
@@ -30,4 +30,4 @@ def _run(args: argparse.Namespace) -> None:
 
 COMMAND = command.Command(
     'tables', 'list the noise tables that come with the package',
-    arguments.add_json, _run)
+    command.add_json, _run)

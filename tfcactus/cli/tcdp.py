@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from tfcactus import _format, accounting
-from tfcactus.cli import arguments, command
+from tfcactus.cli import command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--group', type=int, default=1, help='number of records protected together '
       '(group privacy); default: %(default)s')
   add('--delta', type=float, required=True, help='delta at which epsilon is computed')
-  arguments.add_json(parser)
+  command.add_json(parser)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -64,17 +64,14 @@ class BandedToeplitz(base.Strategy):
     return len(self._numbers)
 
   def column(self, step: int, steps: int) -> np.ndarray:
-    """Returns a column of C; see `Strategy.column`."""
     column = np.zeros(steps - step)
     column[:self.bands] = self._numbers[:steps - step]
     return column
 
   def inverse_column(self, step: int, steps: int) -> np.ndarray:
-    """Returns a column of C's inverse; see `Strategy.inverse_column`."""
     return quotient(_impulse(steps - step), self.coefficients)
 
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
-    """Returns standard deviations of the weights; see `Strategy.errors`."""
     if workload.learning_rates:
       return super().errors(steps, workload)
     steps = _checks.integer('steps', steps, 1)
@@ -82,7 +79,6 @@ class BandedToeplitz(base.Strategy):
     return np.sqrt(np.cumsum(moved**2))
 
   def rows(self) -> base.NoiseRows:
-    """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BandedRows(self.coefficients)
 
   def fields(self) -> dict[str, Any]:
@@ -99,11 +95,9 @@ class _BandedRows(base.NoiseRows):
     self._place = 0
 
   def restart(self) -> None:
-    """Forgets all noise drawn so far; see `NoiseRows.restart`."""
     self._kept = None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
-    """Returns the noise x of the next step; see `NoiseRows.next`."""
     del again
     noise, count = fresh(), self._others.size
     if count:
@@ -144,7 +138,6 @@ class BandedStrategy(base.Correlation):
           f'workload={self.workload!r}.')
 
   def solve(self, steps: int) -> BandedToeplitz:
-    """Returns the strategy of least error after `steps`; see `Correlation.solve`."""
     steps = self._check_steps(steps)
     if self.bands == 1:
       return BandedToeplitz([1.0])

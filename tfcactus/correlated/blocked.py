@@ -70,14 +70,12 @@ class BlockedBidiagonal(base.Strategy):
     return min(1, len(self._numbers))
 
   def column(self, step: int, steps: int) -> np.ndarray:
-    """Returns a column of C; see `Strategy.column`."""
     column, place = np.zeros(steps - step), step % self.bands
     block = np.cumprod(np.append(1.0, self.shares[place:])) / self.scales[place]
     column[:block.size] = block[:column.size]
     return column
 
   def inverse_column(self, step: int, steps: int) -> np.ndarray:
-    """Returns a column of C's inverse; see `Strategy.inverse_column`."""
     found, place = np.zeros(steps - step), step % self.bands
     scales = self.scales
     found[0] = scales[place]
@@ -86,7 +84,6 @@ class BlockedBidiagonal(base.Strategy):
     return found
 
   def rows(self) -> base.NoiseRows:
-    """Returns a sampler of correlated noise; see `Strategy.rows`."""
     return _BlockedRows(self.shares, self.scales)
 
   def fields(self) -> dict[str, Any]:
@@ -107,7 +104,6 @@ class _BlockedRows(base.NoiseRows):
     self._place, self._last = 0, None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
-    """Returns the noise x of the next step; see `NoiseRows.next`."""
     place, last = self._place, self._last
     self._place = (place + 1) % self._scales.size
     if place and last is None:
@@ -132,7 +128,6 @@ class BlockedStrategy(base.Correlation):
   """
 
   def solve(self, steps: int) -> BlockedBidiagonal:
-    """Returns the strategy of least error after `steps`; see `Correlation.solve`."""
     steps = self._check_steps(steps)
     if self.bands == 1:
       return BlockedBidiagonal([])

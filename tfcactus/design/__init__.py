@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from tfcactus.design.certificate import verify
-from tfcactus.design.discretized import (
+from tfcactus.design.closed_forms import (
     DiscretizedGaussian,
     DiscretizedLaplace,
     DiscretizedSinhNormal,
+    RadialGaussian,
+    Staircase,
 )
 from tfcactus.design.isotropic import Isotropic
-from tfcactus.design.radial_gaussian import RadialGaussian
 from tfcactus.design.scalar import Cactus, Monotone
 from tfcactus.design.solvers.convex_program import SolverError
-from tfcactus.design.staircase import Staircase
-from tfcactus.design.truncated import Truncated
-from tfcactus.design.truncated_forms import TruncatedGaussian, TruncatedLaplace
+from tfcactus.design.truncated import Truncated, TruncatedGaussian, TruncatedLaplace
 
 __all__ = [
     'Cactus', 'DiscretizedGaussian', 'DiscretizedLaplace', 'DiscretizedSinhNormal',

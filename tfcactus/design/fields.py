@@ -1,13 +1,14 @@
-"""Checks of arguments that design requests share."""
+"""Checks of arguments that design requests share, and the `info` of their tables."""
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Mapping
+from typing import Any, Callable
 
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design.solvers import cost as cost_lib, divergence
+from tfcactus.design.solvers import convex_program, cost as cost_lib, divergence
 
 GAPS = {'interior-point': 1e-8, 'cvxpy': 1e-3}
 """Maximum relative duality gap of a certified design, by solver."""
@@ -90,3 +91,27 @@ def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
 def mechanism_name(kind: str, objective: str) -> str:
   """Returns the name of an optimised table; the default objective 'kl' is left out."""
   return kind if objective == 'kl' else f'{kind}-{objective}'
+
+
+def certified(mechanism: str, parameters: Mapping[str, Any],
+              certificate: Mapping[str, float], theta: np.ndarray,
+              solution: convex_program.Solution, *, solver: str, statement: str
+              ) -> dict[str, Any]:
+  """Returns the `info` of a table whose certificate `design.verify` can recompute.
+
+  `theta` holds a multiplier for each shift by 1, 2, ... cells, or only for the unit
+  shift if the table is radial. `parameters` is the request as JSON values.
+  """
+  return {
+      'mechanism': mechanism, 'parameters': dict(parameters), **certificate,
+      'solver': solver, 'iterations': solution.iterations,
+      'multipliers': convex_program.multipliers(theta, solution.price),
+      'statement': statement}
+
+
+def uncertified(mechanism: str, parameters: Mapping[str, Any], statement: str
+                ) -> dict[str, Any]:
+  """Returns the `info` of a table without a proof of optimality."""
+  return {
+      'mechanism': mechanism, 'parameters': dict(parameters), 'objective': None,
+      'lower_bound': None, 'gap': None, 'solver': None, 'statement': statement}

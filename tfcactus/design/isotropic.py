@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import fields, solvers, table_info
+from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import (
   convex_program,
   cost as cost_lib,
@@ -122,7 +122,7 @@ class Isotropic:
     log_density = np.minimum.accumulate(np.log(p) - program.log_volumes)
     table = radial_table.RadialTable.normalized(
         self.dim, layout.first, layout.width, log_density, layout.log_ratio)
-    return dataclasses.replace(table, info=table_info.certified(
+    return dataclasses.replace(table, info=fields.certified(
         fields.mechanism_name('isotropic', self.objective),
         self._parameters(cost, budget, sigma, layout),
         certify(table, self.objective, cost, budget, solution.price, self.solver),

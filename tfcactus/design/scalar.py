@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.design import fields, solvers, table_info
+from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import (
   convex_program,
   cost as cost_lib,
@@ -158,16 +158,15 @@ class ScalarRequest:
     # Shifts outside the program get multiplier zero; `certify` checks them too.
     theta = np.zeros(spec.bins)
     theta[shifts - 1] = solution.theta
-    return dataclasses.replace(table, info=table_info.certified(
+    return dataclasses.replace(table, info=fields.certified(
         spec.mechanism, spec.parameters(),
         certify(spec, table, theta, solution.price), theta, solution,
-        solver=spec.solver, statement=_statement(spec)))
-
-
-def _constrained(request: ScalarSpec) -> tuple[convex_program.Program, np.ndarray]:
-  """Returns (program, shifts) with all shifts, or only the full shift if monotone."""
-  shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
-  return request.program(shifts), shifts
+        solver=spec.solver, statement=(
+            'Optimal among symmetric densities'
+            f'{" non-increasing in |z|" if spec.monotone else ""} within this grid and '
+            f'tail class (cells of width 1/{spec.bins}, geometric tails beyond cell '
+            f'{spec.cells}) up to the stated relative gap; not a statement about other '
+            'grids.')))
 
 
 def _optimum(request: ScalarSpec
@@ -176,7 +175,9 @@ def _optimum(request: ScalarSpec
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
-    program, shifts = _constrained(request)
+    # If the density is monotone, the full shift is the worst.
+    shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
+    program = request.program(shifts)
     return program, shifts, solvers.solve(
         program, grid.exponential_start(program), solver=request.solver)
   factor = request.bins / bins
@@ -205,13 +206,7 @@ def _optimum(request: ScalarSpec
     keep = over[np.argsort(values[over - 1])[-8 * (rounds + 1):]]
     shifts = np.union1d(shifts, keep)
     p = solution.p
-  return program, shifts, _more(solution, total - solution.iterations)
-
-
-def _more(solution: convex_program.Solution, earlier: int) -> convex_program.Solution:
-  """Returns the solution with `earlier` iterations added, those of other solutions."""
-  return dataclasses.replace(solution,
-                             iterations=solution.iterations + earlier)
+  return program, shifts, dataclasses.replace(solution, iterations=total)
 
 
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
@@ -235,16 +230,6 @@ def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndar
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,
       fields.GAPS[request.solver])
-
-
-def _statement(request: ScalarSpec) -> str:
-  """Returns the sentence in a table's `info` that says what was proved."""
-  kind = ('symmetric densities non-increasing in |z|' if request.monotone else
-          'symmetric densities')
-  return (
-      f'Optimal among {kind} within this grid and tail class (cells of width '
-      f'1/{request.bins}, geometric tails beyond cell {request.cells}) up to '
-      'the stated relative gap; not a statement about other grids.')
 
 
 class Cactus(ScalarRequest):

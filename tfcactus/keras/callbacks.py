@@ -57,7 +57,7 @@ class EpsilonCallback(keras.callbacks.Callback):
                batches: SampledBatches | None = None,
                target_epsilon: float | None = None, verbose: int = 0,
                run_card: PathLike | None = None, every: int | None = None,
-               also: Sequence[str] = ()):
+               also: Sequence[str] = (), rows_of_one: int | None = None):
     """Initialises the callback.
 
     Args:
@@ -74,6 +74,9 @@ class EpsilonCallback(keras.callbacks.Callback):
       also: Names of further neighbouring relations, logged after each epoch: 'replace',
         which protects attributes, as `epsilon_replace`, and 'zero-out' as
         `epsilon_zero_out`.
+      rows_of_one: Largest number k of rows of one person. The epsilon of all of them
+        together is also logged after each epoch, as `epsilon_k_rows`, and is in the run
+        card; as for `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -93,8 +96,10 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._verbose = verbose
     self._run_card = run_card
     self._also = {name: relations.check(name) for name in also}
+    self._rows_of_one = None if rows_of_one is None else (
+        _checks.integer('rows_of_one', rows_of_one, 1))
     self._every = None if every is None else _checks.integer('every', every, 1)
-    self._limit: budget.Limit | None = None
+    self._limit = keras.callbacks.Callback()  # Stops nothing.
     self._warned = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
@@ -102,13 +107,16 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
-    Raises ValueError if training is not private, the plan is not the one trained by, or
-    the budget cannot be kept or is spent.
+    Raises ValueError if training is not private, the plan is not the one trained by,
+    the run card has no folder, or the budget cannot be kept or is spent.
     """
-    self._limit = None
+    self._limit = keras.callbacks.Callback()
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
+    if self._run_card is not None and (
+        replicas.worker(self.model.distribute_strategy) == 0):
+      run_card_lib.check_path(self._run_card)
     if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
     elif isinstance(self.model, HoldsLedger):
@@ -119,21 +127,18 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_train_begin(logs)
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Passes the call on to the limit, if there is one."""
-    if self._limit is not None:
-      self._limit.on_epoch_begin(epoch, logs)
+    """Passes the call on to the limit."""
+    self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
                            logs: dict[str, Any] | None = None) -> None:
     """Raises ValueError before a step beyond the budget."""
-    if self._limit is not None:
-      self._limit.on_train_batch_begin(batch, logs)
+    self._limit.on_train_batch_begin(batch, logs)
 
   def on_train_batch_end(self, batch: int,
                          logs: dict[str, Any] | None = None) -> None:
     """Stops after the last step within the budget; logs epsilon if `every` is set."""
-    if self._limit is not None:
-      self._limit.on_train_batch_end(batch, logs)
+    self._limit.on_train_batch_end(batch, logs)
     if self._every is not None and (batch + 1) % self._every == 0:
       self.guarantee, self.reason = self._training.ledger().guarantee()
       if self.guarantee is not None and logs is not None:
@@ -150,14 +155,12 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._report(ledger, self.guarantee, {} if logs is None else logs)
     if self._run_card is not None and (
         replicas.worker(self.model.distribute_strategy) == 0):
-      run_card_lib.write(self.model, self._run_card)
-    if self._limit is not None:
-      self._limit.on_epoch_end(epoch, logs)
+      run_card_lib.write(self.model, self._run_card, rows_of_one=self._rows_of_one)
+    self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the target of the plan ended training."""
-    if self._limit is not None:
-      self._limit.on_train_end(logs)
+    self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: dict[str, Any]) -> None:
     """Writes epsilon, delta, and the clip norm if it adapts, into the logs."""
@@ -173,19 +176,22 @@ class EpsilonCallback(keras.callbacks.Callback):
     if not guarantee.proven:
       self._warn(guarantee.statement)
     for name, relation in self._also.items():
-      self._report_beside(ledger, name, relation, logs)
+      self._report_beside(ledger, name.replace('-', '_'), logs, relation)
+    if self._rows_of_one is not None:
+      self._report_beside(ledger, f'{self._rows_of_one}_rows', logs,
+                          rows_of_one=self._rows_of_one)
     if self._verbose:
       sys.stdout.write(f'\n{guarantee}. {guarantee.statement}\n')
 
-  def _report_beside(self, ledger: Ledger, name: str,
-                     relation: dp_accounting.NeighboringRelation,
-                     logs: dict[str, Any]) -> None:
-    """Logs epsilon for a further neighbouring relation."""
-    other, reason = ledger.guarantee(relation)
+  def _report_beside(self, ledger: Ledger, name: str, logs: dict[str, Any],
+                     relation: dp_accounting.NeighboringRelation | None = None,
+                     rows_of_one: int = 1) -> None:
+    """Logs epsilon for a further neighbouring relation, or for several rows."""
+    other, reason = ledger.guarantee(relation, rows_of_one)
     if other is None:
       self._warn(reason)
       return
-    logs[f"{_log_name(other)}_{name.replace('-', '_')}"] = other.upper
+    logs[f'{_log_name(other)}_{name}'] = other.upper
     if self._verbose:
       sys.stdout.write(f'\n{other}. {other.statement}\n')
 

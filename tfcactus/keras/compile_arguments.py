@@ -19,6 +19,18 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
         'leave it out.')
 
 
+def check_compiled(losses: object, model: keras.Model) -> None:
+  """Raises ValueError if `losses`, of the private model of `model`, are None."""
+  if losses is None:
+    before = '' if getattr(model, 'optimizer', None) is None else (
+        f' {model.name!r} was compiled before, which the private model does not take '
+        'over.')
+    raise ValueError(
+        'Expected compile(...) of the private model before fit, got one that is not '
+        f'compiled.{before} Write model = privatize(model, plan), then '
+        'model.compile(optimizer, loss), then model.fit(batches).')
+
+
 def output_names(model: keras.Model) -> list[str] | None:
   """Returns the names of a functional model's outputs, or None."""
   found = getattr(model, 'output_names', None)

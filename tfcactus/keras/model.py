@@ -9,18 +9,14 @@ import tensorflow as tf
 
 from tfcactus._checks import Fixed
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import (
-  budget,
-  compile_arguments,
-  serialization,
-  training_logs,
-)
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras import budget, compile_arguments, serialization, training_logs
+from tfcactus.keras.checks import activations, batch_statistics, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, fit_inputs
 from tfcactus.keras.distribution import replicas
+from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
@@ -60,7 +56,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
   Attributes:
     inner: The wrapped model, which shares its variables. Cannot be replaced.
     plan: The `PrivacyPlan`. Cannot be replaced.
-    physical_batch_size: Examples processed at once; None until built or given.
+    physical_batch_size: Examples (units, under a plan with a unit) processed at once;
+      None until built or given.
     released_steps: int64 variable, number of noisy updates released.
     epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
       scheme draws whole epochs.
@@ -79,12 +76,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
       **dict.fromkeys(('seeded', 'seeded_batches'), 'Privatize a fresh model.')}
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
-               seed: int | None = None,
-               physical_batch_size: int | None = None,
+               seed: int | None = None, physical_batch_size: int | None = None,
                engine: str = 'auto', journal: PathLike | None = None,
                clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
-               split_noise: bool = False):
+               split_noise: bool = False, local_steps: int | None = None,
+               local_learning_rate: float | None = None):
     """Initialises the model.
 
     Args:
@@ -107,6 +104,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, instead of the chief
         all of it, so that no worker knows all; Gaussian noise only.
+      local_steps: Number of plain SGD steps that each unit takes on its rows. The
+        difference that they make to the weights is clipped in place of the gradient
+        (simulated federated learning). For plans with a `unit`.
+      local_learning_rate: Learning rate of these steps.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
@@ -119,16 +120,31 @@ class PrivateModel(Fixed, serialization.SavedModel):
     # Neither is tracked by Keras: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
-        augmentation_multiplicity, split_noise)
+        augmentation_multiplicity, split_noise,
+        steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
     self._ledger = ModelLedger(model, plan, self._step.norm, journal,
                                self._step.seeded, loaded, self._step.condition)
+    self._begin()
+
+  def _begin(self) -> None:
+    """Makes counters attributes; checks the inner model if it is built."""
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
     self._on_building: Callable[[keras.Model], None] | None = None
-    if model.built:
+    if self.inner.built:
       self.built = True
       self._check_inner()
+
+  @property
+  def outputs(self) -> Any:
+    """Symbolic outputs of the wrapped model in a list; None if it has none."""
+    return getattr(self.inner, 'outputs', None)
+
+  @outputs.setter
+  def outputs(self, value: Any) -> None:
+    """Ignores the None that Keras 2 sets at first."""
+    del value
 
   @property
   def seeded(self) -> bool:
@@ -156,6 +172,16 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._step.views
 
   @property
+  def local_steps(self) -> int | None:
+    """Number of SGD steps that each unit takes on its rows, or None."""
+    return None if self._step.local is None else self._step.local.number
+
+  @property
+  def local_learning_rate(self) -> float | None:
+    """Learning rate of local steps, or None."""
+    return None if self._step.local is None else self._step.local.learning_rate
+
+  @property
   def split_noise(self) -> bool:
     """Returns whether each worker adds a share of the noise."""
     return self._step.split_noise
@@ -170,15 +196,21 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(
           'Expected a built model, got one that never saw an input; give it an '
           'Input layer or call build(input_shape).')
-    return (f'{self._step.routes().summary()}\n'
-            f'Physical batch: {self.physical_batch_size} examples.')
+    local, unit = self._step.local, self.plan.unit
+    how = self._step.routes().summary() if local is None else (
+        f'Each {unit} takes {local.number} steps of SGD, one {unit} at a time; the '
+        'difference that they make to the weights is clipped.')
+    return f'{how}\nPhysical batch: {self.physical_batch_size} {unit}s.'
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
     if self._on_building:
       self._on_building(self.inner)
       self._on_building = None
+    first = self._step.outputs is None
     self._step.check()
+    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
+      batch_statistics.warn(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
@@ -190,7 +222,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model."""
-    return self.inner(batch_marks.unmarked(inputs)[0], training=training)
+    return self.inner(batch_marks.unmarked(inputs).x, training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -226,6 +258,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
     self._output_losses = losses
+    activations.warn(self.inner, loss)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -253,8 +286,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
     Raises:
-      ValueError: if the data do not match the plan, or its target allows no step.
+      ValueError: if the model is not compiled, the data do not match the plan, or its
+        target allows no step.
     """
+    compile_arguments.check_compiled(self._output_losses, self.inner)
     x, y, sample_weight, validation_data = fit_inputs.split(
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
@@ -262,16 +297,32 @@ class PrivateModel(Fixed, serialization.SavedModel):
         self._ledger.counter.journal_path is not None, self.distribute_strategy)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
+    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
-        training.built_on(self, feed.example)):
+        training.built_on(self, feed.example)), self._swapping(callbacks):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=fit_inputs.ordered(callbacks, budget.Limit(self._ledger)),
+          callbacks=callbacks,
           validation_data=validation_data,
           shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
+
+  def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+    """Returns losses and metrics; arguments as for any Keras model."""
+    with self._swapping(fit_inputs.given(kwargs.get('callbacks'))):
+      return super().evaluate(*args, **kwargs)
+
+  def predict(self, *args: Any, **kwargs: Any) -> Any:
+    """Returns predictions; arguments as for any Keras model."""
+    with self._swapping(fit_inputs.given(kwargs.get('callbacks'))):
+      return super().predict(*args, **kwargs)
+
+  def _swapping(self, callbacks: list[Any]) -> Any:
+    """Makes weights known that a `SwapEMAWeights` exchanges with averages of them."""
+    return optimizers.swapping(
+        callbacks, lambda: self._ledger.averaging(optimizers.bare_optimizer(self)))
 
   @property
   def releases(self) -> int:
@@ -291,39 +342,42 @@ class PrivateModel(Fixed, serialization.SavedModel):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Relation | None = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Relation | None = None, *,
+                rows_of_one: int = 1) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
       neighboring_relation: 'add-or-remove', 'zero-out', 'replace', or one of
         dp_accounting's; None for add-or-remove, or replace after passes over all
         examples.
+      rows_of_one: Largest number of rows (examples) of one person, which the guarantee
+        then covers together; as for `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: with the reason if there is no guarantee.
     """
-    guarantee, reason = self.ledger().guarantee(neighboring_relation)
+    guarantee, reason = self.ledger().guarantee(neighboring_relation, rows_of_one)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee
 
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    x, mark = batch_marks.unmarked(x)
+    x, y, weights, mark, each = batch_marks.unmarked(
+        *keras.utils.unpack_x_y_sample_weight(data))
     losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
     y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
     x, outputs = self._prepare(x, y), self._step.outputs
-    targets = losses.targets(y, outputs)
+    targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
-    with self._ledger.counter.count_step(mark) as place:
+    optimizer = optimizers.bare_optimizer(self)
+    with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, place)
-      optimizers.apply_averages(
-          optimizers.bare_optimizer(self), averages, self.inner.trainable_variables)
-      self._ledger.counter.end_step()
+          x, targets, losses.used_weights(weights, outputs), losses, place, each)
+      optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
+      self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
@@ -345,6 +399,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
+        'local_steps': self.local_steps,
+        'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
         'trained': trainability.config(self.inner)}
@@ -371,12 +427,20 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return made
 
 
-def privatize(model: keras.Model, plan: PrivacyPlan, seed: int | None = None,
-              physical_batch_size: int | None = None,
+def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
+              seed: int | None = None, physical_batch_size: int | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
-              split_noise: bool = False) -> PrivateModel:
-  """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`."""
+              split_noise: bool = False, local_steps: int | None = None,
+              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
+  """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
+
+  Raises:
+    TypeError: if there is no plan, or for `others`, which belong into a plan.
+  """
+  whole_model.check_planned(plan, others)
+  assert plan is not None, 'It was checked.'
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
-                      split_noise=split_noise)
+                      split_noise=split_noise, local_steps=local_steps,
+                      local_learning_rate=local_learning_rate)

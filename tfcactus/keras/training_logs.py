@@ -28,19 +28,21 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
     finite = tf.reduce_all(finite, 1)
   # The step pads its parts to more rows; indices stay below the rows of `weights`.
   shown = tf.where(tf.logical_and(batched_pass.takes_part(weights), finite))[:, 0]
-  y, predictions, carried, values, added, weights = tf.nest.map_structure(
+  y, predictions, carried, values, added, targets, weights = tf.nest.map_structure(
       lambda part: None if part is None else tf.gather(part, shown),
-      (y, batch.predictions, batch.masks, batch.losses, batch.added, weights))
+      (y, batch.predictions, batch.masks, batch.losses, batch.added, batch.targets,
+       weights))
 
-  def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any,
+  def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any, targets: Any,
           penalty: tf.Tensor) -> Any:
     """Logs the examples drawn; `carried` are masks, `parts` as for `_log_losses`."""
     masks.put_all(predictions, carried)  # Keras metrics read masks off predictions.
     _log_losses(model, losses, predictions, parts, penalty)
     return model.compute_metrics(
-        x, y, predictions, _expanded(losses.spread(parts[-1], predictions), carried))
+        x, y, predictions, _expanded(
+            losses.spread(parts[-1], predictions, targets), carried))
 
-  given = (x, y, predictions, carried, (values, added, weights), penalty)
+  given = (x, y, predictions, carried, (values, added, weights), targets, penalty)
   training.make_variables(log, given)
   return log(*given)
 
@@ -48,7 +50,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
   """Broadcasts each output's weights to its mask, since Keras 3 multiplies without."""
   return tf.nest.pack_sequence_as(weights, [
-      weight if mask is None else
+      weight if mask is None or weight.shape.rank > 1 else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
           weight, [-1] + [1] * (mask.shape.rank - 1))
       for weight, mask in zip(tf.nest.flatten(weights), masks)])

@@ -3,8 +3,11 @@
 The forward pass of PrivacyBuckets is exact: each outcome counts in the bucket above its
 privacy loss, and mass beyond the buckets moves up. Only the derivative with respect to
 a loss, which a count does not have, is replaced: by the slope between the buckets on
-either side, as if the bucket's label followed the loss. PDP has a step at epsilon,
-which is seen only if those two buckets are further apart.
+either side, as if the bucket's label followed the loss.
+
+Delta is that of approximate DP (ADP) or of probabilistic DP (PDP). PDP counts a mass in
+full if its loss exceeds epsilon, else not at all. The slope sees this step only if the
+two buckets are further apart (`PDP_REACH`).
 
 Source: Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
 Additive Mechanisms" (2021), Proposition 17 and sections 3.4.2 and 3.4.3.
@@ -55,13 +58,17 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
   exponent = tf.where(both, (1 + order) * log_p - order * log_q,
                       tf.constant(-math.inf, p.dtype))
   gamma = tf.reduce_logsumexp(exponent)
-  return _certain(_omega(pair), steps) + tf.exp(tf.minimum(
+  # The probability of any infinite loss, and the moments' bound on finite ones.
+  return -tf.math.expm1(steps * tf.math.log1p(-_omega(pair))) + tf.exp(tf.minimum(
       steps * gamma - order * epsilon, 50.0))
 
 
 def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
                   half: int, *, probabilistic: bool) -> tf.Tensor:
-  """Returns delta by PrivacyBuckets: all mass above epsilon (PDP) or its excess (ADP).
+  """Returns the delta of probabilistic or approximate DP by PrivacyBuckets.
+
+  Probabilistic DP (PDP) counts all mass whose loss exceeds epsilon. Approximate DP
+  (ADP) counts the share 1 - e^(epsilon - loss) of this mass.
 
   `width` is the log of the discretisation factor, `half` is h of the buckets -h..h, and
   `probabilistic` selects PDP. `epsilon` is at least zero.
@@ -85,13 +92,12 @@ def _omega(pair: Pair) -> tf.Tensor:
   return tf.reduce_sum(tf.where(q > 0, tf.zeros_like(p), p))
 
 
-def _certain(omega: tf.Tensor, steps: int) -> tf.Tensor:
-  """Returns 1 - (1 - omega)^steps: the probability of any infinite loss."""
-  return -tf.math.expm1(steps * tf.math.log1p(-omega))
-
-
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-  """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
+  """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them).
+
+  The function's gradient takes slopes between buckets that are `reach` buckets further
+  away on either side.
+  """
 
   @tf.custom_gradient
   def count(masses, loss, width):

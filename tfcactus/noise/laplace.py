@@ -46,19 +46,16 @@ class Laplace(base.ScalarNoise):
     return sign * np.log(fine_uniform(rng, size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns P(Z <= z)."""
     z = np.asarray(z, dtype=np.float64) / self.scale
     return np.where(z < 0, 0.5 * np.exp(-np.abs(z)),
                     1 - 0.5 * np.exp(-np.abs(z)))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf`."""
     u = np.asarray(u, dtype=np.float64)
     return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(
         2 * np.minimum(u, 1 - u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density at `z`."""
     return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)
 
   def log_mgf(self, t: float) -> float:

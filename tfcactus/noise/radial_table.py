@@ -84,17 +84,10 @@ class RadialTable(table_file.NoiseTable):
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     set_field('dim', _checks.integer('dim', self.dim, 1))
-    set_field('first_radius',
-              _checks.positive('first_radius', self.first_radius))
+    set_field('first_radius', _checks.positive('first_radius', self.first_radius))
     set_field('width', _checks.positive('width', self.width))
-    set_field('log_density', _checks.vector('log_density', self.log_density))
-    set_field('log_tail_ratio', table_file.check_tail_ratio(self.log_tail_ratio))
-    set_field('info', table_file.check_info(self.info))
-    log_mass = table_file.log_sum_exp(self._log_shell_mass)
-    if abs(np.expm1(log_mass)) > table_file.MASS_TOLERANCE:
-      raise ValueError(
-          'Expected a density of total mass 1, got mass '
-          f'{np.exp(log_mass):.12g}; use RadialTable.normalized(...).')
+    self._check_table()
+    self._check_mass(self._log_shell_mass)
 
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
@@ -129,7 +122,6 @@ class RadialTable(table_file.NoiseTable):
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
                   info: table_file.Info) -> RadialTable:
-    """Builds the table from the arrays of a file."""
     return cls(int(arrays['dim']), float(arrays['first_radius']),
                float(arrays['width']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info)
@@ -166,11 +158,6 @@ class RadialTable(table_file.NoiseTable):
         self.shell_log_density.size)
 
   @functools.cached_property
-  def monotone(self) -> bool:
-    """Returns whether the density never increases with |z|, exactly from the arrays."""
-    return bool(np.all(np.diff(self.log_density) <= 0))
-
-  @functools.cached_property
   def survival(self) -> np.ndarray:
     """P(shell >= i) over the enumerated shells, summed from the tail inwards."""
     survival = np.cumsum(self.shell_mass[::-1])[::-1]
@@ -181,13 +168,7 @@ class RadialTable(table_file.NoiseTable):
   @functools.cached_property
   def log_hollow(self) -> np.ndarray:
     """dim * log(inner radius / outer radius) of each enumerated shell."""
-    inner = np.concatenate([[0.0], self.radii[:-1]])
-    with np.errstate(divide='ignore'):
-      hollow = self.dim * np.where(
-          inner > 0, np.log1p(-np.minimum(self.width / self.radii, 1.0)),
-          -np.inf)
-    # Shell 0 is a ball for any first_radius.
-    hollow[0] = -np.inf
+    hollow = shell_geometry.log_hollow(self.dim, self.radii, self.width)
     hollow.setflags(write=False)
     return hollow
 

@@ -61,21 +61,14 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   kind = 'scalar'
 
   def __post_init__(self):
-    set_field = functools.partial(object.__setattr__, self)
-    set_field('bins', _checks.integer('bins', self.bins, 1))
-    set_field('log_density', _checks.vector('log_density', self.log_density))
-    set_field('log_tail_ratio', table_file.check_tail_ratio(self.log_tail_ratio))
-    set_field('info', table_file.check_info(self.info))
+    object.__setattr__(self, 'bins', _checks.integer('bins', self.bins, 1))
+    self._check_table()
     if not isinstance(self.edge_at_zero, (bool, np.bool_)):
       raise ValueError(
           'Expected edge_at_zero to be True or False, got '
           f'edge_at_zero={self.edge_at_zero!r}.')
-    set_field('edge_at_zero', bool(self.edge_at_zero))
-    log_mass = table_file.log_sum_exp(self._log_cell_mass)
-    if abs(np.expm1(log_mass)) > table_file.MASS_TOLERANCE:
-      raise ValueError(
-          'Expected a density of total mass 1, got mass '
-          f'{np.exp(log_mass):.12g}; use ScalarTable.normalized(...).')
+    object.__setattr__(self, 'edge_at_zero', bool(self.edge_at_zero))
+    self._check_mass(self._log_cell_mass)
 
   @classmethod
   def normalized(cls, bins: int, log_density: npt.ArrayLike, log_tail_ratio: float,
@@ -152,7 +145,6 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   @classmethod
   def from_arrays(cls, arrays: Mapping[str, np.ndarray],
                   info: table_file.Info) -> ScalarTable:
-    """Builds the table from the arrays of a file."""
     return cls(int(arrays['bins']), arrays['log_density'],
                float(arrays['log_tail_ratio']), info,
                bool(arrays.get('edge_at_zero', False)))
@@ -173,11 +165,6 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   def _outer(self) -> float:
     """Distance from zero of the outer edge of cell 0, in cells."""
     return 1.0 if self.edge_at_zero else 0.5
-
-  @functools.cached_property
-  def monotone(self) -> bool:
-    """Returns whether the density never increases with |z|, exactly from the arrays."""
-    return bool(np.all(np.diff(self.log_density) <= 0))
 
   @functools.cached_property
   def _log_cell_mass(self) -> np.ndarray:

@@ -99,11 +99,8 @@ def transition(dim: int, first_radius: float, width: float,
       np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
       for part in (own, own_error))
   own, own_error = own[:, :-1], own_error[:, :-1]
-  with np.errstate(divide='ignore'):
-    log_hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
-  log_hollow[0] = -np.inf
-  hollow = np.exp(log_hollow)[:, None]
-  solid = -np.expm1(log_hollow)[:, None]
+  hollow_log = log_hollow(dim, radii, width)[:, None]
+  hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
   within = (own - hollow * below) / solid
   error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
   result = np.clip(np.diff(within, axis=1), 0.0, 1.0)
@@ -131,16 +128,21 @@ def outward(dim: int, first_radius: float, width: float, shells: int
   inner, inner_error = (
       np.concatenate([np.zeros((1, band + 1)), part[:-1, 1:]])
       for part in (forward.lens, forward.lens_error))
-  with np.errstate(divide='ignore'):
-    log_hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
-  log_hollow[0] = -np.inf
-  hollow = np.exp(log_hollow)[:, None]
-  solid = -np.expm1(log_hollow)[:, None]
+  hollow_log = log_hollow(dim, radii, width)[:, None]
+  hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
   lens = forward.lens[:, :-1]
-  rounding = EXPONENT_ROUNDOFF * (1 - np.maximum(log_hollow, -700.0))[:, None]
+  rounding = EXPONENT_ROUNDOFF * (1 - np.maximum(hollow_log, -700.0))
   error = (forward.lens_error[:, :-1] + hollow * inner_error +
            rounding * (lens + hollow * inner)) / solid
   return np.clip((lens - hollow * inner) / solid, 0.0, 1.0), error
+
+
+def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
+  """Returns dim * log(inner radius / outer radius) of each shell, shape (shells,)."""
+  with np.errstate(divide='ignore'):
+    found = dim * np.log1p(-np.minimum(width / radii, 1.0))
+  found[0] = -np.inf  # Shell 0 is a ball for any first radius.
+  return found
 
 
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
@@ -310,6 +312,15 @@ def _series() -> tuple[float, ...]:
       for k in range(SERIES_TERMS))
 
 
+def log_volumes(dim: int, first_radius: float, width: float, shells: int
+                ) -> np.ndarray:
+  """Returns log volumes of the shells, in units of the innermost ball."""
+  log_outer = dim * np.log1p(np.arange(shells) * (width / first_radius))
+  log_volume = log_outer.copy()
+  log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))
+  return log_volume
+
+
 def enumerate_shells(dim: int, first_radius: float, width: float,
                      log_density: np.ndarray, log_tail_ratio: float
                      ) -> tuple[np.ndarray, np.ndarray]:
@@ -325,12 +336,7 @@ def enumerate_shells(dim: int, first_radius: float, width: float,
     steps = np.arange(1, tail + 1)
     log_f = np.concatenate(
         [log_density, log_density[-1] + (log_tail_ratio if tail else 0) * steps])
-    index = np.arange(log_f.size)
-    log_outer = dim * np.log1p(index * (width / first_radius))
-    with np.errstate(divide='ignore'):
-      log_volume = log_outer + np.log(
-          -np.expm1(np.concatenate([[-np.inf], -np.diff(log_outer)])))
-    log_mass = log_f + log_volume
+    log_mass = log_f + log_volumes(dim, first_radius, width, log_f.size)
     if not tail:
       break
     # Volume ratios of neighbouring shells fall: a geometric series bounds the rest.

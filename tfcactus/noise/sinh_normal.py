@@ -117,11 +117,9 @@ class SinhNormal(base.ScalarNoise):
     return self._bent(rng.standard_normal(size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns P(Z <= z)."""
     return special.ndtr(self._straight(z))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf`."""
     return self._bent(special.ndtri(np.asarray(u)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
@@ -327,7 +325,6 @@ class _SinhNormalPair(pair_lib.DominatingPair):
     return renyi_divergence(self.noise, order, shift=self.shift)
 
   def reversed(self) -> pair_lib.DominatingPair:
-    """Returns the pair (Q, P), whose moments are the same by symmetry."""
     return _with_moments(super().reversed(), self.noise, self.shift)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import base64
 from collections.abc import Mapping
+import functools
 import hashlib
 import io
 import json
@@ -89,6 +90,29 @@ class NoiseTable(Noise):
   """
 
   info: Info
+  log_density: np.ndarray
+  log_tail_ratio: float
+
+  def _check_table(self) -> None:
+    """Sets the fields that all tables have to their checked values."""
+    for name, checked in (
+        ('log_density', _checks.vector('log_density', self.log_density)),
+        ('log_tail_ratio', check_tail_ratio(self.log_tail_ratio)),
+        ('info', check_info(self.info))):
+      object.__setattr__(self, name, checked)
+
+  def _check_mass(self, log_masses: np.ndarray) -> None:
+    """Raises ValueError unless the masses, given by their logs, add up to one."""
+    log_mass = log_sum_exp(log_masses)
+    if abs(np.expm1(log_mass)) > MASS_TOLERANCE:
+      raise ValueError(
+          f'Expected a density of total mass 1, got mass {np.exp(log_mass):.12g}; use '
+          f'{type(self).__name__}.normalized(...).')
+
+  @functools.cached_property
+  def monotone(self) -> bool:
+    """Returns whether the density never increases with |z|, exactly from the arrays."""
+    return bool(np.all(np.diff(self.log_density) <= 0))
 
   @property
   def format_version(self) -> int:
@@ -152,7 +176,6 @@ class NoiseTable(Noise):
 
   @property
   def name(self) -> str:
-    """Name of the mechanism in reports."""
     return str(self.info.get('mechanism', self.kind + ' table'))
 
   def save(self, path: PathLike) -> None:

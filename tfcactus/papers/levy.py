@@ -35,7 +35,7 @@ from tfcactus._numerics import EPS
 from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition.losses import laplace
-from tfcactus.accounting.composition.losses.rounding import PHASE_ROUNDOFF
+from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF
 from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF
 
 MAX_NODES = 1 << 20

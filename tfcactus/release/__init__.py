@@ -11,8 +11,7 @@ from tfcactus.release.additive_noise import (
     noisy_value,
     noisy_vector,
 )
-from tfcactus.release.exponential import exponential_mechanism
-from tfcactus.release.interior import interior_point
+from tfcactus.release.interior import interior_point, num_values, quantile
 from tfcactus.release.planner import (
     best_sinh_normal,
     count_threshold,
@@ -20,9 +19,14 @@ from tfcactus.release.planner import (
     noise_for_error,
     smallest_count,
 )
-from tfcactus.release.quantiles import num_values, quantile
 from tfcactus.release.result import Release
-from tfcactus.release.selection import gap_max, most_frequent, smallest_gap, top_m
+from tfcactus.release.selection import (
+    exponential_mechanism,
+    gap_max,
+    most_frequent,
+    smallest_gap,
+    top_m,
+)
 from tfcactus.release.threshold_queries import (
     threshold_sketch,
     thresholds,

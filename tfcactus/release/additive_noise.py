@@ -178,8 +178,7 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
       mechanism=f'a histogram of {counts.size} counts, each record in one of '
       f'them at most, with {noise.name} noise',
       seeded=seed is not None, error_kind='largest error of a count',
-      error_bound=lambda beta: noise_sources.max_error(
-          noise, counts.size, beta) + 0.5)
+      error_bound=lambda beta: noise.max_error(counts.size, beta) + 0.5)
 
 
 def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse'
@@ -218,7 +217,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
       event=accounting.noise_event(law),
       mechanism=f'a number with {law.name} noise', seeded=seed is not None,
       error_kind='absolute error', error_bound=lambda beta: (
-          scale * noise_sources.max_error(law, 1, beta) + step))
+          scale * law.max_error(1, beta) + step))
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,

@@ -182,11 +182,6 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
   return steps if step == 1.0 else steps * step
 
 
-def max_error(noise: ScalarNoise, count: int, beta: float) -> float:
-  """Returns the t with P(max of `count` independent |Z| > t) = beta."""
-  return noise.max_error(count, beta)
-
-
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
               ) -> float:
   """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta.
@@ -196,7 +191,7 @@ def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
   """
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
-    return max_error(noise, sums, beta)
+    return noise.max_error(sums, beta)
   bound = lambda log_u: min((terms * noise.log_mgf(math.exp(log_u)) +
                              log_ratio) / math.exp(log_u), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
@@ -204,4 +199,4 @@ def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
   found = optimize.minimize_scalar(
       bound, bounds=(guess - 4, guess + 4), method='bounded')
   return min(float(bound(found.x)), float(bound(guess - 1)),
-             terms * max_error(noise, sums * terms, beta))
+             terms * noise.max_error(sums * terms, beta))

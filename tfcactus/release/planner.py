@@ -8,7 +8,8 @@ from typing import Callable
 from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
-from tfcactus.accounting import calibration, sinh_normal
+from tfcactus.accounting import calibration
+from tfcactus.noise import sinh_normal
 from tfcactus.release import noise_sources
 from tfcactus.release.result import repeated
 
@@ -96,8 +97,8 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   make = noise_family(family, bend)
   if bend is None:
     # A scale family: errors are proportional to the scale.
-    return make(error / noise_sources.max_error(make(1.0), count, beta))
-  normal = noise_sources.max_error(noise_lib.Gaussian(1.0), count, beta)
+    return make(error / make(1.0).max_error(count, beta))
+  normal = noise_lib.Gaussian(1.0).max_error(count, beta)
   # Solve bend arsinh(sigma z / bend) = error.
   sigma = bend * math.sinh(error / bend) / normal
   return noise_lib.check_scalar(make(sigma))

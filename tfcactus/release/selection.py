@@ -1,21 +1,27 @@
-"""Selection of the best options by a gap between scores: Gap-Max and top-m.
+"""Selection of the best options: Gap-Max, top-m, and the exponential mechanism.
 
 Scores are functions of the data, each of which one added or removed record changes by
 at most the sensitivity. The best option is found if its score beats the others by a
-wide enough gap. The scores themselves are not released.
+wide enough gap. The scores themselves are not released. The exponential mechanism needs
+no gap.
 
 Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22 (the
-obvious answer) and Algorithm 21 (the generalised histogram).
+obvious answer) and Algorithm 21 (the generalised histogram). The exponential mechanism:
+McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007); sections
+2.3 and 5 of Bun et al.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
-from tfcactus.randomness import SystemRandom
+from tfcactus.accounting.exponential import check_epsilon
+from tfcactus.randomness import fine_uniform, SystemRandom
 from tfcactus.release import _records, additive_noise, noise_sources
 from tfcactus.release.result import Release, repeated
 
@@ -184,7 +190,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   if excess(0.0) <= 0:
     return 0.0
   # All k draws are below high / 4 with probability 1 - beta / 2.
-  high = 4 * noise_sources.max_error(noise, k, 0.5 * beta)
+  high = 4 * noise.max_error(k, 0.5 * beta)
   while excess(high) > 0:
     high *= 1.5
   gap = optimize.brentq(excess, 0.0, high, xtol=1e-9, rtol=1e-12)
@@ -241,3 +247,75 @@ def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: 
     return 1 / num_options
   threshold = float(noise_sources.upper_quantile(noise, 1 / num_options))
   return float(noise.cdf(clipped - threshold))
+
+
+def exponential_mechanism(
+    scores: npt.ArrayLike, *, sensitivity: float, epsilon: float,
+    monotone: bool = False, seed: int | None = None) -> Release:
+  """Releases the index of an option with probability exponential in its score.
+
+  The privacy losses lie in an interval of length epsilon (bounded range), half the
+  length that pure epsilon-differential privacy allows. The accountant uses the exact
+  privacy profile of such losses.
+
+  Args:
+    scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
+    sensitivity: The largest change of any score by one added or removed record.
+    epsilon: Epsilon of pure differential privacy, in (0, 250].
+    monotone: Whether adding a record lowers no score, or raises none, as for counts.
+      This must be known without the data. If True, an option's probability is
+      proportional to exp(epsilon score / sensitivity), else to exp(epsilon score /
+      (2 sensitivity)).
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value is an int in [0, k). With probability 1 - beta its score is at
+    most `error(beta)` below the best.
+  """
+  epsilon = check_epsilon(epsilon)
+  scale = noise_sources.sensitivity(sensitivity)
+  steps, step, scale = noise_sources.lattice(scores, scale)
+  if steps.ndim != 1 or steps.size < 2:
+    raise ValueError(
+        'Expected scores of shape (k,) with k >= 2 options, got shape '
+        f'{steps.shape}: among fewer there is nothing to choose.')
+  if not isinstance(monotone, (bool, np.bool_)):
+    raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
+  rate = epsilon / (scale if monotone else 2 * scale)
+  value = exponential_draws(
+      steps, rate * step, noise_sources.generator(seed), 1)[0]
+  return Release(
+      value=int(value), event=accounting.ExponentialMechanismDpEvent(epsilon),
+      mechanism=f'one of {steps.size} options by the exponential mechanism',
+      seeded=seed is not None, error_kind='score below the best',
+      error_bound=lambda beta: shortfall(steps.size, beta) / rate + 2 * step)
+
+
+def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
+                      ) -> np.ndarray:
+  """Returns `runs` independent answers of the exponential mechanism, shape (runs,).
+
+  `steps` are integer scores; `rate` is the growth of an option's log-weight per step.
+  Each option gets an exponential random variable, divided by the option's weight. The
+  option with the smallest quotient is drawn (the Gumbel-max trick). The exponential
+  variables are accurate in both tails, so that rare options have their true
+  probability.
+  """
+  shape = (runs, steps.size)
+  half = 0.5 * fine_uniform(rng, shape)
+  clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))
+  below = rate * (np.max(steps) - steps)
+  return np.argmin(np.log(clock) + below, axis=1)
+
+
+def shortfall(num_options: int, beta: float) -> float:
+  """Returns a t >= 0 with P(rate * (best score - drawn score) > t) <= `beta`.
+
+  `rate` is the growth of an option's log-weight per unit of score; `beta` is in (0, 1).
+  At most k - 1 of k options have a log-weight more than t below the best one's. Their
+  probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at the
+  returned t, if that is positive.
+  """
+  k = _checks.integer('num_options', num_options, 2)
+  beta = _checks.delta(beta, 'beta')
+  return max(math.log(k - 1) + math.log1p(-beta) - math.log(beta), 0.0)

@@ -97,7 +97,8 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
   rng = noise_sources.generator(seed)
   points = _splits(x, size, depth, lambda part, length: interior.interior_draw(
       part, length, noise=noise, rng=rng, method=method, rank_error=rank_error))
-  counts = _counts_between(x, points)
+  # Records in (previous point, point], then the rest; exact beyond 2^53.
+  counts = np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
   parts = 2**depth
   counts = np.append(counts, np.zeros(parts - counts.size, np.int64))
   value = threshold_draws(counts, noise, rng, 1)[0]
@@ -112,11 +113,6 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
       error_kind='largest error of a count at a named value',
       error_bound=lambda beta: (
           noise_sources.sum_error(noise, levels, parts, beta) + 0.5 * levels))
-
-
-def _counts_between(x: np.ndarray, points: np.ndarray) -> np.ndarray:
-  """Counts sorted x in (previous point, point], then the rest; exact beyond 2^53."""
-  return np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
 
 
 def _splits(x: np.ndarray, size: int, depth: int,

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple
 
 from tfcactus import _checks, _format, design, noise as noise_lib, plan
 from tfcactus.guarantee import Guarantee
-from tfcactus.search import epsilon_gradient, mirror_descent
+from tfcactus.search import epsilon_descent
 
 _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
@@ -171,13 +171,13 @@ class _Search:
       return
     epsilon, length = start, 1.0
     for _ in range(_DESCENTS):
-      slope = epsilon_gradient.epsilon_gradient(
+      slope = epsilon_descent.epsilon_gradient(
           noise, sampling_prob=self._settings['sampling_prob'],
           steps=self._settings['steps'], epsilon=epsilon)
       before = epsilon
       while length >= _SHORTEST:
         try:
-          moved = mirror_descent.step(noise, slope, length)
+          moved = epsilon_descent.step(noise, slope, length)
           guarantee = self._guarantee(moved)
         except (design.SolverError, ValueError):
           guarantee = None

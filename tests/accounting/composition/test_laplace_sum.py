@@ -12,9 +12,9 @@ from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import laplace_sum
+from tfcactus.accounting.composition.discrete_contours import MixedContours
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
-from tfcactus.accounting.composition.mixed_contours import MixedContours
 
 
 def exact_delta(top, count, epsilon):

@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.composition.discrete_contours import SmoothedContours
 from tfcactus.accounting.composition.lattice import Lattice
-from tfcactus.accounting.composition.smoothed_contours import SmoothedContours
 from tfcactus.noise import gaussian
 from tfcactus.pairs.dominating_pair import PairBounds
 

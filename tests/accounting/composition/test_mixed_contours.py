@@ -12,8 +12,8 @@ from tests.accounting.oracles import precise_gaussian_delta as gaussian_delta
 from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.composition import composition, lattice
+from tfcactus.accounting.composition.discrete_contours import MixedContours
 from tfcactus.accounting.composition.losses import laplace
-from tfcactus.accounting.composition.mixed_contours import MixedContours
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 

@@ -39,7 +39,7 @@ _RANDOM = re.compile(
 _NO_DRAWS = re.compile(
     r'Dataset|Resample|Histogram|Queue|SeedGenerator|(Igamma|Lgamma)|'
     r'StatelessRandomGet|BoostedTrees|CropAndResize|DownsampleV|EdgeOff|'
-    r'ChannelShuffle|NonMax')
+    r'ChannelShuffle|NonMax|StringToHashBucketStrong')
 
 
 def _refused(name):

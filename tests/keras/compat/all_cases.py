@@ -220,6 +220,7 @@ add('BatchToSpaceND', lambda x: raw.BatchToSpaceND(
 for name in ('Softmax', 'LogSoftmax'):
   add(name, lambda x, name=name: getattr(raw, name)(logits=x), (4, 3))
   add(name, lambda x, name=name: getattr(raw, name)(logits=x), (3,))
+  add(name, lambda x, name=name: getattr(raw, name)(logits=x), (1, 2, 1, 2, 3))
 add('SoftmaxCrossEntropyWithLogits', lambda x, y: raw.SoftmaxCrossEntropyWithLogits(
     features=x, labels=y), (4, 3), (small, (4, 3)))
 add('SparseSoftmaxCrossEntropyWithLogits',
@@ -329,6 +330,27 @@ for params, indices in [((5, 5), (4, 2)), ((5, 5), (4, 1)), ((5, 3), (1,)),
                         ((5, 5, 2), (2, 3, 2))]:
   add('GatherNd', lambda x, i: raw.GatherNd(params=x, indices=i), params,
       (integers(3), indices))
+add('FakeQuantWithMinMaxArgs', lambda x: raw.FakeQuantWithMinMaxArgs(
+    inputs=x, min=-1, max=2, num_bits=4), (4, 3))
+add('FakeQuantWithMinMaxArgsGradient', lambda up, x:
+    raw.FakeQuantWithMinMaxArgsGradient(gradients=up, inputs=x, min=-1, max=2),
+    (4, 3), (4, 3))
+for kind, shape in (('Vars', ()), ('VarsPerChannel', (3,))):
+  add('FakeQuantWithMinMax' + kind, lambda x, low, high, kind=kind: getattr(
+      raw, 'FakeQuantWithMinMax' + kind)(
+          inputs=x, min=-low, max=high, num_bits=3, narrow_range=True),
+      (2, 4, 3), (small, shape), (small, shape))
+  # Bounds that are numbers of the row, and bounds of zero.
+  for factor in (1, 0):
+    add(f'FakeQuantWithMinMax{kind}Gradient',
+        lambda up, x, kind=kind, factor=factor, axis=[0] if shape else None: getattr(
+            raw, f'FakeQuantWithMinMax{kind}Gradient')(
+                gradients=up, inputs=x, min=factor * tf.reduce_min(x, axis),
+                max=factor * tf.reduce_max(x, axis)), (4, 3), (4, 3))
+  add(f'FakeQuantWithMinMax{kind}Gradient', lambda up, x, low, high, kind=kind: getattr(
+      raw, f'FakeQuantWithMinMax{kind}Gradient')(
+          gradients=up, inputs=x, min=-low, max=high, num_bits=3),
+      (2, 3), (2, 3), (small, shape), (small, shape))
 add('CheckNumerics', lambda x: raw.CheckNumerics(tensor=x, message=''), (4, 3))
 add('EnsureShape', lambda x: raw.EnsureShape(input=x, shape=[4, None]), (4, 3))
 add('Bucketize', lambda x: raw.Bucketize(input=x, boundaries=[-1., 0., 1.]), (4, 3))

@@ -6,7 +6,10 @@ _KERNEL = tf.constant([[.3, -.5, .2], [.1, .4, -.6], [-.2, .7, .3]])
 
 
 def with_gradient(run):
-  """What a function gives, and its gradient with respect to the first argument."""
+  """Returns a function of a row that returns the result of `run` and its gradient.
+
+  A row is (x, n); the gradient is that with respect to x.
+  """
   def both(row):
     x, n = row
     with tf.GradientTape() as tape:

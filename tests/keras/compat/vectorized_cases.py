@@ -89,11 +89,11 @@ def combinations(op: str, run: Callable[..., Any], *tensors: Any,
 
 
 def outcomes(cases: Sequence[Case], run: Callable[..., Any]) -> tuple[Any, Any]:
-  """What cases give vectorised, and row by row.
+  """Returns the results of cases, computed vectorised and computed row by row.
 
   Args:
-    cases: Of which each takes a row.
-    run: (function of a row, rows) -> what it gives for each.
+    cases: The cases; the function of each is applied to every row of its tensors.
+    run: (function of a row, rows) -> the function's results for all rows.
 
   Returns:
     Two lists: for each case a list of arrays of shape (ROWS, ...).

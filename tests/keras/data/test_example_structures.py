@@ -128,7 +128,7 @@ class Given(tf.keras.utils.Sequence):
 
 @pytest.mark.parametrize('make, words', [
     (lambda: PoissonBatches(Given(), sampling_prob=0.5), 'batches that somebody else'),
-    (lambda: PoissonBatches(np.array(['a', 'b']), [0, 1], 0.5), 'StringLookup'),
+    (lambda: PoissonBatches([0, 1], np.array(['a', 'b']), 0.5), 'list of classes'),
     (lambda: PoissonBatches({'a': tf.ragged.constant([[1], [2, 3]])}, [0, 1], 0.5),
      r"x\['a'\] to be a dense array.*to_tensor"),
     (lambda: PoissonBatches(BY_DICT, DIGITS[1:], 0.5), '10 examples in x and 9 in y'),

@@ -24,7 +24,7 @@ from tfcactus.keras import (
   ShuffledBatches,
 )
 from tfcactus.keras.compat import precision
-from tfcactus.keras.distribution import devices, replicas
+from tfcactus.keras.distribution import replicas
 
 layers = tf.keras.layers
 KERAS_3 = compat.versions.KERAS_3
@@ -297,7 +297,7 @@ class HomeMade:
 def test_other_strategies_are_refused_in_a_sentence(monkeypatch, strategy, reason):
   monkeypatch.setattr(tf.distribute, 'get_strategy', strategy)
   with pytest.raises(ValueError, match=f'{strategy.__name__}.*{reason}.*Use tf.dist'):
-    devices.check()
+    replicas.check_devices()
 
 
 def test_central_storage_is_refused():

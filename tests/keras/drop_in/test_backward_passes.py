@@ -8,11 +8,7 @@ from tests.representatives import representatives
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import (
-  clipped_sums,
-  microbatches,
-  operation_gradients,
-)
+from tfcactus.keras.drop_in import clipped_sums, operation_gradients, state
 
 layers = tf.keras.layers
 _ROWS = 40
@@ -155,7 +151,7 @@ def _ways(model, x, **choose):
              'graph': clipped_sums.by_graph(losses, variables, clip)[0]}
     if choose:
       found['used'] = operation_gradients.clipped_sums(
-          microbatches.Losses(losses, losses), variables, clip,
+          state.Losses(losses, losses), variables, clip,
           lambda: (found['tape'], tf.constant(True)))[0]
     return found
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import microbatches, operation_gradients, operation_rules
+from tfcactus.keras.drop_in import operation_gradients, operation_rules, state
 
 layers = tf.keras.layers
 _NUMBER = 7
@@ -240,7 +240,7 @@ def _summed(model, x, clip, otherwise=None, split=lambda losses: losses):
   def run(batch):
     losses = _losses(model, batch)
     return operation_gradients.clipped_sums(
-        microbatches.Losses(losses, split(losses)), variables,
+        state.Losses(losses, split(losses)), variables,
         tf.constant(clip, tf.float64), otherwise)
 
   return run(x)
@@ -311,7 +311,7 @@ def test_tensors_of_another_batch_size_stop_the_step():
   def run(batch, other):
     losses = _losses(model, batch, tf.ones(tf.shape(other)))
     return operation_gradients.clipped_sums(
-        microbatches.Losses(losses, losses), variables,
+        state.Losses(losses, losses), variables,
         tf.constant(1.0, tf.float64), None)
 
   assert np.any(run(x, np.zeros(_NUMBER, np.float32))[0][0])

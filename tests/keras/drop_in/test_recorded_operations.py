@@ -9,9 +9,9 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import (
   clipped_sums,
-  microbatches,
   operation_gradients,
   operation_rules,
+  state,
 )
 
 layers = tf.keras.layers
@@ -106,7 +106,7 @@ def test_operations_that_a_tape_did_not_record_are_constant(record):
     tape, losses = record(model, batch)
     known = _is_known(losses, variables, tape)
     sums, _ = operation_gradients.clipped_sums(
-        microbatches.Losses(losses, losses), variables, tf.constant(clip, tf.float64),
+        state.Losses(losses, losses), variables, tf.constant(clip, tf.float64),
         lambda: clipped_sums.by_tape(
             losses, variables, tape, tf.constant(clip, tf.float64)), tape)
     return known, sums

@@ -613,7 +613,7 @@ def test_rounded_products_never_carry_an_example_over_the_bound(mode):
 
 
 def test_sums_over_physical_batches_err_by_no_more_than_is_proved():
-  """In float32, half of these examples are rounded away."""
+  """Sums are float64: in a float32 sum, half of these examples are rounded away."""
   half, step = 1024, 2.0**-13
   x = np.concatenate([np.ones(half), [2 * step], np.full(half, -step / 2)])[:, None]
   model = tf.keras.Sequential([

@@ -58,6 +58,17 @@ def _depthwise_kernel(x, wide, narrow, times=1):
   return tf.reshape(found, [_B, -1])
 
 
+def _depthwise_images(x, wide, kernel, times=1):
+  """Convolves channels, the examples side by side, each by a kernel of its own."""
+  x = tf.ensure_shape(x, [_B, _T, _D])
+  kernel = tf.tile(tf.transpose(tf.cos(x), kernel)[..., None], [1, 1, 1, times])
+  found = tf.nn.depthwise_conv2d(
+      tf.reshape(tf.transpose(x, wide), [1, _T, 1, -1]),
+      tf.reshape(kernel[:2], [2, 1, -1, times]), [1, 1, 1, 1], 'VALID',
+      dilations=[2, 1])
+  return tf.reshape(tf.transpose(found, [3, 0, 1, 2]), [_B, -1])
+
+
 def _shifted(x, shifts):
   """Shifts rows of numbers as images; shifts have shape (rows,) or (1,)."""
   zero = tf.zeros_like(shifts)
@@ -95,6 +106,9 @@ ALONE = {
     'conv': lambda x: tf.nn.conv1d(x, _KERNEL[None], 1, 'VALID'),
     'depthwise': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2]),
     'depthwise, two of each': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 0, 2], 2),
+    'depthwise images': lambda x: _depthwise_images(x, [1, 0, 2], [1, 0, 2]),
+    'depthwise images, two of each': lambda x: _depthwise_images(
+        x, [1, 0, 2], [1, 0, 2], 2),
     'shifted at random': lambda x: _shifted(x, tf.random.uniform([tf.shape(x)[0]])),
     'shifted by themselves': lambda x: _shifted(x, tf.reduce_mean(x, [1, 2])),
     'noise': lambda x: 0 * tf.random.normal(tf.shape(x)) + x,
@@ -118,6 +132,14 @@ ACROSS = {
                                           [-1, _T, _D]),
     'depthwise, channels first': lambda x: _depthwise_kernel(x, [1, 2, 0], [1, 0, 2]),
     'depthwise, swapped': lambda x: _depthwise_kernel(x, [1, 0, 2], [1, 2, 0]),
+    'depthwise images, channels first': lambda x: _depthwise_images(
+        x, [1, 2, 0], [1, 0, 2]),
+    'depthwise images, swapped': lambda x: _depthwise_images(
+        x, [1, 0, 2], [1, 2, 0]),
+    'depthwise images, the same kernels': lambda x: _depthwise_images(
+        x, [1, 0, 2], [1, 0, 2]) + tf.reduce_sum(tf.nn.depthwise_conv2d(
+            x[:, :, None], tf.ones([1, 1, _D, 1]) * x[:1, :1, :, None],
+            [1, 1, 1, 1], 'VALID')),
     'depthwise, over examples': lambda x: tf.tile(
         tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
             input=x[:, None], filter_sizes=[1, 1, _D, 1], out_backprop=x[:, None],

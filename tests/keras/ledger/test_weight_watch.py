@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import poisson, privatized
+from tests.keras.tiny import poisson, privatized, X, Y
 from tfcactus.keras.compat import training
 from tfcactus.keras.ledger import weight_watch
 
@@ -88,3 +88,86 @@ def test_processes_that_list_variables_alike_get_equal_digests():
       variable.assign(float(i))
     digests.add(int(weight_watch.Watch().digest(made[extra:])))
   assert len(digests) == 1
+
+
+def _averages(private):
+  """Returns the moving averages that the optimizer of a model keeps."""
+  return private.optimizer._model_variables_moving_average  # pylint: disable=protected-access
+
+
+class _EachEpoch(tf.keras.callbacks.Callback):
+  """Calls a function of the private model after each epoch."""
+
+  def __init__(self, call):
+    super().__init__()
+    self._call = call
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._call(self.model)
+
+
+def _shift(variables):
+  variables[0].assign(variables[0] + 1)
+
+
+def _averaging(make_plan, **options):
+  return privatized(make_plan(), _inner(), tf.keras.optimizers.SGD(
+      0.1, use_ema=True, **options))
+
+
+def _swaps(*args, **kwargs):
+  if not hasattr(tf.keras.callbacks, 'SwapEMAWeights'):
+    pytest.skip('Keras 2 has no SwapEMAWeights.')
+  return tf.keras.callbacks.SwapEMAWeights(*args, **kwargs)
+
+
+@pytest.mark.parametrize('validated', [True, False])
+def test_averages_that_keras_swaps_in_keep_the_account(make_plan, validated):
+  private, swap = _averaging(make_plan), _swaps(swap_on_epoch=True)
+  private.fit(poisson(), epochs=2, verbose=0, callbacks=[swap],
+              validation_data=(X, Y) if validated else None)
+  private.evaluate(X, Y, verbose=0, callbacks=[_swaps()])
+  private.fit(poisson(), verbose=0)
+  assert private.guarantee().steps == 12
+
+
+@pytest.mark.parametrize('changed', [
+    lambda private: _averages(private), lambda private: private.inner.weights])
+@pytest.mark.parametrize('first', [True, False])
+def test_what_a_callback_assigns_beside_swaps_voids_the_account(
+    make_plan, changed, first):
+  callbacks = [_EachEpoch(lambda private: _shift(changed(private))),
+               _swaps(swap_on_epoch=True)]
+  private = _averaging(make_plan)
+  private.fit(poisson(), epochs=2, verbose=0,
+              callbacks=callbacks if first else callbacks[::-1])
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_a_subclass_that_assigns_more_than_averages_voids_the_account(make_plan):
+  kind = type(_swaps())
+
+  class Own(kind):
+    """Shifts a weight after each swap."""
+
+    def _swap_variables(self):
+      super()._swap_variables()
+      _shift(self.model.inner.weights)
+
+  private = _averaging(make_plan)
+  private.fit(poisson(), verbose=0, callbacks=[Own(swap_on_epoch=True)])
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+@pytest.mark.parametrize('frequency', [None, 3])
+def test_averages_of_an_optimizer_keep_the_account_unless_assigned(
+    make_plan, frequency):
+  private = _averaging(make_plan, ema_overwrite_frequency=frequency)
+  private.fit(poisson(), epochs=2, verbose=0)
+  assert private.guarantee().steps == 8
+  _shift(_averages(private))
+  private.fit(poisson(), verbose=0)
+  with pytest.raises(ValueError, match='or averages of them in the optimizer'):
+    private.guarantee()

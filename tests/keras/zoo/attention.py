@@ -30,7 +30,7 @@ class Positions(layers.Layer):
 
 
 class TokensAndPositions(layers.Layer):
-  """As in the text classifier of keras.io."""
+  """Adds embeddings of tokens and of positions (the text classifier of keras.io)."""
 
   def __init__(self, length, vocabulary, width):
     super().__init__()
@@ -47,7 +47,7 @@ class TokensAndPositions(layers.Layer):
 
 
 class Block(layers.Layer):
-  """As in the text classifier of keras.io."""
+  """A transformer block (the text classifier of keras.io)."""
 
   def __init__(self, width, heads, inner, rate):
     super().__init__()

@@ -97,7 +97,7 @@ def own_step(s: Size) -> Case:
 
 
 class OwnLoss(tf.keras.Model):
-  """With a compute_loss of its own."""
+  """A model that overrides compute_loss."""
 
   def __init__(self, size, width):
     super().__init__()

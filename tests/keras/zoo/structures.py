@@ -1,4 +1,4 @@
-"""How models are put together: subclasses, nesting, closures, own layers."""
+"""Models by their structure: subclasses, nested models, closures, own layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.keras.zoo.base import (
 
 
 class Subclassed(tf.keras.Model):
-  """As in TensorFlow's tutorial for experts."""
+  """A subclassed CNN, as in TensorFlow's quickstart for experts."""
 
   def __init__(self, width, rate):
     super().__init__()
@@ -44,7 +44,7 @@ def subclassed(s: Size) -> Case:
 def subclassed_dict(s: Size) -> Case:
 
   class Model(tf.keras.Model):
-    """Of two columns."""
+    """A model whose input is a dict of two columns."""
 
     def __init__(self):
       super().__init__()

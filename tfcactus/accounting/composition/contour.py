@@ -32,7 +32,7 @@ import threadpoolctl
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import inversion
-from tfcactus.accounting.composition.losses import base, rounding
+from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.saddles import Alias, Saddles, STEP_ROUNDOFF
 
 LOG_TOLERANCE = math.log(1e-14)
@@ -239,7 +239,7 @@ class Contour:
     tilted = self._tilted(order, spacing * count)
     log_mgf = math.fsum(number * part.log_mgf for part, number in tilted)
     log_phi, slack = inversion.log_phi_of(tilted, spacing, count)
-    return log_mgf + log_phi, slack + rounding.PHASE_ROUNDOFF * (
+    return log_mgf + log_phi, slack + base.PHASE_ROUNDOFF * (
         1 + abs(log_mgf) + np.abs(log_phi))
 
   def log_moment(self, order: float) -> float:

@@ -55,7 +55,9 @@ class Outcomes:
       return None
     loss, log_p = np.zeros(1), np.zeros(1)
     for pair, count in groups:
-      own_loss, own_log_p = _multisets(pair, count)
+      real = pair.p > 0
+      build = _atom_by_atom if np.sum(real) < count else _draw_by_draw
+      own_loss, own_log_p = build(pair.loss[real], np.log(pair.p[real]), count)
       loss = np.add.outer(loss, own_loss).ravel()
       log_p = np.add.outer(log_p, own_log_p).ravel()
     order = np.argsort(loss)
@@ -110,14 +112,6 @@ class Outcomes:
           lambda x: sign * (delta - self.delta(x, sign)) >= 0)
     except IntractableError:
       return max(float(self.loss[-1]) + self._loss_error, 0.0) if sign > 0 else 0.0
-
-
-def _multisets(pair: pair_lib.DominatingPair, count: int
-               ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses and log P-masses of all multisets of `count` atoms."""
-  real = pair.p > 0
-  loss, log_p = pair.loss[real], np.log(pair.p[real])
-  return (_atom_by_atom if loss.size < count else _draw_by_draw)(loss, log_p, count)
 
 
 def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int

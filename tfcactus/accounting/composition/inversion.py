@@ -12,7 +12,7 @@ import numpy as np
 from tfcactus import _numerics
 from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds, IntractableError
-from tfcactus.accounting.composition.losses import base, rounding
+from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4
@@ -66,7 +66,7 @@ class Table:
     slope = -weight * phi / (s + 1)
     self._kernels = np.stack([-slope / s, slope])
     size = np.abs(self._kernels[0])
-    relative = _numerics.sum_roundoff(count) + rounding.PHASE_ROUNDOFF * (
+    relative = _numerics.sum_roundoff(count) + base.PHASE_ROUNDOFF * (
         abs(self._log_mgf) + np.abs(log_phi))
     # Neither phi nor its computed value exceeds one by much.
     wrong = np.minimum(
@@ -75,7 +75,7 @@ class Table:
     # Errors of delta over `_scale`: `_noise`, and `_turning` times 1 + |epsilon|.
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
-    self._turning = rounding.PHASE_ROUNDOFF * float(
+    self._turning = base.PHASE_ROUNDOFF * float(
         np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 

@@ -108,7 +108,10 @@ class Lattice:
       """Returns the epsilon at which Chernoff's bound at tilt c is exp(log_delta)."""
       return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
-    for bulk in self._bulks(near):
+    # Values of `bulk`, the largest small loss, to try near a rough epsilon.
+    bulks = [share * near / self.steps or -math.inf for share in BULK_SHARES
+             ] if 0 < near < math.inf else [-math.inf]
+    for bulk in bulks:
       tilt, bound = self._tilt(reached, bulk)
       if bulk > 0 and not self.steps * bulk < bound < math.inf:
         continue
@@ -156,12 +159,6 @@ class Lattice:
     return math.fsum(
         count * (float(np.max(bounds.upper.loss[bounds.upper.p > 0])) +
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
-
-  def _bulks(self, near: float) -> list[float]:
-    """Returns values of `bulk`, the largest small loss, to try near a rough epsilon."""
-    if near <= 0 or not math.isfinite(near):
-      return [-math.inf]
-    return [share * near / self.steps or -math.inf for share in BULK_SHARES]
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
     """Estimates log M(order) of the total loss, without outcomes of small losses only.

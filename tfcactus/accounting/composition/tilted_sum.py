@@ -203,20 +203,18 @@ class TiltedSum:
 
     Multiplied by exp(log_factor(near)) they are sums of masses.
     """
-    decay = np.exp(np.minimum(
-        -(self.tilt + shift) * (self.losses - near), MAX_EXPONENT + 50))
-    terms = np.maximum(self._mass, 0.0) * decay
+    terms = np.maximum(self._mass, 0.0) * self._decay(near, shift)
     return np.cumsum(terms[::-1])[::-1]
 
-  def _decay(self, near: float) -> np.ndarray:
-    """Returns exp(-tilt (x - near)) at all lattice losses x, capped."""
+  def _decay(self, near: float, shift: int) -> np.ndarray:
+    """Returns exp(-(tilt + shift) (x - near)) at all lattice losses x, capped."""
     return np.exp(np.minimum(
-        -self.tilt * (self.losses - near), MAX_EXPONENT + 50))
+        -(self.tilt + shift) * (self.losses - near), MAX_EXPONENT + 50))
 
   def error(self, near: float) -> np.ndarray:
     """Returns `suffix` (shift 0) error bounds: rounding (by Cauchy) and wrap-around."""
     weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
-    return self._decay(near) * (
+    return self._decay(near, 0) * (
         self._norm_error * min(weight, self._window.points**0.5) +
         self._outside_mass)
 

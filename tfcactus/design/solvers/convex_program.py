@@ -151,17 +151,13 @@ class Program:
     and i + d; row 0 is zero. H is the Hessian of the sum with respect to p.
     """
     e = self._edges
-    where, size = self._band_index(p.size), (self.bandwidth + 1) * p.size
+    size = (self.bandwidth + 1) * p.size
+    where = np.abs(e.second - e.first) * p.size + np.minimum(e.first, e.second)
     weight = e.weight * self.divergence.curvature(*e.cells(p))
     band = np.bincount(where, np.asarray(theta)[e.row] * weight, size)
     band = band.reshape(self.bandwidth + 1, p.size)
     band[0] = 0.0
     return band
-
-  def _band_index(self, size: int) -> np.ndarray:
-    """Returns the flat index of every edge in the array of `edges`; `size` is N + 1."""
-    e = self._edges
-    return np.abs(e.second - e.first) * size + np.minimum(e.first, e.second)
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
                   gradients: np.ndarray | None = None) -> float:
@@ -235,7 +231,8 @@ def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
   block = np.maximum.accumulate(block)
   result = np.empty_like(values)
   carried, previous = 0.0, float(log_volume[0])
-  for start, end in _runs(block):
+  cuts = np.flatnonzero(np.diff(block)) + 1
+  for start, end in zip([0, *cuts], [*cuts, block.size]):
     base = float(log_volume[start])
     volume = np.exp(log_volume[start:end] - base)
     carried *= np.exp(previous - base)
@@ -243,12 +240,6 @@ def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
     result[start:end] = sums / volume
     carried, previous = float(sums[-1]), base
   return result
-
-
-def _runs(labels: np.ndarray) -> list[tuple[int, int]]:
-  """Returns start and end of every run of equal labels."""
-  cuts = np.flatnonzero(np.diff(labels)) + 1
-  return list(zip([0, *cuts], [*cuts, labels.size]))
 
 
 @dataclasses.dataclass(frozen=True)

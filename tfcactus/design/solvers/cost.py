@@ -47,11 +47,9 @@ class PowerCost(Cost):
     self.power = power
 
   def at(self, radius: np.ndarray) -> np.ndarray:
-    """Returns the cost at distances from zero."""
     return radius**self.power
 
   def size(self, budget: float) -> float:
-    """Returns the distance that costs the budget."""
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:

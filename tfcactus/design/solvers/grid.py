@@ -100,7 +100,10 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
   mass[0] = 1.0
   mass[-1] = -2 / np.expm1(log_ratio)
   tail = np.arange(int(np.ceil(-80.0 / log_ratio)) + 1)
-  prices = 2 * _cell_costs(np.arange(cells + tail.size), bins, cost)
+  # Cell i is i / bins +- 1 / (2 bins).
+  centre = np.arange(cells + tail.size)
+  prices = 2 * cost.means(
+      np.maximum((centre - 0.5) / bins, 0.0), (centre + 0.5) / bins, 1)
   prices[0] /= 2
   folded = np.append(prices[:cells], np.sum(prices[cells:] * ratio**tail))
   return convex_program.Program(
@@ -124,12 +127,6 @@ def scalar_shift(objective: str, k: int, cells: int,
   tail = convex_program.pair_value(objective, 1.0, np.exp(k * log_ratio))
   return convex_program.Shift(first, np.minimum(second, cells), log_scale, weight,
                         float(tail / -np.expm1(log_ratio)))
-
-
-def _cell_costs(index: np.ndarray, bins: int, cost: Cost) -> np.ndarray:
-  """Returns the mean cost over each cell i of `index`, i / bins +- 1 / (2 bins)."""
-  return cost.means(np.maximum((index - 0.5) / bins, 0.0), (index + 0.5) / bins,
-                    1)
 
 
 def exponential_start(program: convex_program.Program) -> np.ndarray:

@@ -97,7 +97,9 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
   least, stale, steps, centering = np.inf, 0, 0, 0.2
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     while steps < _MAX_ITERATIONS:
-      gap, found = _complementarity(state), 0.0
+      # Slack times multiplier over all constraints, relative to `top`.
+      gap, found = float(state.theta @ state.slack + state.spare * state.price +
+                         state.eta @ state.drop) / state.top, 0.0
       gradients = program.gradients(state.p)
       if gap < _LOOK:
         found = _certified_gap(program, state, values, gradients)
@@ -146,12 +148,6 @@ def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State
     eta = mu * p[:-1] / np.sum(p[:-1]) / (-p[:-1] * np.expm1(-fall))
   theta = np.full(values.size, 1.0 / values.size)
   return _State(p, fall, top, top - values, theta, spare, mu / spare, -top, eta)
-
-
-def _complementarity(state: _State) -> float:
-  """Returns the sum of slack times multiplier over all constraints, over `top`."""
-  return float(state.theta @ state.slack + state.spare * state.price +
-               state.eta @ state.drop) / state.top
 
 
 def _certified_gap(program: convex_program.Program, state: _State,
@@ -310,18 +306,14 @@ class _Bordered:
     in the first k only), and sum(dual[:k]) = -third.
     """
     du, dual, top = self._solve_once(first, second, third)
-    fix = self._solve_once(*self._residual(du, dual, top, first, second, third))
+    inner = first - self._matrix.apply(du) - dual @ self._border
+    outer = second - self._border @ du + self._corner * dual
+    outer[:self._k] += top
+    fix = self._solve_once(inner, outer, third + np.sum(dual[:self._k]))
     du, dual, top = du + fix.du, dual + fix.dual, top + fix.top
     if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
       raise _breakdown()
     return _Solved(du, dual, top)
-
-  def _residual(self, du, dual, top, first, second, third):
-    """Returns right-hand side minus left-hand side of the equations in `solve`."""
-    inner = first - self._matrix.apply(du) - dual @ self._border
-    outer = second - self._border @ du + self._corner * dual
-    outer[:self._k] += top
-    return inner, outer, third + np.sum(dual[:self._k])
 
   def _solve_once(self, first, second, third) -> _Solved:
     """Solves the equations in `solve` without refinement."""

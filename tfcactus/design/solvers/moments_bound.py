@@ -102,15 +102,10 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
 
 def _next_order(problem: Problem, w: np.ndarray) -> Solution:
   """Returns the optimum at the order that is best for the masses `w`."""
-  return _fixed_order(problem, -np.diff(np.log(w)), _best_order(problem, w))
-
-
-def _best_order(problem: Problem, w: np.ndarray) -> float:
-  """Returns the order within `ORDERS` at which the bound of masses `w` is least."""
   result = optimize.minimize_scalar(
       lambda x: math.log(bound(problem, w, math.exp(x))[0]),
       bounds=tuple(map(math.log, ORDERS)), method='bounded')
-  return math.exp(float(result.x))
+  return _fixed_order(problem, -np.diff(np.log(w)), math.exp(float(result.x)))
 
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:

@@ -57,7 +57,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
         f'Expected at most {_MAX_PAIRS} pairs of shells, got {shells * band}: '
         f'{shells} shells hold the tail. Use a smaller tail_ratio or fewer bins.')
   radii = first + width * np.arange(shells)
-  log_volume = _log_volume(dim, first, width, shells)
+  log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   i, j, chance = _overlaps(dim, first, width, shells)
   # Densities of shells beyond `cells` are multiples of the last free density.
   beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
@@ -79,14 +79,6 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
       budget=budget, log_volume=log_volume[:cells + 1])
 
 
-def _log_volume(dim: int, first: float, width: float, shells: int) -> np.ndarray:
-  """Returns log volumes of the shells, in units of the innermost ball."""
-  log_outer = dim * np.log1p(np.arange(shells) * (width / first))
-  log_volume = log_outer.copy()
-  log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))
-  return log_volume
-
-
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -96,7 +88,7 @@ def _overlaps(dim: int, first: float, width: float, shells: int
   shell j. It is computed from v_i T_ij = v_j T_ji, where v are volumes: probabilities
   of inward moves are known to relative precision, those of outward moves are not.
   """
-  log_volume = _log_volume(dim, first, width, shells)
+  log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)
   inward = band[:, band.shape[1] // 2 - 1::-1]
   j, step = np.nonzero(inward > 0)

@@ -17,14 +17,26 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import graphs, masks, patches, vectorization, versions
+from tfcactus.keras.compat import (
+  graphs,
+  losses as compat,
+  masks,
+  patches,
+  vectorization,
+  versions,
+)
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence, draws, graph_proof
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
-LossFn = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-_MaskedLossFn = Callable[..., tf.Tensor]
-"""Loss function that may also take a mask of the predictions."""
+LossFn = Callable[..., tf.Tensor]
+"""Takes (targets, predictions), or (targets, predictions, weights of parts)."""
+
+_FullLossFn = Callable[..., tf.Tensor]
+"""Loss function of (targets, predictions) that may also take `_Given`'s third part."""
+
+_Given = tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
+"""Targets, predictions, and, if there are any, their 'mask' and 'weights'."""
 
 _ONE_BY_ONE = (
     keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
@@ -55,28 +67,82 @@ def looked_at_once(model: keras.Model) -> Iterator[None]:
 
 
 def loss_per_example(loss: Any) -> LossFn:
-  """Returns (targets, predictions) -> losses of shape (batch,).
+  """Returns (targets, predictions, weights=None) -> losses of shape (batch,).
 
   `loss` is an argument of `compile`: a name, a `Loss` of any reduction (which is
   ignored), or a function that returns losses per example. If predictions carry a Keras
   mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
   example's loss is the mean over its positions that count, as Keras computes for a
-  batch of only that example; zero if no position counts. Raises ValueError for a loss
-  of another Keras, or none.
+  batch of only that example; zero if no position counts. `weights`, of the shape of the
+  losses before this mean, multiply the losses of the positions. The mean still divides
+  by the number of positions that count, not by the sum of the weights, as Keras does.
+  Raises ValueError for a loss of another Keras, or none.
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
   given = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
-              mask: tf.Tensor | None = None) -> tf.Tensor:
+              mask: tf.Tensor | None = None, weights: tf.Tensor | None = None
+             ) -> tf.Tensor:
     """Returns losses of shape (batch,), means over the positions that count."""
-    losses = graphs.as_keras_calls(given)(
-        aligned_targets(targets, predictions), masks.put(predictions, mask))
+    _check_classes(loss, targets, predictions)
+    try:
+      losses = graphs.as_keras_calls(given)(
+          aligned_targets(targets, predictions), masks.put(predictions, mask))
+    except (ValueError, tf.errors.InvalidArgumentError) as error:
+      if 'Expected' in str(error):
+        raise
+      raise ValueError(
+          f'Expected targets and outputs that the loss {_name(loss)} takes, got '
+          f'targets of shape {_batch_of(targets.shape)} and outputs of shape '
+          f'{_batch_of(predictions.shape)}: {error}. Give targets of the shape of '
+          'the outputs, or another loss.') from error
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
+    if weights is not None:
+      losses = _weighted_parts(losses, weights)
     return _mean_where(losses, found) if found else mean_per_example(losses)
 
   return _per_example(compute, loss)
+
+
+def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> None:
+  """Raises ValueError for labels given to a loss of one-hot targets, or vice versa."""
+  name, rank = _name(loss), predictions.shape.rank
+  if rank is None or targets.shape.rank is None:
+    return
+  classes = predictions.shape[-1]
+  alike = targets.shape.rank == rank and targets.shape[-1] == classes
+  shape = _batch_of(targets.shape)
+  if compat.is_loss(loss, _ONE_HOT) and not alike:
+    raise ValueError(
+        f'Expected targets of shape {_batch_of(predictions.shape)} with {name}, one '
+        f'number for each class as in the outputs, got shape {shape}. For integer '
+        'labels use SparseCategoricalCrossentropy; or make them one-hot, '
+        f'tf.keras.utils.to_categorical(y, {classes}).')
+  if compat.is_loss(loss, _BY_NUMBER) and alike and classes != 1:
+    raise ValueError(
+        f'Expected targets of shape {_batch_of(predictions.shape[:-1])} with {name}, '
+        f'the number of a class for each output, got shape {shape}. For one-hot '
+        'targets use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
+
+
+_BY_NUMBER = ('SparseCategoricalCrossentropy',)
+"""Losses whose targets are the numbers of classes."""
+
+_ONE_HOT = ('CategoricalCrossentropy', 'CategoricalFocalCrossentropy')
+"""Losses whose targets have one number for each class."""
+
+
+def _name(loss: Any) -> str:
+  """Returns the name of a loss for messages."""
+  return str(getattr(loss, 'name', None) or getattr(loss, '__name__', loss))
+
+
+def _batch_of(shape: tf.TensorShape) -> str:
+  """Returns the shape of a batch of any size, in words, such as (batch, 3)."""
+  sizes = ['batch', *map(str, shape[1:])]
+  return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
@@ -103,6 +169,23 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
 
 
+def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Returns losses (batch, ...) times weights of parts; ValueError if shapes differ."""
+  shape, rank = losses.shape, losses.shape.rank
+  if not rank or weights.shape.rank > rank or any(
+      None not in pair and pair[0] != pair[1] and pair[1] != 1
+      for pair in zip(shape[1:], weights.shape[1:])):
+    raise ValueError(
+        'Expected sample weights of shape (batch,), one for each example, or of the '
+        f'shape of the losses before their mean, here {shape}, got shape '
+        f'{weights.shape}; a loss of Keras takes the mean over the last axis itself.')
+  while weights.shape.rank < rank:
+    weights = weights[..., None]
+  weights = tf.cast(weights, losses.dtype)
+  # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
+  return tf.where(tf.not_equal(weights, 0), losses * weights, tf.zeros_like(losses))
+
+
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns mean losses, (batch,), where all masks `found` count; 0 for no position."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
@@ -121,55 +204,58 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
       tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
 
 
-def _per_example(call: _MaskedLossFn, loss: Any) -> LossFn:
+def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
   """Returns the loss per example; its trace raises ValueError if examples mix."""
   known_to_mix = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
           loss in _ONE_BY_ONE)
 
-  def compute(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+  def compute(targets: tf.Tensor, predictions: tf.Tensor,
+              weights: tf.Tensor | None = None) -> tf.Tensor:
     """Returns losses of shape (batch,), computed one by one if unproved."""
-    mask = masks.mask_of(predictions)
-    given = [targets, predictions] + ([] if mask is None else [mask])
+    beside = {'mask': masks.mask_of(predictions), 'weights': weights}
+    given = (targets, predictions, {
+        name: value for name, value in beside.items() if value is not None})
     if _reason(call, given, known_to_mix):
       return _one_by_one(call, given)
-    return call(*given)
+    return call(*given[:2], **given[2])
 
   return compute
 
 
-def _reason(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: bool) -> str:
+def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns the result of `_unproved`, cached inside of `looked_at_once`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
-  kind = call, tuple((tuple(each.shape), each.dtype) for each in given)
+  kind = call, tuple(given[2]), tuple(
+      (tuple(each.shape), each.dtype) for each in tf.nest.flatten(given))
   if kind not in reasons:
     reasons[kind] = _unproved(call, given, known_to_mix)
   return reasons[kind]
 
 
 @tf.autograph.experimental.do_not_convert
-def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: bool
-             ) -> str:
+def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns why a loss is not proved to depend on its own example only, or ''.
 
-  `given` has targets, predictions and their mask, if any. `known_to_mix` says that
-  Keras reads an example's labels in a way that depends on the other labels of the
-  batch. Such a loss is not refused, but computed one by one. Raises ValueError if
-  another loss mixes examples, or if any loss keeps, reads or draws unknown data.
+  `known_to_mix` says that Keras reads an example's labels in a way that depends on the
+  other labels of the batch. Such a loss is not refused, but computed one by one. Raises
+  ValueError if another loss mixes examples, or if any loss keeps, reads or draws
+  unknown data.
   """
   # A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
-  specs = [tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype)
-           for tensor in given]
+  specs = tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype), given)
+  count = len(tf.nest.flatten(specs))
 
   @graphs.looked_at
-  def forward_and_back(upstream, targets, predictions, *mask):
+  def forward_and_back(upstream, targets, predictions, beside):
     """Returns the losses and, if there is one, their gradient."""
     with tf.GradientTape() as tape:
       tape.watch(predictions)
-      losses = call(targets, predictions, *mask)
+      losses = call(targets, predictions, **beside)
     if losses.shape.as_list() != [rows]:
       return [losses]
     gradient = tape.gradient(losses, predictions,
@@ -183,7 +269,7 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: boo
   if known_to_mix:
     return 'takes labels of several examples for alike'
   found = graph_proof.first_dependence(
-      graph, graph.inputs[:1 + len(specs)], graph.outputs, rows)
+      graph, graph.inputs[:1 + count], graph.outputs, rows)
   if found is None and graph.outputs[0].shape.as_list() != [rows]:
     raise ValueError(
         f'Expected a loss of shape ({rows},) for {rows} examples, got '
@@ -198,26 +284,30 @@ def _unproved(call: _MaskedLossFn, given: Sequence[tf.Tensor], known_to_mix: boo
   return found.why
 
 
-def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns losses of batches of one, (batch,); the same pass computes gradients."""
-  targets, predictions, *mask = given
+def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
+  """Returns each example's loss on a batch of this example alone, shape (batch,).
+
+  One pass computes the losses and their gradients with respect to the predictions.
+  """
+  targets, predictions, beside = given
   if predictions.shape[0] == 1:
-    return call(*given)
+    return call(targets, predictions, **beside)
 
   def one(values: Any) -> list[tf.Tensor]:
     """Returns the loss of one example and its gradient; `values` is (row, seed)."""
     rows, seed = values
-    target, prediction, *mask = (row[None] for row in rows)
+    target, prediction, own = tf.nest.map_structure(lambda row: row[None], rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
-        patches.drawing(None, example_seeds.counting(seed))):
+        patches.drawing(None, random_bits.counting(seed))):
       tape.watch(prediction)
-      loss = call(target, prediction, *mask)
+      loss = call(target, prediction, **own)
     gradient = tape.gradient(loss, prediction, unconnected_gradients=(
         tf.UnconnectedGradients.ZERO))
     return [loss[0], gradient[0]]
 
-  seeds = example_seeds.row_seeds(predictions.shape[0])
+  seeds = random_bits.row_seeds(predictions.shape[0])
   if vectorization.is_standing_in():
+    # The trace is only analysed: it gets stand-ins, which depend on the same rows.
     return vectorization.over_rows(one, (given, seeds))[0]
 
   @tf.custom_gradient
@@ -225,7 +315,7 @@ def _one_by_one(call: _MaskedLossFn, given: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the losses, and the function that returns their gradient."""
     try:
       losses, gradients = vectorization.over_rows(
-          one, ([targets, predictions, *mask], seeds))
+          one, ((targets, predictions, beside), seeds))
     except (AttributeError, TypeError, NotImplementedError) as error:
       raise ValueError(
           'Expected a loss that is seen to be of each example alone, or that '

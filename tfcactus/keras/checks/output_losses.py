@@ -1,7 +1,9 @@
 """Losses of models with one or several outputs, per example.
 
 The loss of an example is the sum over all outputs, with the loss weights of `compile`.
-It is also multiplied by the example's sample weight.
+It is also multiplied by the example's sample weight. Sample weights of parts, such as
+the tokens of a text, multiply the losses of these parts, before their mean is the
+example's loss.
 """
 
 from __future__ import annotations
@@ -30,6 +32,16 @@ class Term(NamedTuple):
   path: _Path
   compute: LossFn
   factor: float
+
+
+class Weighted(NamedTuple):
+  """Targets of one output, with sample weights of the parts of each example.
+
+  `weights` has shape (batch, ...), such as (batch, tokens).
+  """
+
+  target: tf.Tensor
+  weights: tf.Tensor
 
 
 class OutputLosses:
@@ -62,16 +74,18 @@ class OutputLosses:
             for place, (path, compute, factor) in
             enumerate(zip(paths, losses, factors)) if compute is not None]
 
-  def targets(self, y: Any, outputs: Any) -> Any:
+  def targets(self, y: Any, outputs: Any, sample_weight: Any = None) -> Any:
     """Returns targets of the outputs that have a loss; ValueError if any is missing.
 
     `y` has the structure of the model's outputs, or is a dict by their names. The
-    result is a tensor if the model returns one, else a list with one dense tensor per
-    term.
+    result is a dense tensor if the model returns one, else a list with one per term. A
+    tensor is replaced by `Weighted` where `sample_weight` has weights of parts.
     """
     found = self._conformed('y', y, outputs, broadcast=False)
     chosen = [_target(found[term.place], self._name(term)) for term in
               self.terms(outputs)]
+    chosen = [target if weights is None else Weighted(target, weights)
+              for target, weights in zip(chosen, self._parts(sample_weight, outputs))]
     return chosen if _is_nested(outputs) or not chosen else chosen[0]
 
   def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
@@ -79,12 +93,17 @@ class OutputLosses:
 
     Their shape is (rows,), or (rows, terms) for a structure of outputs with losses.
     `rows` is the number of examples. `sample_weight` is None, an array for all outputs,
-    or arrays by output. Raises ValueError if a weight is not of shape (rows,).
+    or arrays by output. Weights of parts, which `targets` takes, give an example the
+    weight 1, or 0 if they are all zero; ValueError if there are such and no loss.
     """
     terms = self.terms(outputs)
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
     columns = [_weight(found[term.place], rows) for term in terms]
     if not columns:
+      if _of_parts(found[0]) is not None:
+        raise ValueError(
+            'Expected sample weights of shape (batch,) where layers add all losses, '
+            f'got shape {found[0].shape}, which would multiply the parts of a loss.')
       return _weight(found[0], rows)
     return tf.stack(columns, 1) if _is_nested(outputs) else columns[0]
 
@@ -97,8 +116,8 @@ class OutputLosses:
     if not terms:
       return None
     if not _is_nested(predictions):
-      return _scaled(terms[0].compute(targets, predictions), terms[0].factor)
-    losses = [_scaled(term.compute(target, flat[term.place]), term.factor)
+      return _term_losses(terms[0], targets, predictions)
+    losses = [_term_losses(term, target, flat[term.place])
               for term, target in zip(terms, targets)]
     return tf.stack(precision.alike(losses), 1)
 
@@ -110,17 +129,27 @@ class OutputLosses:
     return weights * tf.constant(used if _is_nested(outputs) else used[0],
                                  weights.dtype)
 
-  def spread(self, weights: tf.Tensor, outputs: Any) -> Any:
-    """Returns the columns of `weights` in the structure of `outputs`.
+  def spread(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
+    """Returns sample weights for metrics, in the structure of `outputs`.
 
-    An output without a loss gets the weights of the first output that has one.
+    They are the columns of `weights`, or the weights of parts that `targets` holds. An
+    output without a loss gets the column of the first output that has one.
     """
+    terms = self.terms(outputs)
     if not _is_nested(outputs):
-      return weights
-    columns = {term.place: i for i, term in enumerate(self.terms(outputs))}
+      return targets.weights if isinstance(targets, Weighted) else weights
+    columns = {term.place: i for i, term in enumerate(terms)}
     flat = [weights[:, columns.get(place, 0)] if columns else weights
             for place in range(len(tf.nest.flatten(outputs)))]
+    for term, target in zip(terms, targets):
+      if isinstance(target, Weighted):
+        flat[term.place] = target.weights
     return tf.nest.pack_sequence_as(outputs, flat)
+
+  def _parts(self, sample_weight: Any, outputs: Any) -> list[tf.Tensor | None]:
+    """Returns the weights of parts, or None, of each term."""
+    found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
+    return [_of_parts(found[term.place]) for term in self.terms(outputs)]
 
   def _name(self, term: Term) -> str:
     """Returns the name of a term's output for messages."""
@@ -227,6 +256,12 @@ def _scaled(losses: tf.Tensor, factor: float) -> tf.Tensor:
   return losses if factor in (0.0, 1.0) else losses * tf.constant(factor, losses.dtype)
 
 
+def _term_losses(term: Term, target: Any, prediction: tf.Tensor) -> tf.Tensor:
+  """Returns the losses of one output, (batch,), times its loss weight."""
+  given = target if isinstance(target, Weighted) else (target,)
+  return _scaled(term.compute(given[0], prediction, *given[1:]), term.factor)
+
+
 def _target(target: Any, name: str) -> tf.Tensor:
   """Returns the target of the output `name`; ValueError if it is no dense tensor."""
   if not tf.is_tensor(target) or not isinstance(target, tf.Tensor):
@@ -237,13 +272,22 @@ def _target(target: Any, name: str) -> tf.Tensor:
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns weights of shape (num_rows,), ones for None; ValueError if not one each."""
+  """Returns weights of shape (num_rows,): ones for None, 0 or 1 for those of parts."""
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
-  if weight.shape.rank not in (None, 1) and any(
-      size != 1 for size in weight.shape[1:]):
-    raise ValueError(
-        'Expected sample weights of shape (batch,), one for each example, got '
-        f'shape {weight.shape}; weigh the parts of an example in its loss.')
+  parts = _of_parts(weight)
+  if parts is not None:
+    return tf.cast(tf.reduce_any(
+        tf.not_equal(parts, 0), list(range(1, parts.shape.rank))), tf.float32)
   kept = weight.dtype if weight.dtype == tf.float64 else tf.float32
   return tf.reshape(tf.cast(weight, kept), tf.reshape(num_rows, [1]))
+
+
+def _of_parts(weight: Any) -> tf.Tensor | None:
+  """Returns weights of the parts of examples without last axes of 1; None for others.
+  """
+  if weight is None or weight.shape.rank is None:
+    return None
+  while weight.shape.rank > 1 and weight.shape[-1] == 1:
+    weight = weight[..., 0]
+  return weight if weight.shape.rank > 1 else None

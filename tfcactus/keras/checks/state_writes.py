@@ -135,6 +135,13 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
         f'Expected {what} of TensorFlow operations, got {node.op} in {node.name!r}, '
         'which runs Python: nothing shows what that keeps of the data, draws or '
         'reads. Write it in TensorFlow, or apply it to the data before training.')
+  if node.op in ('Empty', 'InplaceAdd', 'InplaceSub', 'InplaceUpdate'):
+    return (
+        f'Expected {what} that write no memory in place, got {node.op} in '
+        f'{node.name!r}, as in tf.nn.ctc_loss with dense labels and in '
+        'tf.keras.losses.CTC: nothing shows which numbers such memory holds. For CTC '
+        'use tf.keras.backend.ctc_batch_cost(labels, tf.nn.softmax(logits), '
+        'input_length, label_length)[:, 0].')
   return (
       f'Expected {what} that write no variables in training, and keep and read '
       f'nothing but weights, got {node.op} in {node.name!r}: what is kept of the '
@@ -158,7 +165,7 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
   ends the guarantee. Any other variable may be set to values of the data, unseen, such
   as by a callback.
   """
-  weights = [] if model is None else model.weights
+  weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
   for outside, _ in graph.captures:
     kept = outside.dtype == tf.variant and isinstance(

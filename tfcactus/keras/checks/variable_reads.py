@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 import contextlib
-from typing import (
-  Any,
-  NamedTuple,
-)
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 

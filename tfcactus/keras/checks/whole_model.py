@@ -5,13 +5,13 @@ Each ValueError names the layer and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import warnings
 
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models, versions
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.distribution import devices
+from tfcactus.keras.distribution import replicas
 
 
 def check_model(model: keras.Model) -> None:
@@ -28,11 +28,16 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
   `half` allows float16, if gradients are unscaled before clipping. `losses` allows
   added losses and regularizers, if the caller handles them.
   """
-  devices.check([models.tf_variable(v) for v in model.trainable_variables])
+  replicas.check_devices([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
     _check_layer(layer, half)
-    if not losses:
-      _check_regularizers(layer)
+    for name in () if losses else _REGULARIZERS:
+      if getattr(layer, name, None) is not None:
+        raise ValueError(
+            f'Expected a model without regularizers, got {name} in layer '
+            f'{layer.name!r}: its gradient would be clipped with each example\'s. '
+            'Put weight decay into the optimizer (weight_decay=...), or use '
+            'tfcactus.keras.privatize, which adds it after the noise.')
   if model.built and not losses and model.losses:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
@@ -44,18 +49,17 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False
 def check_texts(model: keras.Model) -> None:
   """Raises ValueError for layers that split texts into unknown numbers of words."""
   for layer in models.flat_layers(model):
-    if models.splits_texts(layer):
+    if models.splits_texts(layer) and not models.has_fixed_length(layer):
       raise ValueError(
-          f'Expected inputs of one length, got {layer.name!r}, a TextVectorization '
-          'that splits texts: its words cannot be cut for one example at a time. Call '
-          'it on the texts once, x = layer(texts), train the model of what follows on '
-          'that, and put both together after: keras.Sequential([layer, model]). Its '
-          'vocabulary must be public.')
+          f'Expected texts of one length, got {layer.name!r}, a TextVectorization '
+          'without output_sequence_length: the longest text of a batch would set the '
+          'length of all others. Give it output_sequence_length=..., without '
+          'ragged=True, or an output_mode such as "multi_hot".')
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
   """Raises ValueError for a wrong plan, model (say, a `private` one) or strategy."""
-  devices.check()
+  replicas.check_devices()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
     raise ValueError(
@@ -65,9 +69,25 @@ def check_arguments(model: object, plan: object, private: type) -> None:
     raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
 
 
+def check_planned(plan: object, others: Mapping[str, object]) -> None:
+  """Raises TypeError without a plan, or for `others`, unknown keyword arguments."""
+  if others or plan is None:
+    given = ', '.join(f'{name}={value!r}' for name, value in others.items())
+    raise TypeError(
+        f'Expected privatize(model, plan), got {given or "no plan"}: noise, clipping '
+        'norm, sampling and delta belong into a PrivacyPlan. Write plan = '
+        'tfcactus.PrivacyPlan.for_training(noise=tfcactus.Gaussian(1.1), '
+        'l2_norm_clip=1.0, batch_size=256, epochs=15, num_examples=len(x), '
+        'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
+        'privatize takes seed, physical_batch_size, engine, journal, clipping, '
+        'augmentation_multiplicity, split_noise, local_steps and '
+        'local_learning_rate.')
+
+
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
   """Refuses a layer that mixes examples, keeps state or, unless `half`, is float16."""
-  if _normalizes_batches(layer):
+  if any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__) and (
+      layer.trainable or models.mixes_when_frozen(layer)):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '
@@ -88,30 +108,11 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         'tfcactus.keras.privatize, which unscales them first.')
 
 
-def _check_regularizers(layer: keras.layers.Layer) -> None:
-  """Raises ValueError if a layer has a regularizer."""
-  for name in _regularizers(layer):
-    raise ValueError(
-        f'Expected a model without regularizers, got {name} in layer '
-        f'{layer.name!r}: its gradient would be clipped with each example\'s. '
-        'Put weight decay into the optimizer (weight_decay=...), or use '
-        'tfcactus.keras.privatize, which adds it after the noise.')
-
-
-def _normalizes_batches(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer is a BatchNormalization of any kind that is not frozen."""
-  if not any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__):
-    return False
-  return layer.trainable or models.mixes_when_frozen(layer)
-
-
-def _regularizers(layer: keras.layers.Layer) -> list[str]:
-  """Returns the names of a layer's attributes that hold regularizers."""
-  names = ('kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
-           'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
-           'recurrent_regularizer', 'depthwise_regularizer',
-           'pointwise_regularizer')
-  return [name for name in names if getattr(layer, name, None) is not None]
+_REGULARIZERS = (
+    'kernel_regularizer', 'bias_regularizer', 'activity_regularizer',
+    'embeddings_regularizer', 'beta_regularizer', 'gamma_regularizer',
+    'recurrent_regularizer', 'depthwise_regularizer', 'pointwise_regularizer')
+"""Names of attributes of a layer that hold regularizers."""
 
 
 def check_own_training(model: keras.Model) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
 from tensorflow.python.ops.parallel_for.pfor import wrap
@@ -37,13 +38,13 @@ DepthwiseConv2dNativeBackpropInput Digamma Div DivNoNan Einsum Elu EluGrad Ensur
 Erf Erfc Erfinv Exp ExpandDims Expm1 FFT FFT2D FFT3D Fill Floor FloorDiv FloorMod
 FusedBatchNormGradV3 FusedBatchNormV3 GatherNd Greater GreaterEqual IFFT IFFT2D IFFT3D
 IRFFT IRFFT2D IRFFT3D Identity IdentityN If Imag Inv Invert IsFinite IsInf IsNan
-LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogSoftmax LogicalAnd
-LogicalNot LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
+LeakyRelu LeakyReluGrad LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot
+LogicalOr MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 Max
 MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad MaxPoolGradV2 MaxPoolV2 Maximum Mean Min
 Minimum Mod Mul MulNoNan Ndtri Neg OneHot OnesLike Pack Pad PartitionedCall Pow Prod
 Rank Real RealDiv Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape
 ReverseV2 RightShift Rint Round Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape
-ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size Softmax SoftmaxCrossEntropyWithLogits
+ShapeN Sigmoid SigmoidGrad Sign Sin Sinh Size SoftmaxCrossEntropyWithLogits
 Softplus SoftplusGrad Softsign SoftsignGrad SpaceToBatchND SpaceToDepth
 SparseSoftmaxCrossEntropyWithLogits Split SplitV Sqrt SqrtGrad Square SquaredDifference
 StatefulPartitionedCall StatelessIf StopGradient StridedSlice StridedSliceGrad Sub Sum
@@ -125,18 +126,28 @@ def _batches_from_the_start(pfor_input: Any) -> bool:
 
 _SOMETIMES: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _is_by_numbers, 'Conv2DBackpropFilter': _is_not_grouped,
-    'Equal': _fits, 'GatherV2': _batches_from_the_start, 'MatMul': _is_real,
-    'NotEqual': _fits, 'Roll': _has_no_negative_axes, 'Slice': _begins_alike,
-    'Squeeze': _has_axes, 'TensorListGetItem': _is_read_alike}
+    'ClipByValue': _is_by_numbers, 'Equal': _fits,
+    'GatherV2': _batches_from_the_start, 'MatMul': _is_real, 'NotEqual': _fits,
+    'Roll': _has_no_negative_axes, 'Slice': _begins_alike, 'Squeeze': _has_axes,
+    'TensorListGetItem': _is_read_alike}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
+
+
+_SIZES = (
+    'Expected layers and losses that return as many numbers for each example, got {} '
+    'in {!r}, whose number depends on the example. Instead of tf.where(condition) with '
+    'one argument, tf.boolean_mask or nonzero, choose by tf.where(condition, a, b); '
+    'give lists a fixed length. Leave out a layer of Keras that does this, such as '
+    'Equalization, also in RandAugment (which RandomFlip, RandomRotation and '
+    'RandomContrast replace), or apply it to the data once, before batches are drawn.')
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   """Runs an operation row by row in a tf.while_loop.
 
   Raises ValueError if the operation has no outputs, or if outputs or inputs that differ
-  between rows are variants or resources.
+  between rows are variants or resources. Raises InvalidArgumentError, once it runs, if
+  rows have outputs of different shapes.
   """
   del args, kwargs
   op = pfor_input.op
@@ -152,17 +163,25 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   number = pfor_input.pfor.loop_len_vector[0] if number is None else int(number[0])
   attributes = op.node_def.attr
 
-  def body(i: tf.Tensor, made: list[tf.TensorArray]) -> Any:
+  unknown = [k for k, each in enumerate(op.outputs)
+             if not each.shape.is_fully_defined() and each.shape.rank is not None]
+
+  def body(i: tf.Tensor, made: list[tf.TensorArray], sizes: list[tf.Tensor]) -> Any:
     """Runs the operation on row `i` and writes its outputs into the arrays."""
     outputs = pfor._create_op(  # pylint: disable=protected-access
         op.type, [taken.t[i] if taken.is_stacked else taken.t
                   for taken in pfor_input.inputs],
         [each.dtype for each in op.outputs], attrs=attributes).outputs
-    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)]
+    found = [tf.shape(outputs[k]) for k in unknown]
+    for before, size in zip(sizes, found):
+      tf.debugging.Assert(tf.logical_or(i == 0, tf.reduce_all(before == size)), [
+          _SIZES.format(op.type, op.name)])
+    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)], found
 
-  _, made = tf.while_loop(lambda i, _: i < number, body, (0, [
+  _, made, _ = tf.while_loop(lambda i, *_: i < number, body, (0, [
       tf.TensorArray(each.dtype, number, element_shape=each.shape)
-      for each in op.outputs]))
+      for each in op.outputs], [tf.zeros([op.outputs[k].shape.rank], tf.int32)
+                                for k in unknown]))
   return [wrap(array.stack(), True) for array in made]
 
 
@@ -171,6 +190,13 @@ def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs:
   """Replaces TensorFlow's converter, which may mix rows, by a loop over rows."""
   del original, value, args, kwargs
   return _loop(pfor_input)
+
+
+def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
+                       **kwargs: Any) -> Any:
+  """Uses a converter of `_ADDED` for an operation without one, or loops over rows."""
+  del original, value, args, kwargs
+  return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
 
 
 def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
@@ -197,6 +223,19 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
       adjoint_b=pfor_input.get_attr('adj_y')), True)
 
 
+def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Vectorises a softmax of the last axis as one of a matrix.
+
+  oneDNN on CPUs takes at most five dimensions, of which the rows need one.
+  """
+  del original, value
+  given = pfor_input.stacked_input(0)
+  sizes = tf.shape(given)
+  made = getattr(tf.raw_ops, pfor_input.op_type)(logits=tf.reshape(
+      given, tf.stack([tf.reduce_prod(sizes[:-1]), sizes[-1]])))
+  return wrap(tf.ensure_shape(tf.reshape(made, sizes), given.shape), True)
+
+
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
   """Reduces the segments of each row separately; ids out of range are left out.
 
@@ -218,6 +257,88 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
       num_segments=number * rows)
   return wrap(tf.reshape(made, tf.concat(
       [[rows, number], tf.shape(made, tf.int64)[1:]], 0)), True)
+
+
+def _convert_filter(original: Any, value: Any, pfor_input: Any) -> Any:
+  """Multiplies patches of images by upstream gradients, in one product for all rows.
+
+  TensorFlow's converter runs row by row. So does this one for grouped convolutions,
+  explicit padding, half precision and shapes that are not known.
+  """
+  del original, value
+  op = pfor_input.op
+  images, upstream = op.inputs[0].shape, op.inputs[2].shape
+  sizes = tf.get_static_value(pfor_input.input(1).t)
+  if sizes is None or not _is_not_grouped(pfor_input) or (
+      not _has_last_channels(pfor_input) or not images.is_fully_defined() or
+      not upstream.is_fully_defined() or op.inputs[0].dtype.size < 4):
+    return _loop(pfor_input)
+  pfor_input.stack_inputs([2])
+  patches_of = functools.partial(
+      tf.image.extract_patches, sizes=[1, *sizes[:2], 1],
+      strides=pfor_input.get_attr('strides'), rates=pfor_input.get_attr('dilations'),
+      padding=pfor_input.get_attr('padding').decode())
+  depth, filters = int(np.prod(sizes[:3])), upstream[3]
+  positions = int(np.prod(upstream[:3]))
+  cut = tf.reshape(patches_of(tf.reshape(pfor_input.input(0).t, [-1, *images[1:]])),
+                   [-1, positions, depth])
+  upstream = tf.reshape(pfor_input.input(2).t, [-1, positions, filters])
+  made = tf.matmul(cut, upstream, transpose_a=True) if (
+      pfor_input.input(0).is_stacked) else tf.transpose(
+          tf.tensordot(cut[0], upstream, [[0], [1]]), [1, 0, 2])
+  return wrap(tf.reshape(made, [-1, *sizes]), True)
+
+
+def _convert_entrywise(pfor_input: Any) -> Any:
+  """Runs an operation of inputs of one shape on all rows at once."""
+  pfor_input.stack_inputs()
+  op = pfor_input.op
+  return [wrap(each, True) for each in pfor._create_op(  # pylint: disable=protected-access
+      op.type, [taken.t for taken in pfor_input.inputs],
+      [each.dtype for each in op.outputs], attrs=op.node_def.attr).outputs]
+
+
+def _convert_fake_quant(pfor_input: Any) -> Any:
+  """Quantises every row, or every channel of a row, as a channel of its own."""
+  pfor_input.stack_inputs()
+  numbers, low, high = (pfor_input.input(i).t for i in range(3))
+  by_channel = 'PerChannel' in pfor_input.op_type
+  rows, channels = tf.shape(low)[0], tf.shape(low)[1] if by_channel else 1
+  columns = tf.reshape(tf.transpose(
+      tf.reshape(numbers, [rows, -1, channels]), [1, 0, 2]), [-1, rows * channels])
+  made = tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(
+      inputs=columns, min=tf.reshape(low, [-1]), max=tf.reshape(high, [-1]),
+      num_bits=pfor_input.get_attr('num_bits'),
+      narrow_range=pfor_input.get_attr('narrow_range'))
+  return wrap(tf.reshape(tf.transpose(
+      tf.reshape(made, [-1, rows, channels]), [1, 0, 2]), tf.shape(numbers)), True)
+
+
+def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
+  """Differentiates fake quantisation as TensorFlow does, for all rows at once.
+
+  TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  numbers beyond a bound go to that bound, and the others to the numbers. If both bounds
+  are zero, all go to the numbers.
+  """
+  pfor_input.stack_inputs()
+  upstream, numbers, low, high = (pfor_input.input(i).t for i in range(4))
+  first = float(pfor_input.get_attr('narrow_range'))
+  last = 2.0**pfor_input.get_attr('num_bits') - 1
+  step = (high - low) / (last - first)
+  zero = tf.floor(tf.clip_by_value(first - low / step, first, last) + 0.5)
+  by_channel = 'PerChannel' in pfor_input.op_type
+  axes = list(range(1, numbers.shape.rank - by_channel))
+  both = tf.logical_and(tf.equal(low, 0), tf.equal(high, 0))
+  infinite = tf.fill(tf.shape(low), float('inf'))
+  least, most = (tf.reshape(tf.where(both, free, (end - zero) * step), tf.concat(
+      [tf.shape(low)[:1], tf.ones_like(axes), tf.shape(low)[1:]], 0))
+                 for end, free in ((first, -infinite), (last, infinite)))
+  below, above, nothing = numbers < least, numbers > most, tf.zeros_like(upstream)
+  return [wrap(each, True) for each in (
+      tf.where(tf.logical_or(below, above), nothing, upstream),
+      tf.reduce_sum(tf.where(below, upstream, nothing), axes),
+      tf.reduce_sum(tf.where(above, upstream, nothing), axes))]
 
 
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
@@ -270,7 +391,9 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    'BatchMatMulV2': _convert_matmul, 'PrintV2': _convert_print,
+    'BatchMatMulV2': _convert_matmul, 'Conv2DBackpropFilter': _convert_filter,
+    'LogSoftmax': _convert_softmax, 'Softmax': _convert_softmax,
+    'PrintV2': _convert_print,
     **{f'UnsortedSegment{name}': _convert_segments
        for name in ('Max', 'Min', 'Prod', 'Sum')},
     **{name: functools.partial(_convert_draw, draw) for name, draw in (
@@ -280,11 +403,20 @@ _OWN: dict[str, Callable[..., Any]] = {
         ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))}}
 """Converters of this library, by operation."""
 
+_ADDED: dict[str, Callable[[Any], Any]] = {
+    'FakeQuantWithMinMaxArgs': _convert_entrywise,
+    'FakeQuantWithMinMaxArgsGradient': _convert_entrywise,
+    **{f'FakeQuantWithMinMaxVars{kind}': _convert_fake_quant
+       for kind in ('', 'PerChannel')},
+    **{f'FakeQuantWithMinMaxVars{kind}Gradient': _convert_fake_quant_gradient
+       for kind in ('', 'PerChannel')}}
+"""Converters of this library for operations of which TensorFlow has none."""
+
 _LOOPS = frozenset(('While', 'StatelessWhile'))
 """Operations whose converter of TensorFlow is kept: it converts the loop's body."""
 
 _converters = patches.LibraryPatch([
-    patches.Place(pfor, '_fallback_converter', _in_a_loop),
+    patches.Place(pfor, '_fallback_converter', _without_converter),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
     *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
     *(patches.Place(_registry, name, functools.partial(_where, holds))
@@ -301,8 +433,17 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
   may not depend on the position of a row. Raises ValueError, naming an operation that
   can neither be vectorised nor looped over.
   """
-  with _vectorizing():
-    return tf.vectorized_map(function, rows, warn=False)
+  try:
+    with _vectorizing():
+      return tf.vectorized_map(function, rows, warn=False)
+  except AttributeError as error:
+    if '_DefinedFunction' not in str(error):
+      raise
+    raise ValueError(
+        'Expected layers and losses that can be vectorised over examples, got one that '
+        'calls a function of TensorFlow 1, which cannot be looked into, as '
+        'tf.nn.ctc_loss does with dense labels. For CTC use '
+        'tf.keras.backend.ctc_batch_cost.') from error
 
 
 @contextlib.contextmanager

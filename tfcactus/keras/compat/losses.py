@@ -1,7 +1,9 @@
-"""Added losses, regularizers and loss metrics of a model."""
+"""Losses of a model: kinds of Keras losses, added losses, regularizers, metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +14,23 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 ACTIVITY_REGULARIZER: str = (
     'activity_regularizer' if KERAS_3 else '_activity_regularizer')
 """The attribute of a layer that holds its activity regularizer."""
+
+
+def is_loss(loss: Any, names: Iterable[str]) -> bool:
+  """Returns whether a loss is one of the named Keras classes, or its function."""
+  for name in names:
+    kind = getattr(keras.losses, name, None)
+    function = re.sub('(?<!^)(?=[A-Z])', '_', name).lower()
+    if kind is not None and (
+        type(loss) is kind or loss is getattr(keras.losses, function, kind)):
+      return True
+  return False
+
+
+def takes_logits(loss: Any) -> bool:
+  """Returns the `from_logits` of a Keras loss; its functions have False by default."""
+  settings = getattr(loss, '_fn_kwargs', getattr(loss, 'fn_kwargs', None)) or {}
+  return bool(settings.get('from_logits', False))
 
 
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
@@ -52,7 +71,7 @@ def output_trackers(model: keras.Model, predictions: Any,
                        for _ in range(2)))
     except (KeyError, ValueError):  # Keras 3 cannot log losses of lists in dicts.
       return [None] * len(places)
-  # Where losses are a dict, Keras names the outputs in lists.
+  # If the losses are a dict, Keras' paths name outputs instead of giving their index.
   names = list(getattr(model, 'output_names', None) or ())
   named = [tuple(names[key] if isinstance(key, int) and key < len(names) else key
                  for key in path) for _, path in places]

@@ -41,6 +41,11 @@ def name_of(variable: keras.Variable) -> str:
   return name.split(':')[0]
 
 
+def weights(model: keras.Model) -> list[keras.Variable]:
+  """Returns the variables of a model, which Keras 2 lists with adapted vocabularies."""
+  return [each for each in model.weights if not hasattr(each, 'get_tensors')]
+
+
 def tf_variables(model: keras.Model) -> list[tf.Variable]:
   """Returns the trainable variables of a model on this replica, for tapes."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
@@ -126,6 +131,13 @@ def splits_texts(layer: keras.layers.Layer) -> bool:
       getattr(layer, '_split', None) is not None)
 
 
+def has_fixed_length(layer: keras.layers.Layer) -> bool:
+  """Returns whether a TextVectorization gives outputs of one length for all texts."""
+  if layer._output_mode != 'int':  # pylint: disable=protected-access
+    return True
+  return layer._output_sequence_length is not None and not layer._ragged  # pylint: disable=protected-access
+
+
 def is_bare_operation(layer: keras.layers.Layer) -> bool:
   """Returns whether an entry of `graph_layers` is an operation, not a layer."""
   return (not isinstance(layer, keras.layers.Layer) or
@@ -135,6 +147,18 @@ def is_bare_operation(layer: keras.layers.Layer) -> bool:
 def _nodes(layer: keras.layers.Layer) -> list[Any]:
   """Returns what Keras recorded of each call of a layer in a functional model."""
   return layer._inbound_nodes  # pylint: disable=protected-access
+
+
+def last_layers(model: keras.Model) -> list[Any]:
+  """Returns the layer that makes each output, nested models opened; [] if unknown."""
+  if type(model) is keras.Sequential:
+    return last_layers(model.layers[-1]) if model.layers and isinstance(
+        model.layers[-1], keras.Model) else model.layers[-1:]
+  if not is_graph(model):
+    return []
+  found = [out._keras_history[0] for out in model.outputs]  # pylint: disable=protected-access
+  return [(last_layers(each) or [each])[0] if isinstance(each, keras.Model) else each
+          for each in found]
 
 
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
@@ -162,7 +186,7 @@ def input_spec(model: keras.Model) -> Any | None:
   inputs = None
   if not KERAS_3:
     if getattr(model, 'inputs', None) and model._is_graph_network:  # pylint: disable=protected-access
-      inputs = model.input
+      inputs = _unwrapped(model.input)
     else:  # Recorded by Keras at the first call, without tf.keras.Input.
       inputs = getattr(model, '_saved_model_inputs_spec', None)
   elif is_graph(model) or isinstance(model, _functional()):
@@ -176,6 +200,13 @@ def input_spec(model: keras.Model) -> Any | None:
       return tf.TensorSpec((None, *shapes[0][1:]), model.input_dtype)
   return None if inputs is None else tf.nest.map_structure(
       lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)
+
+
+def _unwrapped(structure: Any) -> Any:
+  """Returns a structure with plain dicts for those that TensorFlow has wrapped."""
+  if isinstance(structure, dict):
+    return {key: _unwrapped(part) for key, part in structure.items()}
+  return structure
 
 
 def is_quantized(layer: keras.layers.Layer) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-from typing import Any
+import functools
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -72,6 +73,40 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
   optimizer = bare_optimizer(model)
   if model.built and hasattr(optimizer, 'build'):
     optimizer.build(model.inner.trainable_variables)
+
+
+def moving_averages(optimizer: Any) -> list[Any]:
+  """Returns an optimizer's moving averages of weights; [] without `use_ema`."""
+  if not getattr(optimizer, 'use_ema', False):
+    return []
+  return list(getattr(optimizer, '_model_variables_moving_average', ()))
+
+
+@contextlib.contextmanager
+def swapping(callbacks: Iterable[Any],
+             around: Callable[[], contextlib.AbstractContextManager[None]]
+            ) -> Iterator[None]:
+  """Enters `around` for each exchange of weights by Keras' own `SwapEMAWeights`.
+
+  An exchange that a subclass defines anew is left alone.
+  """
+  kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
+  with contextlib.ExitStack() as stack:
+    for each in callbacks:
+      for name in ('_swap_variables', '_finalize_ema_values'):
+        method = getattr(kind, name, None)
+        if method is not None and getattr(type(each), name, None) is method and (
+            name not in vars(each)):
+          stack.enter_context(patches.replaced(each, **{
+              name: functools.partial(_inside, around, getattr(each, name))}))
+    yield
+
+
+def _inside(around: Callable[[], contextlib.AbstractContextManager[None]],
+            function: Callable[[], Any]) -> Any:
+  """Calls a function inside a context."""
+  with around():
+    return function()
 
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],

@@ -164,7 +164,7 @@ _draws = LibraryPatch([
     Place(gen_random_ops, 'random_uniform_int', _draw_integers),
     Place(tf.random.Generator, '_prepare_key_counter', _key_and_counter),
     Place(polymorphic_function.Function, '__call__', _traced_anew)])
-"""Makes layers draw from the seeds of `drawing`; see `noise.example_seeds`."""
+"""Makes layers draw from the seeds of `drawing`; see `noise.random_bits`."""
 
 
 def is_drawing() -> bool:

@@ -124,7 +124,11 @@ def _forget_masks(cell: keras.layers.Layer) -> None:
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Unrolls recurrent layers, as loops defy vectorising; ValueError if one cannot."""
+  """Unrolls a model's recurrent layers inside a `with` block.
+
+  Loops of recurrent layers cannot be vectorised. Raises ValueError for a layer that
+  cannot be unrolled.
+  """
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
       if not isinstance(layer, keras.layers.RNN):

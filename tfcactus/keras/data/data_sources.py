@@ -36,6 +36,15 @@ class ExampleData(abc.ABC):
     """Returns inputs, targets, and any weights, of the examples at `index`."""
 
   @property
+  def flat(self) -> ExampleData:
+    """Data whose examples are rows: this, unless its examples are units of rows."""
+    return self
+
+  def fingerprint(self) -> int:
+    """Returns a checksum of how rows make up examples; 0 if each example is a row."""
+    return 0
+
+  @property
   def weighted(self) -> bool:
     """Returns whether examples have weights."""
     return len(self.specs) == 3
@@ -50,12 +59,12 @@ class ArrayData(ExampleData):
   def __init__(self, x: Any, y: Any, sample_weight: Any = None):
     """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
-    Arrays of `x` and `y` have shape (num_examples, ...), those of `sample_weight`
-    (num_examples,). `y` is None if no loss takes targets. Raises ValueError if
-    they are not arrays of numbers of one length.
+    All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
+    loss takes targets. Raises ValueError if they are no such arrays of one length.
     """
     rows = _length(x if y is None else y)
-    parts = [_arrays('x', x, rows), () if y is None else _arrays('y', y, rows)]
+    parts = [_arrays('x', columns(x), rows, texts=True),
+             () if y is None else _arrays('y', y, rows)]
     if sample_weight is not None:
       parts.append(_arrays('sample_weight', sample_weight, rows))
     self._arrays = tuple(parts)
@@ -75,6 +84,28 @@ class ArrayData(ExampleData):
     return each_array(lambda array: array[index], self._arrays)
 
 
+class SparseRowData(ExampleData):
+  """Rows of a SciPy sparse matrix, which become dense as they are drawn."""
+
+  def __init__(self, x: Any, y: Any, sample_weight: Any = None):
+    """Initialises the data; `y` and `sample_weight` are as for `ArrayData`.
+
+    Raises ValueError unless `x` is a matrix of numbers, with a row for each example.
+    """
+    if len(x.shape) != 2:
+      raise ValueError(
+          'Expected x to be an array or a sparse matrix of two dimensions, got shape '
+          f'{tuple(x.shape)}; reshape it to one row for each example.')
+    self._x = x.tocsr()
+    self._others = ArrayData(np.arange(x.shape[0]), y, sample_weight)
+    self.num_examples = self._others.num_examples
+    self.specs = _specs(self.rows(np.zeros(1, np.int64)))
+
+  def rows(self, index: np.ndarray) -> Rows:
+    return (checked_array('x', self._x[index].toarray()),
+            *self._others.rows(index)[1:])
+
+
 class RandomAccessData(ExampleData):
   """Examples that are read when drawn, such as TFDS data sources.
 
@@ -84,7 +115,7 @@ class RandomAccessData(ExampleData):
   """
 
   def __init__(self, source: Any):
-    """Initialises the data; ValueError if the source is empty or gives no numbers.
+    """Initialises the data; ValueError if the source is empty or has wrong examples.
 
     The source has a length and gives (x, y) or (x, y, weight) for an index; its
     `__getitems__`, if any, reads many at once.
@@ -131,18 +162,24 @@ def checked_example(item: object) -> Rows:
 
 
 def stacked(examples: Iterable[Any]) -> Rows:
-  """Returns the rows of examples; ValueError unless pairs or triples of numbers."""
-  return tf.nest.map_structure(
-      lambda *values: checked_array('the source', np.stack(values)),
-      *map(checked_example, examples))
+  """Returns the rows of examples; ValueError unless pairs or triples of arrays.
+
+  Inputs may be texts; targets and weights are numbers.
+  """
+  return tuple(
+      tf.nest.map_structure(
+          lambda *values, texts=not place: checked_array(
+              'the source', np.stack(values), texts), *parts)
+      for place, parts in enumerate(zip(*map(checked_example, examples))))
 
 
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
 
-  `x` is inputs: an array, tensor, or a dict or list of them. With y=None it may also
-  be a `tf.data.Dataset` or a random access source of pairs (x, y) or triples (x, y,
-  weight), one per example. Raises ValueError if no examples can be drawn from these.
+  `x` is inputs: an array, tensor, or a dict or list of them, or a SciPy sparse matrix.
+  With y=None it may also be a `tf.data.Dataset` or a random access source of pairs
+  (x, y) or triples (x, y, weight), one per example. Raises ValueError if no examples
+  can be drawn from these.
   """
   if isinstance(x, ExampleData):
     _no_targets(y, sample_weight)
@@ -150,18 +187,53 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   if isinstance(x, tf.data.Dataset):
     _no_targets(y, sample_weight)
     return ArrayData(*_read(x))
+  if is_sparse(x):
+    return SparseRowData(x, y, sample_weight)
   if isinstance(x, keras.utils.Sequence):
     raise ValueError(
         f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
         'Keras, which gives batches that somebody else chose; pass its arrays, or a '
         'class with __len__ and __getitem__ that gives the pair (x, y) of one '
         'example.')
-  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict)) and (
+  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) and (
       hasattr(x, '__len__') and hasattr(x, '__getitem__') and
       not hasattr(x, '__array__')):
     _no_targets(y, sample_weight)
     return RandomAccessData(x)
   return ArrayData(x, y, sample_weight)
+
+
+def check_weights(data: ExampleData) -> None:
+  """Raises ValueError if weights can neither be of examples nor of parts of targets."""
+  if not data.weighted:
+    return
+  _, y, weights = data.specs
+  named = weights if isinstance(weights, dict) else {'': weights}
+  for name, given in named.items():
+    targets = y[name] if isinstance(y, dict) and name in y else y
+    found, targets = tf.nest.flatten(given), tf.nest.flatten(targets) or [None]
+    if len(found) == 1:
+      found *= len(targets)
+    if len(found) == len(targets):  # Else `fit`, which knows the outputs, tells.
+      for weight, target in zip(found, targets):
+        _check_parts(weight, target, data.num_examples)
+
+
+def _check_parts(weight: tf.TensorSpec, target: tf.TensorSpec | None, count: int
+                ) -> None:
+  """Raises ValueError unless `weight` has one number per example, or per part of it."""
+  sizes = list(weight.shape[1:])
+  while sizes and sizes[-1] == 1:
+    del sizes[-1]
+  parts = [] if target is None else list(target.shape[1:])
+  if len(sizes) > len(parts) or any(
+      size not in (1, part) for size, part in zip(sizes, parts)):
+    have = 'there are no targets' if target is None else (
+        f'targets have shape {(count, *parts)}')
+    raise ValueError(
+        f'Expected sample_weight of shape {(count,)}, one number for each example, or '
+        'of the shape of targets that have a loss for each of their parts, such as '
+        f'(examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
 
 
 def _no_targets(*given: Any) -> None:
@@ -233,14 +305,61 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
 
 def finite_rows(parts: Any) -> np.ndarray:
   """Returns which examples hold neither NaN nor infinity, shape (rows,)."""
-  usable = [np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+  usable = [np.ones(len(array), bool) if _holds_texts(array) else
+            np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
             for array in tf.nest.flatten(parts)]
   return np.logical_and.reduce(usable)
+
+
+def padded(rows: np.ndarray, size: int) -> np.ndarray:
+  """Returns `rows` followed by rows of zeros, or of empty texts; `size` rows in all."""
+  if len(rows) == size:
+    return rows
+  padding = np.full((size - len(rows),) + rows.shape[1:],
+                    b'' if _holds_texts(rows) else 0, rows.dtype)
+  return np.concatenate([rows, padding])
+
+
+def as_fed(x: Any) -> Any:
+  """Returns inputs with texts in tensors, as Keras 3 takes them, and other arrays."""
+  return tf.nest.map_structure(
+      lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
+          part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
+
+
+def content(array: np.ndarray) -> bytes:
+  """Returns bytes that determine the entries of an array of numbers or texts."""
+  if not _holds_texts(array):
+    return np.ascontiguousarray(array).tobytes()
+  return b''.join(b'%d:%b' % (len(text), text) for text in array.flat)
+
+
+def columns(x: Any) -> Any:
+  """Returns inputs with pandas' columns as Keras takes them, arrays of shape (n, 1).
+
+  A frame of texts beside numbers, which is no one array, becomes a dict of columns;
+  other frames stay.
+  """
+  if isinstance(x, dict):
+    return {key: columns(part) for key, part in x.items()}
+  if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
+    parts = {str(name): np.asarray(x[name]) for name in x.columns}
+    texts = {_may_hold_texts(part) for part in parts.values()}
+    return {name: part[:, None] for name, part in parts.items()} if (
+        len(texts) > 1) else x
+  if hasattr(x, 'to_numpy') and hasattr(x, 'index') and np.ndim(x) == 1:
+    return np.asarray(x)[:, None]
+  return x
 
 
 def is_array(value: object) -> bool:
   """Returns whether `value` is an array or tensor of at least one dimension."""
   return isinstance(value, (np.ndarray, tf.Tensor)) and len(value.shape) > 0
+
+
+def is_sparse(value: object) -> bool:
+  """Returns whether `value` is a sparse matrix of SciPy."""
+  return hasattr(value, 'tocsr') and hasattr(value, 'toarray')
 
 
 def _length(value: Any) -> int:
@@ -254,17 +373,17 @@ def _length(value: Any) -> int:
   return len(value) if hasattr(value, '__len__') else 0
 
 
-def _arrays(name: str, value: Any, rows: int) -> Any:
+def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
   """Returns checked arrays in their structure; a list of arrays is a list of inputs.
 
   It is a list of examples instead if it has `rows` arrays, the number of examples (0 if
-  ambiguous), of another length. `name` is for error messages.
+  ambiguous), of another length. `name` is for error messages. `texts` allows texts.
   """
   if isinstance(value, dict):
-    return {key: _arrays(f'{name}[{key!r}]', part, rows)
+    return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)
             for key, part in value.items()}
   if not isinstance(value, (list, tuple)) or not value:
-    return checked_array(name, value)
+    return checked_array(name, value, texts)
   if all(map(is_array, value)):
     sizes = {len(part) for part in value}
     if len(value) > 1 and sizes == {len(value)}:
@@ -273,10 +392,12 @@ def _arrays(name: str, value: Any, rows: int) -> Any:
           f'{len(value)} arrays of length {len(value)}, which may be either an '
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
-      return checked_array(name, np.stack([np.asarray(part) for part in value]))
+      return checked_array(
+          name, np.stack([np.asarray(part) for part in value]), texts)
   elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
-    return checked_array(name, value)
-  return tuple(_arrays(f'{name}[{i}]', part, rows) for i, part in enumerate(value))
+    return checked_array(name, value, texts)
+  return tuple(_arrays(f'{name}[{i}]', part, rows, texts)
+               for i, part in enumerate(value))
 
 
 def _of_example(part: Any) -> Any:
@@ -289,23 +410,72 @@ def _of_example(part: Any) -> Any:
   return np.asarray(part)
 
 
-def checked_array(name: str, value: object) -> np.ndarray:
-  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
+def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
+  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none.
+
+  With `texts` it may be an array of texts instead, which is returned as an object array
+  of UTF-8 bytes: TensorFlow fails on other letters than ASCII in NumPy's arrays.
+  """
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
         'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
   array = np.asarray(value)
-  if array.dtype.kind in 'SUO':
-    raise ValueError(
-        f'Expected {name} to be an array of numbers, got strings or objects '
-        f'({array.dtype}); turn strings into numbers before, by StringLookup or '
-        'TextVectorization outside of the model, with a vocabulary that is public.')
+  if array.dtype.kind in 'SUOT':
+    # NumPy turns a list of texts and NaN into texts with a word 'nan'.
+    array = _objects(name, np.array(value, object) if isinstance(
+        value, (list, tuple)) else array.astype(object, copy=False))
+    if _holds_texts(array) and not texts:
+      raise ValueError(
+          f'Expected {name} to be an array of numbers, got texts: only inputs may be '
+          'texts. Turn labels into their places in a list of classes that is public.')
+    if _holds_texts(array) and array.ndim:
+      return array
   if array.ndim == 0 or array.dtype.kind not in 'fiub':
     raise ValueError(
         f'Expected {name} to be an array of numbers with examples along its '
         f'first axis, got shape {array.shape} and dtype {array.dtype}.')
   return array
+
+
+def _holds_texts(array: np.ndarray) -> bool:
+  """Returns whether a checked array holds texts, which are objects."""
+  return array.dtype.kind == 'O'
+
+
+def _may_hold_texts(array: np.ndarray) -> bool:
+  """Returns whether an array that is not checked yet holds texts, or missing values."""
+  return array.dtype.kind in 'SUT' or array.dtype.kind == 'O' and any(
+      isinstance(each, (str, bytes)) or _is_missing(each) for each in array.flat)
+
+
+def _is_missing(value: object) -> bool:
+  """Returns whether a value stands for none: None, NaN, or NA of pandas."""
+  return value is None or type(value).__name__ in ('NAType', 'NaTType') or (
+      isinstance(value, float) and value != value)
+
+
+def _objects(name: str, array: np.ndarray) -> np.ndarray:
+  """Returns objects as an array of bytes, or of numbers; ValueError for any other."""
+  flat = array.reshape(-1).tolist()
+  texts = sum(isinstance(each, (str, bytes)) for each in flat)
+  if texts == len(flat):
+    made = np.empty(len(flat), object)
+    made[:] = [each.encode() if isinstance(each, str) else each for each in flat]
+    return made.reshape(array.shape)
+  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat):
+    return np.array(flat).reshape(array.shape)
+  missing = sum(map(_is_missing, flat))
+  if missing:
+    raise ValueError(
+        f'Expected {name} without missing values, got {missing} of {len(flat)} that '
+        'are None, NaN or NA; give them a value of their own, such as the empty text: '
+        "column.fillna('').")
+  kinds = sorted({type(each).__name__ for each in flat})
+  raise ValueError(
+      f'Expected {name} to be an array of numbers, or inputs that are all texts, got '
+      f'objects ({", ".join(kinds[:4])}); give each kind an array of its own, in a '
+      'dict by the names of the inputs, such as dict(frame).')
 
 
 def _specs(rows: Iterable[Any]) -> Rows:

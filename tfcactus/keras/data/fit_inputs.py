@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfcactus import _checks, sampling
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import data_sources
+from tfcactus.keras.data import batch_marks, data_sources
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
 from tfcactus.keras.data.batches import ACCOUNTED
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -53,6 +53,16 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
+  if plan.unit != 'example':
+    raise ValueError(
+        f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
+        f'got {type(x).__name__}; use PoissonBatches(x, y, batch_size=..., units=ids, '
+        'examples_per_unit=k).')
+  if data_sources.is_sparse(x):
+    raise ValueError(
+        f'Expected x to be batches or dense arrays, got {type(x).__name__}, a sparse '
+        'matrix; draw batches, whose rows become dense as they are drawn: '
+        'fit(PoissonBatches(x, y, batch_size=...)); or pass x.toarray().')
   if plan.groups > 1:
     raise ValueError(
         'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
@@ -66,10 +76,15 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     raise ValueError(
         f'Expected num_examples={plan.num_examples} examples as in the '
         f'plan, got {found[0]}.')
-  rows = RowMarks(plan.num_examples)
+  rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
+
+
+def given(callbacks: Any) -> list[Any]:
+  """Returns the callbacks that were given to a method of Keras, as a list."""
+  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
@@ -78,10 +93,26 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
   `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
   has a target_epsilon.
   """
-  given = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
-  own = any(getattr(each, 'target_epsilon', None) is not None for each in given)
-  return sorted(given, key=lambda each: not getattr(each, 'writes_logs', False)) + (
+  found = given(callbacks)
+  own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
+  return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
       [] if own else [limit])
+
+
+def _from_pandas(name: str, value: Any) -> Any:
+  """Returns a pandas table or column as an array; ValueError unless it is of numbers.
+
+  `name` is that of the argument of `fit`, for the message.
+  """
+  if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
+    return value
+  array = value.to_numpy()
+  if array.dtype.kind not in 'fiub':
+    raise ValueError(
+        f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
+        f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), after '
+        'strings and missing values have become numbers.')
+  return array
 
 
 class Split(NamedTuple):
@@ -95,13 +126,24 @@ class Split(NamedTuple):
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> Split:
-  """Separates the last examples of arrays for validation, as Keras does.
+  """Separates the last examples of arrays for validation; pandas become arrays.
 
   Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
   not the plan's.
   """
+  x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
+                            (x, y, sample_weight))
   if not validation_split or validation_data is not None:
     return Split(x, y, sample_weight, validation_data)
+  if isinstance(x, SampledBatches):
+    kind = type(x).__name__
+    kept = int(math.floor(x.num_examples * (1 - validation_split)))
+    raise ValueError(
+        f'Expected validation_split=0 with {kind}, got {validation_split!r}: '
+        f'they draw from all {x.num_examples} examples, of which none is left for '
+        f'validation. Split before: batches = {kind}(x[:{kept}], y[:{kept}], ...), '
+        f'with a plan for num_examples={kept}, and fit(batches, '
+        f'validation_data=(x[{kept}:], y[{kept}:])).')
   found = set(_lengths(x))
   if len(found) != 1 or not 0 < validation_split < 1:
     raise ValueError(
@@ -140,7 +182,8 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
         f'accounted for as a whole, got {steps_per_epoch!r}.')
   known = kind in ACCOUNTED and scheme in sampling.SCHEMES
   marks = BatchMarks(
-      scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
+      scheme, batches.seeded, batches.scheme.batches_per_epoch,
+      batches.examples_per_unit is not None) if known else None
   shares = replicas.shares(strategy)
   if batches.part_of is not None:  # Each worker draws from its own examples alone.
     shares = replicas.Shares(shares.here, 0, shares.here)
@@ -170,17 +213,25 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
   def weigh(x, y, weight):
     """Returns (x, y, weight times the class weight of y); other labels have one."""
-    if not tf.is_tensor(y) or y.shape.rank not in (1, 2):
+    _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
+    weighed = weigh_rows(y_rows, weight_rows)
+    return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
+
+  def weigh_rows(y, weight):
+    """Returns the weights of rows times the class weights of their targets."""
+    rank = weight.shape.rank if tf.is_tensor(weight) else 0
+    if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
-          'Expected targets of shape (batch,) or (batch, classes) with '
-          f'class_weight, got {y!r}; pass weights of examples instead.')
-    one_hot = y.shape.rank == 2 and y.shape[1] != 1
-    labels = tf.argmax(y, 1) if one_hot else tf.reshape(y, [-1])
-    same = tf.equal(tf.cast(labels, tf.int64)[:, None],
+          'Expected targets of shape (batch,) or (batch, classes) with class_weight, '
+          'or (batch, tokens) or (batch, tokens, classes) beside weights of tokens, '
+          f'got {y!r} beside weights {weight!r}; pass weights of examples instead.')
+    one_hot = y.shape.rank > rank and y.shape[-1] != 1
+    labels = tf.argmax(y, -1) if one_hot else tf.reshape(y, tf.shape(y)[:rank])
+    same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
-    return x, y, weight * tf.where(
-        tf.reduce_any(same, 1), tf.reduce_sum(factors, 1), 1.0)
+    return weight * tf.where(
+        tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh
 

@@ -128,8 +128,12 @@ class _Writer:
 
   def write(self, block: Any) -> None:
     """Appends examples, a structure of arrays; ValueError if unlike the first block."""
-    arrays = [data_sources.checked_array('examples', part)
+    arrays = [data_sources.checked_array('examples', part, texts=True)
               for part in tf.nest.flatten(block)]
+    if any(array.dtype.kind == 'O' for array in arrays):
+      raise ValueError(
+          'Expected examples of numbers, got texts, whose lengths differ; write them '
+          'to TFRecord files, and read those by TFRecordExamples.')
     structure = json.loads(json.dumps(
         tf.nest.pack_sequence_as(block, list(range(len(arrays))))))
     parts = [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}

@@ -17,7 +17,7 @@ from tensorflow.python.lib.io import tf_record
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import graphs, patches
 from tfcactus.keras.data import data_sources, open_files
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 from tfcactus.noise.table_file import PathLike
 from tfcactus.randomness import KeyStream
 
@@ -54,11 +54,11 @@ class TFRecordExamples(data_sources.ExampleData):
       files: Paths of TFRecord files, not compressed.
       parse: Returns the pair (x, y), or (x, y, weight), of one serialized record, a
         string tensor of shape (), as for `tf.data.TFRecordDataset(files).map(parse)`:
-        tensors of numbers, of equal shapes for all records. It may draw at random by
-        `tf.random.uniform`, `normal`, `truncated_normal` and functions built on them,
-        such as `tf.image.random_crop`. Each drawing of an example draws anew, under a
-        secret key of its own, whatever the seeds. The result must depend on the record
-        and these draws alone: no variables, Python code or files.
+        tensors of numbers, or texts in x, of equal shapes for all records. It may draw
+        at random by `tf.random.uniform`, `normal`, `truncated_normal` and functions
+        built on them, such as `tf.image.random_crop`. Each drawing of an example draws
+        anew, under a secret key of its own, whatever the seeds. The result must depend
+        on the record and these draws alone: no variables, Python code or files.
 
     Raises:
       ValueError: if there are no records, a file is not TFRecord or damaged, two files
@@ -129,13 +129,14 @@ class TFRecordExamples(data_sources.ExampleData):
     """Returns the `TensorSpec`s of parsed examples; ValueError if they do not fit."""
     specs = self._parse.structured_outputs
     if not isinstance(specs, tuple) or len(specs) not in (2, 3) or not all(
-        part.shape.rank and part.shape[1:].is_fully_defined() and
-        (part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool)
-        for part in tf.nest.flatten(specs)):
+        part.shape.rank and part.shape[1:].is_fully_defined() and (
+            part.dtype.is_floating or part.dtype.is_integer or part.dtype.is_bool or
+            place == 0 and part.dtype == tf.string)
+        for place, each in enumerate(specs) for part in tf.nest.flatten(each)):
       raise ValueError(
           'Expected parse to return a pair (x, y) or triple (x, y, weight) of tensors '
           f'of numbers of known shapes, got {specs}; set shapes by tf.ensure_shape, '
-          'and decode strings.')
+          'and decode strings, which only inputs x may be.')
     return tf.nest.map_structure(
         lambda part: tf.TensorSpec((None,) + tuple(part.shape[1:]), part.dtype), specs)
 
@@ -147,7 +148,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
   """Returns a function that parses n records, each by its int64 seed, shape (n, 2)."""
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     """Parses one record, with draws from `seed`, int64 of shape (2,)."""
-    with patches.drawing(None, example_seeds.counting(seed)):
+    with patches.drawing(None, random_bits.counting(seed)):
       return tf.function(parse)(record)
 
   one = tf.function(with_seed, autograph=False, input_signature=[

@@ -118,9 +118,13 @@ class DropInLedger:
   def _problem(self, batches: SampledBatches, steps: int) -> str:
     """Returns why no epsilon is known for steps on these batches, or ''."""
     batches.check_plan(self.plan)
-    problem = _WORKERS if batches.part_of is not None else self._size_problem(batches)
-    if problem:
-      return problem
+    if batches.part_of is not None:
+      return _WORKERS
+    if self._optimizer.expected_batch_size is None and not isinstance(
+        batches.scheme, sampling.FixedSizeSampling):
+      return _SIZES.format(self.plan.expected_batch_size)
+    if _released(self._optimizer, self._model).grouped:
+      return _GROUPED
     try:
       with replicas.scope(self._model.distribute_strategy):
         whole_model.check_model(self._model)
@@ -136,13 +140,6 @@ class DropInLedger:
     if steps - self._optimizer.loaded_steps > batches.draws:
       return _FEW_DRAWS
     return ''
-
-  def _size_problem(self, batches: SampledBatches) -> str:
-    """Returns why microbatches or divisor give no epsilon on these batches, or ''."""
-    if self._optimizer.expected_batch_size is None and not isinstance(
-        batches.scheme, sampling.FixedSizeSampling):
-      return _SIZES.format(self.plan.expected_batch_size)
-    return _GROUPED if _released(self._optimizer, self._model).grouped else ''
 
 
 class _Released(NamedTuple):

@@ -17,11 +17,7 @@ import warnings
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.drop_in import (
-  clipped_sums as sums_lib,
-  microbatches,
-  operation_rules,
-)
+from tfcactus.keras.drop_in import clipped_sums as sums_lib, operation_rules, state
 from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
@@ -40,7 +36,7 @@ _Place = tuple[tf.Operation, int]
 _Differentiable = tuple[operation_rules.Use, operation_rules.Rule]
 
 
-def clipped_sums(losses: microbatches.Losses, var_list: Sequence[tf.Variable],
+def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
                  l2_norm_clip: tf.Tensor, otherwise: Callable[[], sums_lib.Sums],
                  tape: tf.GradientTape | None = None) -> sums_lib.Sums:
   """Returns the sums of clipped per-example gradients, and whether all were finite.

@@ -14,21 +14,20 @@ from tfcactus.keras import serialization
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, optimizers, precision, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.distribution import devices, replicas
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import (
   clipped_sums,
   ledger as drop_in_ledger,
-  microbatches,
   operation_gradients,
 )
-from tfcactus.keras.drop_in.state import State
+from tfcactus.keras.drop_in.state import Batching, State
 from tfcactus.keras.ledger import ledger as ledger_lib, lineage
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.plan import PrivacyPlan
 
 
 class DPOptimizer(Fixed, optimizers.Optimizer):
-  """Clips, sums and adds noise; `keras2` and `keras3` hook it into Keras.
+  """Clips, sums and adds noise; `keras_hooks` hook it into Keras.
 
   For the arguments see `DPKerasSGDOptimizer`.
 
@@ -72,7 +71,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                **kwargs: Any):
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
-    batches = microbatches.Batching(expected_batch_size, num_microbatches, parts)
+    batches = Batching(expected_batch_size, num_microbatches, parts)
     _check_factor(kwargs.get('loss_scale_factor'))
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
@@ -158,7 +157,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         losses, var_list, self._clip(), lambda: clipped_sums.by_tape(
             losses.of_microbatches, var_list, tape, self._clip()), tape)
     self._private.note_finite(finite)
-    self._private.ready = True
+    self._private.here.ready = True
     return list(zip(self._prepared(sums, var_list), var_list))
 
   def _clip(self) -> tf.Tensor:
@@ -186,7 +185,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _check_replicas(self) -> None:
     """Raises ValueError for a strategy, or options, that replicas do not support."""
-    devices.check()
+    replicas.check_devices()
     if replicas.number() > 1 and (
         self.expected_batch_size is None or self.parts_per_step > 1):
       raise ValueError(
@@ -208,7 +207,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _check_ready(self) -> None:
     """Raises ValueError for gradients that this optimizer did not make."""
-    if not self._private.ready:
+    if not self._private.here.ready:
       self._check_unscaled()
       raise ValueError(
           'Expected gradients from minimize() of this optimizer, got others: '
@@ -216,7 +215,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
           + _UNSCALED)
-    self._private.ready = False
+    self._private.here.ready = False
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
@@ -295,7 +294,7 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
     raise ValueError(
         'Expected a plan without adaptive_clipping, whose count is not released '
         f'here, got {plan.adaptive_clipping!r}; use tfcactus.keras.privatize.')
-  plan.check_independent()
+  plan.check_drop_in()
   return plan.l2_norm_clip
 
 

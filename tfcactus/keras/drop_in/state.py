@@ -1,14 +1,133 @@
-"""State of a drop-in optimizer that Keras does not save."""
+"""State of a drop-in optimizer that Keras does not save, and its microbatches.
+
+TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the batch
+at hand. num_microbatches is a public constant. The batch size is a public constant only
+if all batches have the same size, which `Batching` checks.
+
+If a microbatch holds several examples, its mean gradient is clipped. Replacing an
+example then changes one clipped mean, by up to twice the clipping norm. Adding or
+removing an example moves all later examples to other microbatches: no bound is known
+for the change.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import threading
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfcactus import _checks
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.drop_in.microbatches import Batching, Losses
+
+_REMEDY = ('pass expected_batch_size=sampling_prob * num_examples, a public constant '
+           'that the noisy sum is then divided by')
+
+
+class Losses(NamedTuple):
+  """Losses that a step differentiates.
+
+  Attributes:
+    of_examples: Shape (batch,).
+    of_microbatches: Shape (microbatches,); the same tensor if each is one example.
+  """
+
+  of_examples: tf.Tensor
+  of_microbatches: tf.Tensor
+
+
+class Batching:
+  """Microbatches and divisor of a drop-in optimizer.
+
+  Attributes:
+    expected: The expected batch size, or None.
+    microbatches: Number of microbatches per batch; None for one per example.
+    size: Size of all batches, in examples; 0 before the first, or if it may vary.
+    grouped: Whether any microbatch held several examples.
+  """
+
+  def __init__(self, expected_batch_size: float | None,
+               num_microbatches: int | None, parts: int):
+    """Initialises the checked sizes of a logical batch, which is `parts` batches.
+
+    `num_microbatches` is the number in one batch, the expected size that of all parts.
+    """
+    self.microbatches = None if num_microbatches is None else (
+        _checks.integer('num_microbatches', num_microbatches, 1))
+    self.expected = None if expected_batch_size is None else (
+        _checks.positive('expected_batch_size', expected_batch_size))
+    if self.expected is not None and num_microbatches not in (None, self.expected):
+      raise ValueError(
+          'Expected either expected_batch_size or num_microbatches, got '
+          f'expected_batch_size={expected_batch_size!r} and num_microbatches='
+          f'{num_microbatches!r}. Leave out num_microbatches for one example per '
+          'microbatch; or expected_batch_size for microbatches of several, whose '
+          'noisy sum is divided by their number, and which have no bounded '
+          'sensitivity under Poisson sampling: one example more or less moves all '
+          'others to other microbatches.')
+    self._parts = parts
+    with tf.init_scope():
+      self.size = tf.Variable(0, trainable=False, dtype=tf.int64)
+      self.grouped = tf.Variable(False, trainable=False)
+
+  def split(self, losses: tf.Tensor) -> Losses:
+    """Returns the losses of microbatches: means over their examples.
+
+    Unless one is expected, batch sizes must be equal positive multiples of the number.
+    """
+    if self.expected is not None:
+      return Losses(losses, losses)
+    if (losses.shape[0] or 0) % (self.microbatches or 1):
+      raise ValueError(f'{self._multiples()} Got batches of {losses.shape[0]}.')
+    size = tf.shape(losses, tf.int64)[0]
+    count = size if self.microbatches is None else (
+        tf.constant(self.microbatches, tf.int64))
+    with tf.control_dependencies(self._asserts(size, count)):
+      notes = [self.size.assign(size),
+               self.grouped.assign(tf.logical_or(self.grouped, size > count))]
+    with tf.control_dependencies(notes):
+      losses = tf.identity(losses)
+    if self.microbatches is None:
+      return Losses(losses, losses)
+    # Hides the static shape. TensorFlow would use it to simplify the reshape, and fail
+    # with its own message before the assertions run.
+    opaque = tf.compat.v1.placeholder_with_default(losses, [None])
+    return Losses(losses, tf.reduce_mean(
+        tf.reshape(opaque, [self.microbatches, -1]), 1))
+
+  def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> list[tf.Operation]:
+    """Returns assertions on a batch of `size` examples in `count` microbatches."""
+    before = tf.where(self.size > 0, self.size, size)
+    found = [
+        tf.debugging.assert_equal(
+            size, before, 'Expected batches of one size from an optimizer without '
+            'expected_batch_size: what the noisy sum is divided by must not tell '
+            f'who was in the batch; {_REMEDY}, or leave out the last examples.'),
+        tf.debugging.assert_greater(
+            size, tf.zeros([], tf.int64), 'Expected batches that are not empty from '
+            f'an optimizer without expected_batch_size; {_REMEDY}.'),
+        tf.debugging.assert_equal(
+            size % tf.maximum(count, 1), tf.zeros([], tf.int64), self._multiples())]
+    return [each for each in found if each is not None]  # Eager asserts are None.
+
+  def _multiples(self) -> str:
+    """Returns the error message for a batch that microbatches do not divide."""
+    return ('Expected batches of a whole multiple of num_microbatches='
+            f'{self.microbatches} examples; leave out num_microbatches for one '
+            f'example per microbatch, and {_REMEDY}.')
+
+  def divided(self, total: tf.Tensor) -> tf.Tensor:
+    """Returns the noisy sum of a logical batch, divided by its public size.
+
+    That is the expected size, if given; else the number of microbatches, if given, or
+    of examples in all batches of the logical batch.
+    """
+    if self.expected is not None:
+      return total / self.expected
+    if self.microbatches is not None:
+      return total / (self.microbatches * self._parts)
+    return total / tf.cast(self.size * self._parts, total.dtype)
 
 
 class _OfReplica(threading.local):
@@ -26,6 +145,8 @@ class State:
     released: Number of noisy updates. Checkpoints may lower `iterations` of Keras, but
       not this number.
     sound: Whether all gradients were finite.
+    here: State of this replica within a step: whether the next gradients applied are
+      clipped (`ready`), and the `losses` that `fit` is differentiating, or None.
     parts_seen: Number of batches seen, if gradients accumulate.
     saved: Values of slots from a config, until the slots exist.
     loaded_steps: Number of released steps that a config reported.
@@ -39,29 +160,11 @@ class State:
       self.sound = tf.Variable(True, trainable=False)
       self.released = tf.Variable(0, trainable=False, dtype=tf.int64)
     # Under a strategy each replica has a thread, and they take turns.
-    self._of_replica = _OfReplica()
+    self.here = _OfReplica()
     self.seeded = False
     self.loaded_steps = 0
     self.saved: str | None = None
     self._pending: list[tf.Variable] = []
-
-  @property
-  def ready(self) -> bool:
-    """Returns whether the next gradients applied are clipped."""
-    return self._of_replica.ready
-
-  @ready.setter
-  def ready(self, ready: bool) -> None:
-    self._of_replica.ready = ready
-
-  @property
-  def losses(self) -> Losses | None:
-    """Losses that `fit` is differentiating, or None."""
-    return self._of_replica.losses
-
-  @losses.setter
-  def losses(self, losses: Losses | None) -> None:
-    self._of_replica.losses = losses
 
   def note_finite(self, finite: tf.Tensor) -> None:
     """Sets `sound` to False if a gradient was not finite."""

@@ -6,22 +6,26 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
-from typing import (
-  Any,
-  Callable,
-  NamedTuple,
-)
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import converters, graphs, masks, models, patches, recurrent
+from tfcactus.keras.compat import (
+  converters,
+  graphs,
+  masks,
+  models,
+  patches,
+  recurrent,
+  texts,
+)
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 Batch = tuple[Any, Any, tf.Tensor]
 """Inputs, targets and weights: two structures of tensors and one tensor."""
@@ -31,7 +35,7 @@ _LOSS_SCALE = 2.0**10
 loss scaling would leak information on the gradients."""
 
 
-def _scale(model: keras.Model) -> float:
+def loss_scale(model: keras.Model) -> float:
   """Returns the losses' factor, divided out before clipping; 1 without float16."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
@@ -39,7 +43,7 @@ def _scale(model: keras.Model) -> float:
   return _LOSS_SCALE if half else 1.0
 
 
-def _unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
+def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
   """Divides a gradient by the losses' factor, in float32 unless the factor is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
@@ -92,8 +96,8 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
   return tf.zeros_like(added)
 
 
-def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
-             ) -> tf.Tensor:
+def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
+                   ) -> tf.Tensor:
   """Returns each example's weighted loss plus added losses, shape (rows,)."""
   # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
   used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
@@ -131,12 +135,12 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
-    with _capturing(routes, capture, calls), (
+    with texts.one_by_one(model), _capturing(routes, capture, calls), (
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
-    used = _weighted(losses, weights, added.total())
-    scale = _scale(model)
+    used = weighted_losses(losses, weights, added.total())
+    scale = loss_scale(model)
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
   gradients = tape.gradient(
@@ -146,7 +150,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   answers = []
   for each, gradient in zip(captured, gradients):
     layer_gradients = each.rule.gradients(
-        LayerCall(each.layer, each.saved, _unscaled(gradient, scale)))
+        LayerCall(each.layer, each.saved, unscaled(gradient, scale)))
     for variable, form in layer_gradients:
       forms_by_variable.setdefault(id(variable), []).append(form)
     answers.append(variable_reads.Answer(
@@ -207,7 +211,7 @@ def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
   """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
-  scale = _scale(model)
+  scale = loss_scale(model)
 
   @graphs.as_written
   def one(example: Any) -> Any:
@@ -216,24 +220,25 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     variables = models.tf_variables(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      with patches.drawing(model, example_seeds.counting(seed)), (
-          recurrent.unrolled(model)), added_losses.of_one(model) as added:
+      with patches.drawing(model, random_bits.counting(seed)), (
+          texts.one_by_one(model)), recurrent.unrolled(model), (
+              added_losses.of_one(model)) as added:
         prediction = model(_alone(x), training=True)
       total = added.total()
       extra = None if total is None else total[None]
       loss = _losses(compute_loss(_alone(target), prediction), extra)
-      weighted = _weighted(loss, weight[None], extra)[0]
+      weighted = weighted_losses(loss, weight[None], extra)[0]
       if scale != 1:
         weighted = tf.cast(weighted, tf.float32) * scale
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
     found = [forms.of_example(each) for each in gradients]
-    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
+    return ([{**each, 'values': unscaled(each['values'], scale)} for each in found],
             tf.nest.map_structure(lambda value: value[0], prediction),
             masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])
 
-  seeds = example_seeds.row_seeds(batch[2].shape[0])
+  seeds = random_bits.row_seeds(batch[2].shape[0])
   try:
     gradients, predictions, carried, losses, added = converters.vectorized_map(
         one, (batch, seeds))

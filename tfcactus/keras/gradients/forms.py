@@ -153,15 +153,17 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Gradients of a dense layer's kernel as outer products, never written out.
+  """Gradients of a kernel that is used at one position, never written out.
 
   `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
-  pre-activations.
+  pre-activations. Their outer products reshape to `shape`, (d, p) by default.
   """
 
-  def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
+  def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor,
+               shape: Sequence[int] | None = None):
     self.inputs = inputs
     self.outputs = outputs
+    self.shape = list(shape or [inputs.shape[1], outputs.shape[1]])
 
   def squared_norms(self) -> tf.Tensor:
     """Returns |inputs|^2 |outputs|^2, the squared norms of outer products."""
@@ -176,21 +178,24 @@ class Outer(GradientForm):
     return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of factor * input output^T, shape (d, p), float64."""
+    """Returns the sum of factor * input output^T, float64."""
     # The factor goes first: a product of two entries could overflow.
     scaled = tf.cast(self.outputs, tf.float64) * factors[:, None]
-    return tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True)
+    return tf.reshape(
+        tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True),
+        self.shape)
 
   def dense(self) -> tf.Tensor:
-    """Returns the outer products, (batch, d, p)."""
-    return self.inputs[:, :, None] * self.outputs[:, None, :]
+    """Returns the outer products, (batch, *shape)."""
+    return tf.reshape(self.inputs[:, :, None] * self.outputs[:, None, :],
+                      [self.inputs.shape[0], *self.shape])
 
   def averaged(self, views: int) -> GradientForm:
     """Returns the means of the views' outer products, as `Dense`."""
     # A mean of outer products is no outer product.
     total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
         self.outputs, views) / views, transpose_a=True)
-    return Dense(total, total.shape[1:])
+    return Dense(total, self.shape)
 
 
 class Rows(GradientForm):
@@ -206,8 +211,14 @@ class Rows(GradientForm):
     self.vocabulary = vocabulary
 
   @classmethod
-  def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Adds up gradients of repeated ids; the first place has the sum, others zeros."""
+  def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> GradientForm:
+    """Adds up gradients of repeated ids; the first place has the sum, others zeros.
+
+    Returns gradients of the whole table, as `Dense`, if it has fewer rows than ids: a
+    table of 32 relative positions is looked up 1,024 times by 32 tokens.
+    """
+    if vocabulary <= ids.shape[1]:
+      return Dense(cls(ids, values, vocabulary).dense(), [vocabulary, values.shape[-1]])
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(

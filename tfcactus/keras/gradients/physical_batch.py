@@ -44,21 +44,52 @@ physical batch that fits into it, ResNet-20 takes 17.2 rather than 15.2 ms per e
 WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
 
-def physical_rows(usual: float, model: keras.Model, routes: Routes,
+_NUMBERS_PER_CALL = 70_000
+"""A layer's operations cost their calls, and as much for each of so many numbers: a
+physical batch of a BERT with two small layers takes 13.5 ms and .85 ms per example."""
+
+_LEAST_OVERHEAD = 4.0
+"""In rows. Large models work faster on a few examples at once than one by one."""
+
+
+def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Routes,
                   views: int = 1) -> int:
   """Returns the size of a physical batch, in examples.
 
-  Most drawn batches are no larger than `usual`. A physical batch holds `usual` examples
-  if memory allows. Otherwise they are split evenly over several physical batches.
-  `views` is the number of passes per example.
+  Rows that fill the last physical batch of a draw cost as much as examples. Every
+  physical batch costs `_overhead` rows more. The returned size is the multiple of eight
+  that fits into memory with the lowest expected cost. Vector units work best on
+  multiples of eight. `mean` and `deviation` (standard deviation) are of the number of
+  examples in a draw. `views` is the number of passes per example.
   """
   numbers = max(1, views * numbers_per_example(model, routes))
   fitting = max(1, int(memory_for_steps() // (
       _HELD * numbers * _number_size(model))))
-  parts = math.ceil(usual / fitting)
-  rows = math.ceil(usual / parts)
-  # Vector units work best on multiples of eight.
-  return max(1, min(-(-rows // 8) * 8, fitting))
+  most = min(fitting, mean + 2 * deviation + 8)
+  sizes = range(8, int(most) + 1, 8) or [min(fitting, 8)]
+  more = _overhead(numbers, routes)
+  return min(reversed(sizes), key=lambda size: (size + more) * _physical_batches(
+      size, mean, deviation))
+
+
+def _physical_batches(rows: int, mean: float, deviation: float) -> float:
+  """Returns the expected number of physical batches in a draw, one at least."""
+  # A normal law; the number is the sum of the probabilities of a draw above k rows.
+  most = math.ceil((mean + 6 * deviation) / rows)
+  return 1 + sum(_share_above(k * rows + 0.5, mean, deviation) for k in range(1, most))
+
+
+def _share_above(limit: float, mean: float, deviation: float) -> float:
+  """Returns the probability that a normal number exceeds a limit."""
+  if deviation <= 0:
+    return float(mean > limit)
+  return 0.5 * math.erfc((limit - mean) / (deviation * math.sqrt(2)))
+
+
+def _overhead(numbers: int, routes: Routes) -> float:
+  """Returns the cost of a physical batch of no rows, in rows."""
+  rules = len(routes.differentiated())
+  return max(_LEAST_OVERHEAD, _NUMBERS_PER_CALL * rules / numbers)
 
 
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:

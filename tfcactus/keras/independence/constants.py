@@ -95,12 +95,9 @@ def _axes(node: Node, i: int) -> Axes:
 
 def _matmul(node: Node) -> Axes:
   """Returns where x y varies: rows as x's, columns as y's, batch axes as either's."""
-  names = ('transpose_a', 'transpose_b') if node.op.type == 'MatMul' else (
-      'adj_x', 'adj_y')
   rank, found = len(node.out()), set()
-  for i, name in enumerate(names):
+  for i, flipped in enumerate(dependence.transposed(node.op)):
     own = len(node.shape(i))
-    flipped = node.op.get_attr(name)
     outer = own - 2 + (i != int(flipped))
     for axis in _axes(node, i):
       if axis < own - 2:
@@ -114,16 +111,6 @@ def _convolution(node: Node) -> Axes:
   """Returns all axes except axis 0, the batch, and axis 0 if images vary along it."""
   others = frozenset(range(1, len(node.out())))
   return others | (_axes(node, 0) & {0})
-
-
-def _split(node: Node) -> Axes:
-  """Returns the axes along which the input may vary; so may each part of it."""
-  return _axes(node, 1 if node.op.type == 'Split' else 0)
-
-
-def _part(node: Node) -> Axes:
-  """Returns the axes along which the first input may vary; so may a slice of it."""
-  return _axes(node, 0)
 
 
 def _concat(node: Node) -> Axes | None:
@@ -168,20 +155,10 @@ def _bias(node: Node) -> Axes | None:
   return _axes(node, 0) | {len(node.out()) - 1}
 
 
-def _item(node: Node) -> Axes | None:
-  """Returns the axes along which items of a list may vary."""
-  return node.values[0].varies
-
-
 def _with_item(node: Node) -> Axes | None:
   """Returns axes along which an item of the list (input 0) or the new one varies."""
   first, last = node.values[0].varies, node.values[-1].varies
   return None if first is None or last is None else first | last
-
-
-def _from_tensor(node: Node) -> Axes:
-  """Returns axes along which items (slices along axis 0) may vary: each moves down."""
-  return frozenset(axis - 1 for axis in _axes(node, 0) if axis)
 
 
 def _stack(node: Node) -> Axes | None:
@@ -193,12 +170,17 @@ def _stack(node: Node) -> Axes | None:
 _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
-    **dict.fromkeys(('Split', 'SplitV'), _split),
     'BiasAdd': _bias, 'ConcatV2': _concat, 'ExpandDims': _expand, 'Pack': _pack,
-    'Slice': _part, 'Squeeze': _squeeze, 'TensorListFromTensor': _from_tensor,
-    'TensorListGetItem': _item, 'TensorListPopBack': _item,
-    'TensorListPushBack': _with_item, 'TensorListSetItem': _with_item,
-    'TensorListStack': _stack,
+    'Squeeze': _squeeze, 'TensorListStack': _stack,
+    **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'), _with_item),
+    # Parts of a tensor, and items of a list, may vary where the whole may.
+    'Split': lambda node: _axes(node, 1),
+    **dict.fromkeys(('SplitV', 'Slice'), lambda node: _axes(node, 0)),
+    **dict.fromkeys(('TensorListGetItem', 'TensorListPopBack'),
+                    lambda node: node.values[0].varies),
+    # Items are slices along axis 0, whose axes move down by one.
+    'TensorListFromTensor': lambda node: frozenset(
+        axis - 1 for axis in _axes(node, 0) if axis),
 }
 """Rules that return the axes along which an output may vary, or None for any axis.
 

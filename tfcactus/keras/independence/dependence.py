@@ -253,11 +253,11 @@ def join(first: Value, second: Value) -> Value:
   return Value(Dependence.UNKNOWN, why='branches or rounds of a loop that do not agree')
 
 
-def first_violation(values: Sequence[Value], axis: int = 0) -> Value | None:
-  """Returns a value that is not one row per example along `axis`, with the reason.
+def first_violation(values: Sequence[Value]) -> Value | None:
+  """Returns a value that is not one row per example along axis 0, with the reason.
 
   The result is MIXED if any is, else UNKNOWN; None if there is no such value. A
-  constant that does not vary along `axis` is no violation.
+  constant that does not vary along axis 0 is no violation.
   """
   bad = []
   for value in values:
@@ -266,10 +266,10 @@ def first_violation(values: Sequence[Value], axis: int = 0) -> Value | None:
     elif value.dependence == Dependence.BATCH_SIZE:
       bad.append(Value(Dependence.MIXED, why='a value of the number of examples'))
     elif value.dependence == Dependence.CONSTANT:
-      if value.varies is None or axis in value.varies:
+      if value.varies is None or 0 in value.varies:
         bad.append(Value(
             Dependence.UNKNOWN, why='values that go by the place in the batch'))
-    elif value.axis != axis or value.block != 1:
+    elif value.axis or value.block != 1:
       bad.append(Value(Dependence.UNKNOWN, why='another axis than that of the batch'))
   return max(bad, key=lambda value: value.dependence, default=None)
 
@@ -289,6 +289,12 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
     else:
       raise unknown('is of a shape that is of the number of examples')
   return found
+
+
+def transposed(op: tf.Operation) -> tuple[bool, bool]:
+  """Returns whether a matrix product transposes its first and its second input."""
+  names = ('transpose_a', 'transpose_b') if op.type == 'MatMul' else ('adj_x', 'adj_y')
+  return op.get_attr(names[0]), op.get_attr(names[1])
 
 
 def check_same(node: Node, i: int, axis: int, size: int | None) -> None:

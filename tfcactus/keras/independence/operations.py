@@ -52,8 +52,7 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
 
 def _reduce(node: Node) -> Value:
   """Follows reductions, which must not reduce the examples' axis."""
-  value, rank = dependence.only_operand(node), len(node.shape(0))
-  axes = {int(axis) % rank for axis in np.ravel(node.static(1))}
+  value, axes = dependence.only_operand(node), _axes(node, 1)
   if value.axis in axes:
     raise mixed('goes over the examples')
   if node.op.get_attr('keep_dims'):
@@ -70,30 +69,10 @@ def _arg_reduce(node: Node) -> Value:
   return value._replace(axis=value.axis - (axis < value.axis))
 
 
-def _along(node: Node) -> Value:
-  """Follows Cumsum, ReverseV2, Roll etc. along constant axes, not the examples'."""
-  argument = 2 if node.op.type == 'Roll' else 1
-  value, rank = dependence.only_operand(node), len(node.shape(0))
-  axes = {int(axis) % rank for axis in np.ravel(node.static(argument))}
-  if value.axis in axes:
-    raise mixed('goes along the examples')
-  return value
-
-
-def _last(node: Node) -> Value:
-  """Follows operations over the last axis, which must not be the examples' axis."""
-  value = dependence.only_operand(node)
-  if value.axis == len(node.shape(0)) - 1:
-    raise mixed('goes over the examples')
-  return value
-
-
-def _band(node: Node) -> Value:
-  """Follows MatrixBandPart; the examples must not be on the last two axes."""
-  value = dependence.only_operand(node)
-  if value.axis >= len(node.shape(0)) - 2:
-    raise unknown('treats examples by their place in the batch')
-  return value
+def _axes(node: Node, i: int) -> set[int]:
+  """Returns the axes of input 0 that the constant input `i` names."""
+  rank = len(node.shape(0))
+  return {int(axis) % rank for axis in np.ravel(node.static(i))}
 
 
 def _cross_entropy(node: Node) -> list[Value]:
@@ -111,16 +90,16 @@ def _cross_entropy(node: Node) -> list[Value]:
   return [value, value]
 
 
-def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
+def _product(node: Node) -> Value:
   """Follows matrix products of input 0 and input 1.
 
-  `transposed_x` and `transposed_y` say whether these are transposed. The examples may
-  be on a batch axis. They may also be the rows or the columns of the product, if only
-  one input has them. They must not be on the axis that the product sums over.
+  The examples may be on a batch axis. They may also be the rows or the columns of the
+  product, if only one input has them. They must not be on the axis that the product
+  sums over.
   """
   found = []
   rank = len(node.out())
-  for i, flipped in ((0, transposed_x), (1, transposed_y)):
+  for i, flipped in enumerate(dependence.transposed(node.op)):
     value, own = node.values[i], len(node.shape(i))
     if value.dependence == Dependence.BATCH_SIZE:
       raise mixed('depends on how many examples there are')
@@ -145,17 +124,6 @@ def _product(node: Node, transposed_x: bool, transposed_y: bool) -> Value:
         dependence.check_same(node, i, value.axis - (rank - len(node.shape(i))),
                     node.out()[value.axis])
   return value
-
-
-def _matmul(node: Node) -> Value:
-  """Follows MatMul."""
-  return _product(node, node.op.get_attr('transpose_a'),
-                  node.op.get_attr('transpose_b'))
-
-
-def _batch_matmul(node: Node) -> Value:
-  """Follows the BatchMatMul operations."""
-  return _product(node, node.op.get_attr('adj_x'), node.op.get_attr('adj_y'))
 
 
 def _einsum(node: Node) -> Value:
@@ -279,8 +247,13 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`."""
+  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`.
+
+  Axes behind those that it cuts into parts stay as they are.
+  """
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
   return value._replace(block=-times)
@@ -289,14 +262,27 @@ def _space_to_batch(node: Node) -> Value:
 def _batch_to_space(node: Node) -> Value:
   """Follows BatchToSpaceND, the inverse of SpaceToBatchND."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
+  if value.axis > np.size(node.static(1)):
+    return value
   if value != Value(Dependence.ROW_WISE, block=-times):
     raise unknown('takes another axis than the first for the examples')
   return Value(Dependence.ROW_WISE)
 
 
-def _each(node: Node) -> list[Value]:
-  """Follows IdentityN: each output has the value of its input."""
-  return list(node.values)
+def _depthwise(node: Node) -> Value | list[Value]:
+  """Follows depthwise convolutions of images that have the examples on axis 0.
+
+  The examples may also be on the axis of the channels, each channel of which has a
+  kernel of its own, if the kernels are those of the same examples.
+  """
+  images, kernels = node.values
+  multiplier = node.shape(1)[3]
+  if multiplier and node.op.get_attr('data_format') == b'NHWC' and (
+      images.dependence == kernels.dependence == Dependence.ROW_WISE and
+      images.axis == 3 and kernels.axis == 2 and
+      images.block == kernels.block > 0):
+    return Value(Dependence.ROW_WISE, 3, images.block * multiplier)
+  return _leading(0)(node)
 
 
 def _depthwise_filter(node: Node) -> Value:
@@ -322,11 +308,6 @@ def _adds_over(node: Node) -> Value:
   """Raises NotRowWise for an operation that adds over the examples."""
   del node
   raise mixed('adds over the examples')
-
-
-def _like(node: Node) -> Value:
-  """Follows ZerosLike and OnesLike, which keep the shape of their input."""
-  return node.values[0]
 
 
 def _size(node: Node) -> Value:
@@ -366,15 +347,11 @@ ELEMENTWISE: list[str] = (
     'Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin '
     'Sinh Snapshot Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad '
     'Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv '
-    'TruncateMod Xdivy Xlog1py Xlogy Zeta').split()
+    'TruncateMod Xdivy Xlog1py Xlogy Zeta '
+    'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin '
+    'StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast '
+    'StringToHashBucketStrong StringToNumber StringUpper').split()
 """Operations that compute each entry from the entries at its position."""
-
-
-def _elementwise(node: Node) -> Value:
-  """Follows entrywise operations; the second input of BroadcastTo is a shape."""
-  if node.op.type == 'BroadcastTo':
-    return _broadcast(node, [0])
-  return _broadcast(node)
 
 
 def _select(node: Node) -> Value | list[Value]:
@@ -387,21 +364,53 @@ def _select(node: Node) -> Value | list[Value]:
   return _leading(0, 1, 2)(node)
 
 
+def _find(node: Node) -> Value:
+  """Follows lookups of single values in a table, which no row may choose."""
+  table, keys, default = node.values
+  if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
+      len(node.out()) != len(node.shape(1))):
+    raise unknown('is not known to treat each example alone')
+  return keys
+
+
+def _map_each(node: Node) -> list[Value]:
+  """Follows MapDefun, which calls a function on each entry of the first axis."""
+  count = len(node.op.get_attr('Targuments'))
+  rows, others = node.values[:count], node.values[count:]
+  if not rows or any(value != dependence.ROW_WISE for value in rows) or any(
+      value.dependence != Dependence.CONSTANT or value.seed for value in others):
+    raise unknown('is not known to treat each example alone')
+  return [dependence.ROW_WISE] * len(node.op.outputs)
+
+
+_ALONG = 'goes along the examples'
+
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _broadcast),
+    # The second input is a shape.
+    'BroadcastTo': lambda node: _broadcast(node, [0]),
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
-    **dict.fromkeys(('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2',
-                     'Roll'), _along),
-    **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), _last),
+    **dict.fromkeys(
+        ('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2'),
+        rearrangements.leaving_alone(
+            lambda node, axis: axis in _axes(node, 1), mixed, _ALONG)),
+    'Roll': rearrangements.leaving_alone(
+        lambda node, axis: axis in _axes(node, 2), mixed, _ALONG),
+    **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), rearrangements.leaving_alone(
+        lambda node, axis: axis == len(node.shape(0)) - 1, mixed,
+        'goes over the examples')),
+    'MatrixBandPart': rearrangements.leaving_alone(
+        lambda node, axis: axis >= len(node.shape(0)) - 2, unknown,
+        'treats examples by their place in the batch'),
     **dict.fromkeys(('SoftmaxCrossEntropyWithLogits',
                      'SparseSoftmaxCrossEntropyWithLogits'), _cross_entropy),
-    **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
-                    _batch_matmul),
+    **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+                    _product),
     **dict.fromkeys((
-        'Conv', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MaxPool',
-        'MaxPool3D', 'AvgPool', 'AvgPool3D', 'ResizeBilinear',
+        'Conv', 'Conv2D', 'Conv3D', 'MaxPool', 'MaxPool3D', 'AvgPool', 'AvgPool3D',
+        'ResizeBilinear',
         'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
         'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
         'Dilation2D', 'ExtractImagePatches'), _leading(0)),
@@ -415,14 +424,15 @@ TRANSFER: dict[str, Transfer] = {
                     _leading(2, sizes=0)),
     **dict.fromkeys(('Conv2DBackpropFilter', 'Conv3DBackpropFilterV2',
                      'BiasAddGrad', 'L2Loss'), _adds_over),
+    'DepthwiseConv2dNative': _depthwise,
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
-    **dict.fromkeys(('ZerosLike', 'OnesLike'), _like),
+    **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
-    'Select': _select, 'MatMul': _matmul, 'Einsum': _einsum,
-    'BiasAdd': _bias, 'BiasAddV1': _bias, 'MatrixBandPart': _band,
-    'IdentityN': _each, 'SpaceToBatchND': _space_to_batch,
+    'LookupTableFindV2': _find, 'MapDefun': _map_each,
+    'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
+    'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,
 }
 """Transfer functions by operation; all other operations have UNKNOWN outputs."""

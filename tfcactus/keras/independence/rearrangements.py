@@ -13,11 +13,32 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   mixed,
   Node,
+  NotRowWise,
   unknown,
   Value,
 )
 
 Transfer = Callable[[Node], Value]
+
+_BY_PLACE = 'takes examples by their place in the batch'
+
+
+def leaving_alone(touched: Callable[[Node, int], object],
+                  refusal: Callable[[str], NotRowWise], what: str, operand: int = 0
+                  ) -> Transfer:
+  """Returns a transfer function for operations that must not touch the examples' axis.
+
+  `touched(node, axis)` tells whether the operation joins, moves or leaves out entries
+  along that axis of input `operand`; then `refusal(what)` is raised.
+  """
+  def rule(node: Node) -> Value:
+    """Follows an operation that leaves the examples where they are."""
+    value = dependence.only_operand(node, operand)
+    if touched(node, value.axis):
+      raise refusal(what)
+    return value
+
+  return rule
 
 
 def _product(sizes: Sequence[int | None]) -> int:
@@ -142,43 +163,8 @@ def _unpack(node: Node) -> Value:
   value = dependence.only_operand(node)
   axis = node.op.get_attr('axis') % len(node.shape(0))
   if axis == value.axis:
-    raise mixed('takes examples by their place in the batch')
+    raise mixed(_BY_PLACE)
   return value._replace(axis=value.axis - (axis < value.axis))
-
-
-def _split(node: Node) -> Value:
-  """Follows Split and SplitV, which must not split the examples' axis."""
-  data, place = (1, 0) if node.op.type == 'Split' else (0, 2)
-  value = dependence.only_operand(node, data)
-  if node.whole(place) % len(node.shape(data)) == value.axis:
-    raise mixed('takes examples by their place in the batch')
-  return value
-
-
-def _slice(node: Node) -> Value:
-  """Follows Slice, which must take the examples' axis whole."""
-  value = dependence.only_operand(node)
-  begin, size = node.static(1), node.static(2)
-  if begin[value.axis] or size[value.axis] not in (
-      -1, node.shape(0)[value.axis]):
-    raise mixed('takes examples by their place in the batch')
-  return value
-
-
-def _pad(node: Node) -> Value:
-  """Follows padding, which must not pad the examples' axis."""
-  value = dependence.only_operand(node)
-  if np.any(node.static(1)[value.axis]):
-    raise unknown('adds rows to those of the examples')
-  return value
-
-
-def _tile(node: Node) -> Value:
-  """Follows Tile, which must not repeat along the examples' axis."""
-  value = dependence.only_operand(node)
-  if node.static(1)[value.axis] != 1:
-    raise unknown('repeats the rows of the examples')
-  return value
 
 
 def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
@@ -219,7 +205,7 @@ def _strided_slice(node: Node) -> Value:
   value = dependence.only_operand(node)
   whole = _slice_axes(node, node.shape(0))
   if value.axis not in whole:
-    raise mixed('takes examples by their place in the batch')
+    raise mixed(_BY_PLACE)
   return value._replace(axis=whole[value.axis])
 
 
@@ -258,7 +244,7 @@ def _gather(node: Node) -> Value:
       return indices
     return indices._replace(axis=indices.axis + axis - batch)
   if params.axis == axis:
-    raise mixed('takes examples by their place in the batch')
+    raise mixed(_BY_PLACE)
   if params.axis < batch:
     dependence.check_same(node, 1, params.axis, node.shape(0)[params.axis])
     if node.shape(1)[params.axis] == 1:
@@ -321,14 +307,24 @@ def _set_item(node: Node) -> Value:
 
 TRANSFER: dict[str, Transfer] = {
     'ConcatV2': _concat, 'ExpandDims': _expand, 'GatherNd': _gather_nd,
-    'GatherV2': _gather, 'MirrorPad': _pad, 'MirrorPadGrad': _pad,
-    'OneHot': _one_hot, 'Pack': _pack, 'Pad': _pad, 'PadV2': _pad,
-    'Reshape': _reshape, 'ResourceGather': _gather, 'Slice': _slice,
-    'Split': _split, 'SplitV': _split, 'Squeeze': _squeeze,
+    'GatherV2': _gather, 'OneHot': _one_hot, 'Pack': _pack, 'Reshape': _reshape,
+    'ResourceGather': _gather, 'Squeeze': _squeeze,
     'StridedSlice': _strided_slice, 'StridedSliceGrad': _strided_slice_grad,
     'TensorListFromTensor': _from_list, 'TensorListGetItem': _list_item,
     'TensorListPopBack': _list_item, 'TensorListPushBack': _set_item,
     'TensorListSetItem': _set_item, 'TensorListStack': _stack_list,
-    'Tile': _tile, 'Transpose': _transpose, 'Unpack': _unpack,
+    'Transpose': _transpose, 'Unpack': _unpack,
+    **dict.fromkeys(('MirrorPad', 'MirrorPadGrad', 'Pad', 'PadV2'), leaving_alone(
+        lambda node, axis: np.any(node.static(1)[axis]), unknown,
+        'adds rows to those of the examples')),
+    'Slice': leaving_alone(
+        lambda node, axis: any((node.static(1)[axis], node.static(2)[axis] not in (
+            -1, node.shape(0)[axis]))), mixed, _BY_PLACE),
+    'Split': leaving_alone(lambda node, axis: node.whole(0) % len(
+        node.shape(1)) == axis, mixed, _BY_PLACE, operand=1),
+    'SplitV': leaving_alone(lambda node, axis: node.whole(2) % len(
+        node.shape(0)) == axis, mixed, _BY_PLACE),
+    'Tile': leaving_alone(lambda node, axis: node.static(1)[axis] != 1, unknown,
+                          'repeats the rows of the examples'),
 }
 """Transfer functions by operation."""

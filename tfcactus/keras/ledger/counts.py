@@ -10,7 +10,7 @@ import weakref
 import tensorflow as tf
 
 from tfcactus import sampling as sampling_lib
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import UNKNOWN
 from tfcactus.keras.ledger import weight_watch
@@ -171,7 +171,7 @@ class Record:
     detected.) `before` are the counts from before the weights were set.
     """
     with self._lock:
-      weights = int(self.weights.digest(model.weights))
+      weights = int(self.weights.digest(models.weights(model)))
       brought = training.number(self.counters['released_steps'])
       if not brought or self.weights.has_left(weights):
         return
@@ -188,19 +188,25 @@ class Record:
   def keep(self, model: keras.Model) -> None:
     """Adds weights that a private model's method has set to the known weights."""
     with self._lock:
-      self.weights.keep(model)
+      if model.built:
+        self.weights.keep(models.weights(model))
 
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
-      return not self.changed and self.weights.knows(model)
+      return not self.changed and (
+          not model.built or self.weights.knows(models.weights(model)))
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""
-    self.changed = not self.knows(model)
-    if self.changed:
-      # Saved with the weights, for processes that load them.
-      self.merge_counts(Counts(sampling=UNKNOWN))
+    if not self.knows(model):
+      self.void()
+
+  def void(self) -> None:
+    """Voids the account for good."""
+    self.changed = True
+    # Saved with the weights, for processes that load them.
+    self.merge_counts(Counts(sampling=UNKNOWN))
 
 
 _records: weakref.WeakSet[Record] = weakref.WeakSet()

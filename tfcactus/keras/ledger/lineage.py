@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import training
+from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.counts import Record
 from tfcactus.plan import PrivacyPlan
@@ -38,8 +38,9 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
 def plan_number(plan: PrivacyPlan) -> int:
   """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
+  unit = () if plan.unit == 'example' else (plan.unit,)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip, plan.adaptive_clipping, *correlation))
+               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 
@@ -49,7 +50,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
   if any(other is not record and other.released_steps
-         for other in trainers(model.weights if model.built else ())):
+         for other in trainers(models.weights(model) if model.built else ())):
     return _OTHER_TRAINER
   return '' if record.knows(model) else _CHANGED
 
@@ -57,7 +58,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
   """Returns the model's record; raises ValueError if `plan` cannot cover its steps."""
   record = None
-  known = trainers(model.weights if model.built else ())
+  known = trainers(models.weights(model) if model.built else ())
   optimizer = getattr(model, 'optimizer', None)
   # The variables of a loaded model do not remember their drop-in optimizer.
   if hasattr(optimizer, 'released_steps'):
@@ -85,7 +86,7 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
-    'norm, sampling_prob, num_examples or correlation than this one. Build the '
+    'norm, sampling_prob, num_examples, correlation or unit than this one. Build the '
     'model with the plan that it was trained by, or train a fresh one.')
 
 _OTHER_TRAINER = (
@@ -94,7 +95,7 @@ _OTHER_TRAINER = (
     'Train a fresh model, by one of them.')
 
 _CHANGED = (
-    'No epsilon: the weights changed outside of the steps of fit, as by a '
-    'callback or by training the wrapped model, so that they may have been '
-    'trained without privacy. Train a fresh model, and change weights by '
-    'methods of the private model alone (set_weights, load_weights).')
+    'No epsilon: the weights changed outside of the steps of fit, or averages of them '
+    'in the optimizer did, as by a callback or by training the wrapped model, so that '
+    'they may have been trained without privacy. Train a fresh model, and change '
+    'weights by methods of the private model alone (set_weights, load_weights).')

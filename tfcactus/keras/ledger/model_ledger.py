@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
@@ -70,8 +70,8 @@ class ModelLedger:
 
   def remember(self) -> None:
     """Records on the model's variables that this ledger counts their releases."""
-    lineage.remember(self._model.weights, self.record)
-    self.record.weights.place(self._model.weights)
+    lineage.remember(models.weights(self._model), self.record)
+    self.record.weights.place(models.weights(self._model))
 
   def own_variables(self) -> dict[str, tf.Variable]:
     """Returns the counters and an adaptive clipping norm, to save with the weights."""
@@ -131,11 +131,23 @@ class ModelLedger:
 
     def keeping(*args: Any, **kwargs: Any) -> None:
       """Assigns the averages as known weights."""
-      with self.keeping_counts():
+      with self.averaging(optimizer):
         finalize(*args, **kwargs)
 
     with patches.replaced(optimizer, finalize_variable_values=keeping):
       yield
+
+  @contextlib.contextmanager
+  def averaging(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Makes known what the block computes of weights and an optimizer's averages.
+
+    Known weights and averages are functions of what was released, and so is whatever is
+    computed of them. The account is void if others were assigned before.
+    """
+    self.counter.check_averages(optimizer)
+    with self.keeping_counts():
+      yield
+    self.counter.keep_averages(optimizer)
 
   @contextlib.contextmanager
   def keeping_counts(self, weights: bool = True, others: bool = False

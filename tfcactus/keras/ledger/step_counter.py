@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
+import functools
 import os
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.compat import models, optimizers
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Place, Taken
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger import agreement, lineage
+from tfcactus.keras.ledger import agreement, lineage, weight_watch
 from tfcactus.keras.ledger.counts import Counts, Record, Seeded
 from tfcactus.keras.ledger.journal import Journal
+from tfcactus.keras.ledger.weight_watch import Watch
 from tfcactus.keras.step.clip_norm import ClipNorm
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -48,6 +51,8 @@ class StepCounter:
     self._strategy = tf.distribute.get_strategy()
     self._chief = replicas.worker(self._strategy) == 0
     self._agreement = agreement.StepAgreement()
+    # Keyed by the optimizer's id; keeps the optimizer, so that its id is not reused.
+    self._averages: dict[int, tuple[Any, Watch]] = {}
     self._agreed = self.in_parts = False
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
@@ -109,16 +114,38 @@ class StepCounter:
     marks = self._marks[-1] if self._marks else Marks()
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
+  def _averages_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
+    """Returns the watch over the moving averages of an optimizer."""
+    if id(optimizer) not in self._averages:
+      self._averages[id(optimizer)] = optimizer, weight_watch.Watch()
+    return self._averages[id(optimizer)][1]
+
+  def check_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
+    """Voids the account if an optimizer's averages changed outside counted steps."""
+    averages = optimizers.moving_averages(optimizer)
+    if averages and not self._averages_of(optimizer).knows(averages):
+      self._record.void()
+
+  def keep_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
+    """Adds an optimizer's averages, computed of known values, to the known ones."""
+    averages = optimizers.moving_averages(optimizer)
+    if averages:
+      self._averages_of(optimizer).keep(averages)
+
   @contextlib.contextmanager
-  def count_step(self, mark: tf.Tensor) -> Iterator[tf.Tensor]:
+  def count_step(self, mark: tf.Tensor, optimizer: keras.optimizers.Optimizer
+                ) -> Iterator[tf.Tensor]:
     """Counts a step on the batch that carries `mark`, before the step runs.
+
+    The account is void if weights, or the moving averages of `optimizer`, changed since
+    the last step.
 
     Operations made inside the context run after the count. Yields four int64 numbers:
     the batch's `Place`, or zeros. A step that fails after it was counted stays counted.
     """
     with tf.init_scope():
       self._open_journal()
-    found = replicas.once(self._counted, mark)
+    found = replicas.once(functools.partial(self._counted, optimizer), mark)
     places = len(Counts._fields) + len(Place._fields)
     # No worker releases a step before all workers have counted it.
     confirmed = found if replicas.workers(self._strategy) == 1 else (
@@ -128,31 +155,40 @@ class StepCounter:
     with tf.control_dependencies([confirmed]):
       yield found[len(Counts._fields):places]
 
-  def _counted(self, marks: list[tf.Tensor]) -> tf.Tensor:
+  def _counted(self, optimizer: keras.optimizers.Optimizer, marks: list[tf.Tensor]
+              ) -> tf.Tensor:
     """Counts a step once for the `marks` of all replicas here; returns as `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
+    averages = optimizers.moving_averages(optimizer)
+    beside = self._averages_of(optimizer) if averages else None
+    numbers = [] if beside is None else [beside.digest(averages), beside.left]
     totals = tf.numpy_function(
-        self._admit, [tf.concat(marks, 0), watch.digest(self._model.weights),
-                      *map(tf.convert_to_tensor, [watch.left, *counters])], tf.int64)
+        functools.partial(self._admit, beside), [
+            tf.concat(marks, 0), watch.digest(models.weights(self._model)),
+            *map(tf.convert_to_tensor, [watch.left, *counters, *numbers])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
     return totals
 
-  def _admit(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
-             *counters: np.ndarray) -> np.ndarray:
+  def _admit(self, beside: Watch | None, mark: np.ndarray, weights: np.ndarray,
+             left: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
     `mark` has shape (rows, 2). `weights` and `left` are digests of the weights now and
-    after the last step. `counters` are the values of the record's counters.
+    after the last step. `numbers` are the values of the record's counters, and, if
+    `beside` watches averages of weights, digests of these now and after the last step.
 
     Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
     workers compare: 1, the batch's fingerprint, and the digest of the weights. On
     several workers, a failure returns zeros for the last three, so that the others
     learn of it.
     """
+    counters, averages = np.split(numbers, [len(Counts._fields)])
     try:
+      if beside is not None and not beside.step(*map(int, averages)):
+        self._record.void()
       return self._admitted(mark, weights, left, *counters)
     except Exception as error:  # pylint: disable=broad-except
       if replicas.workers(self._strategy) == 1:
@@ -185,10 +221,19 @@ class StepCounter:
         return marks.take(mark[:, 1]), Seeded.of(noise=False, batches=marks.seeded)
     return Taken(), Seeded.NOTHING
 
-  def end_step(self) -> None:
-    """Records the digest of the weights after a step."""
-    watch = self._record.weights
-    replicas.once(lambda: watch.left.assign(watch.digest(self._model.weights)))
+  def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
+    """Records the digests of the weights, and of averages of them, after a step."""
+    watched = [(self._record.weights, models.weights(self._model))]
+    averages = optimizers.moving_averages(optimizer)
+    if averages:
+      watched.append((self._averages_of(optimizer), averages))
+    for watch, variables in watched:
+      replicas.once(functools.partial(_remember, watch, variables))
+
+
+def _remember(watch: Watch, variables: Sequence[tf.Variable]) -> None:
+  """Records the digest of variables after a step."""
+  watch.left.assign(watch.digest(variables))
 
 
 _NOWHERE = Place(0, 0, 0, 0)

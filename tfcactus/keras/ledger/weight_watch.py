@@ -1,20 +1,21 @@
-"""Detects weights that were assigned outside counted steps."""
+"""Detects weights, or averages of them, that were assigned outside counted steps."""
 
 from __future__ import annotations
 
 import array
 from collections.abc import Sequence
-import math
 from typing import Any
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models, training
-from tfcactus.keras.compat.versions import keras
 
 
 class Watch:
   """Digests of known weights: the first, those after steps, those that methods set.
+
+  An optimizer's moving averages of weights have a watch of their own. They are
+  functions of released weights if they, and the weights, were known before each step.
 
   The weights after any earlier step are as good as the last ones: restoring them
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
@@ -43,7 +44,7 @@ class Watch:
     takes about 30.
     """
     placed = {place: v for place, v in zip(self.place(variables), variables)
-              if math.prod(v.shape)}
+              if 0 not in tuple(v.shape)}
     prints = [tf.raw_ops.Fingerprint(
         data=tf.reshape(models.tf_variable(placed[place]), [1, -1]),
         method='farmhash64') for place in sorted(placed)]
@@ -90,16 +91,14 @@ class Watch:
     # Nearly always the last one; the others take eight bytes a step.
     return weights == self._known[-1] or weights in self._known
 
-  def knows(self, model: keras.Model) -> bool:
-    """Returns whether the model's weights are known; True if none were recorded yet."""
+  def knows(self, variables: Sequence[tf.Variable]) -> bool:
+    """Returns whether the variables' values are known; True if none were recorded."""
     if not self._stepped and not self._known:
       return True
-    return self._knows(int(self.digest(model.weights)), training.number(self.left))
+    return self._knows(int(self.digest(variables)), training.number(self.left))
 
-  def keep(self, model: keras.Model) -> None:
-    """Adds the weights of a model, if it is built, to the known ones."""
-    if not model.built:
-      return
-    weights = int(self.digest(model.weights))
+  def keep(self, variables: Sequence[tf.Variable]) -> None:
+    """Adds the values of variables to the known ones."""
+    weights = int(self.digest(variables))
     if not self._knows(weights, training.number(self.left)):
       self._known.append(weights)

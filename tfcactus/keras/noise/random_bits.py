@@ -1,14 +1,29 @@
-"""NumPy random draws inside TensorFlow graphs."""
+"""NumPy random draws inside TensorFlow graphs, and seeds of layers that draw.
+
+If a mask, as of Dropout, depended on an example's row and a known seed, one example
+more would change the masks of all later rows, and the sum of gradients by many clipping
+norms. So every draw of a model in a private step uses keys of the operating system, new
+for each physical batch, whatever `set_random_seed` or a layer's `seed` says. Masks of
+examples are then independent of each other and of all else. Given the masks, an example
+changes the sum by one clipping norm. Averaging over masks reveals no more, by joint
+convexity of the hockey-stick divergence.
+
+A layer may draw statelessly from a seed of the user. This draw stays a constant: the
+layer runs on one example at a time, and every example gets the same draw.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
+from tfcactus.keras.compat import models, patches, vectorization
+from tfcactus.keras.distribution import replicas
+from tfcactus.randomness import KeyStream
 
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
@@ -40,3 +55,35 @@ def _check_outside_xla() -> None:
     raise ValueError(
         'Expected jit_compile=False, got a function that XLA compiles: bits '
         'are drawn outside of it. Compile the model with jit_compile=False.')
+
+
+class Keys:
+  """Source of seeds for the draws of layers; each run of a step gets fresh seeds."""
+
+  def __init__(self, seed: int | None):
+    """Initialises the source; seed None takes the system's entropy."""
+    worker = replicas.worker()  # Workers differ in their draws, even with one seed.
+    self._stream = KeyStream(seed, f'layers of {worker}' if worker else 'layers')
+
+  def __call__(self) -> tf.Tensor:
+    """Returns a fresh seed, int64, shape (2,)."""
+    return drawn(
+        lambda: self._stream.words(2).view(np.int64), 2, tf.int64)
+
+
+def row_seeds(rows: int) -> tf.Tensor:
+  """Returns independent random seeds of `rows` examples, int64, shape (rows, 2).
+
+  Random seeds, unlike a counter, keep every function of a seed, such as its last bit,
+  independent between examples.
+  """
+  if vectorization.is_standing_in():
+    return tf.zeros([rows, 2], tf.int64)  # A constant: seeds do not depend on data.
+  seed = patches.current_seed() if patches.is_drawing() else Keys(None)()
+  return tf.random.stateless_uniform([rows, 2], seed, None, None, tf.int64)
+
+
+def counting(seed: tf.Tensor) -> Callable[[], tf.Tensor]:
+  """Returns a function that derives successive seeds from one seed."""
+  calls = itertools.count()
+  return lambda: seed + [0, next(calls)]

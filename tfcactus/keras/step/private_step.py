@@ -11,17 +11,18 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus.keras.checks import state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import precision
+from tfcactus.keras.compat import losses, models, precision
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import (
   clipping as clipping_lib,
   engine as engine_lib,
   layer_routes,
+  local_steps,
   physical_batch,
 )
-from tfcactus.keras.noise import example_seeds
-from tfcactus.keras.step import clip_norm, step_noise, weight_penalties
+from tfcactus.keras.noise import random_bits
+from tfcactus.keras.step import clip_norm, step_noise
 from tfcactus.plan import PrivacyPlan
 
 
@@ -33,6 +34,7 @@ class Step:
     engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
     views: Number of passes of each example through the model.
+    local: The `LocalSteps` of each unit, or None.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     split_noise: Whether each worker adds a share of the noise.
@@ -42,7 +44,8 @@ class Step:
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: int | None,
                rows: int | None, engine: str, clipping: str, views: int = 1,
-               split_noise: bool = False):
+               split_noise: bool = False,
+               local: local_steps.LocalSteps | None = None):
     """Initialises the step; arguments as for `PrivateModel`."""
     whole_model.check_own_training(model)
     self._model = model
@@ -61,6 +64,8 @@ class Step:
       raise ValueError(
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
           f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.local = local
+    self._check_local()
     self.norm = clip_norm.ClipNorm(plan)
     if not isinstance(split_noise, bool):
       raise ValueError(
@@ -70,15 +75,17 @@ class Step:
         step_noise.sampler(plan, seed))
     self.condition = step_noise.condition(plan) if split_noise else ''
     self.seeded = self._sampler.seeded
-    self._keys = example_seeds.Keys(seed)
+    self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
+    self._each = 1
 
   def routes(self) -> layer_routes.Routes:
     """Returns how each layer computes gradients, given the layer's current state."""
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
-    return layer_routes.routes(self._model, self.engine == 'vectorized')
+    return layer_routes.routes(
+        self._model, self.engine == 'vectorized' or self.local is not None)
 
   def check(self) -> None:
     """Checks the built model and settles the physical batch; ValueError if refused.
@@ -96,8 +103,26 @@ class Step:
 
   def _rows_by(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: as given, or as memory allows."""
+    # Mean and standard deviation of the number of examples of a replica.
+    mean = self._plan.expected_batch_size / self._replicas
+    deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
     return self._given_rows or physical_batch.physical_rows(
-        _usual_draw(self._plan, self._replicas), self._model, routes, self.views)
+        mean, deviation, self._model, routes, self.views * self._each)
+
+  def _check_local(self) -> None:
+    """Raises ValueError if local steps go with other settings that they exclude."""
+    if self.local is None:
+      return
+    if self._plan.unit == 'example':
+      raise ValueError(
+          "Expected a plan of a unit with local_steps, such as unit='user', got "
+          "unit='example'; plan by PrivacyPlan.for_training(unit='user', "
+          'num_units=...).')
+    if self.views > 1 or self._replicas > 1:
+      raise ValueError(
+          'Expected one replica and augmentation_multiplicity=1 with local_steps, '
+          f'which move the weights for one unit at a time, got {self._replicas} '
+          f'replicas and augmentation_multiplicity={self.views}.')
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -125,7 +150,7 @@ class Step:
         self._model.built) else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Without the batch size, which a Sequential remembers from its first input.
-      x = tf.ensure_shape(x, (None,) + shape[1:])
+      x = tf.ensure_shape(_of_rank(x, shape), (None,) + shape[1:])
     if any(each.shape.rank is None for each in given):
       raise ValueError(
           'Expected inputs and targets of known rank, got unknown shapes; call '
@@ -134,23 +159,25 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: tf.Tensor
+          compute_loss: LossFn, place: tf.Tensor, each: int = 1
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
 
     Averages divide by the plan's expected batch size. `weights`, sample weights, have
     shape (batch,) or the shape of the losses, and are zero for padding. `place` is the
-    batch's position, from `StepCounter.count_step`.
+    batch's position, from `StepCounter.count_step`. `each` consecutive rows make up an
+    example: more than one where examples are units, such as users.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
       penalty of weight regularizers, a part of the loss).
     """
     self._settled = None  # The model may have been compiled with another loss.
+    self._each = each
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs, self.views)
+        self._keys, self._rows_by, self.outputs, self.views, each, self.local)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes
@@ -166,9 +193,18 @@ class Step:
         release, like,
         functools.partial(precision.released, scale=self._sampler.spread(scale))))
     averages = [total / self._plan.expected_batch_size for total in sums]
-    penalty, gradients = weight_penalties.penalty(self._model)
+    penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+
+def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
+  """Returns inputs with or without a last axis of 1, as Keras fits them to `shape`."""
+  if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
+    return x[..., None]
+  if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:
+    return x[..., 0]
+  return x
 
 
 def _spec(output: Any) -> Any:
@@ -180,7 +216,39 @@ def _spec(output: Any) -> Any:
   return tf.TensorSpec(output.shape, output.dtype)
 
 
-def _usual_draw(plan: PrivacyPlan, parts: int) -> float:
-  """Returns a replica's mean number of examples plus two standard deviations."""
-  expected = plan.expected_batch_size / parts
-  return expected + 2 * math.sqrt(expected * (1 - plan.sampling_prob))
+def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+  """Returns the sum of weight regularizers, and its gradient or None per variable.
+
+  A regularizer is a function of weights that are already released, so its gradient
+  tells nothing of the data and needs neither clipping nor noise. It is added to the
+  noisy average, as Keras adds the regularizer to the average loss. In expectation an
+  update is then that of Keras, except for clipping.
+  """
+  if not losses.weight_penalties(model):
+    return tf.zeros([]), [None] * len(model.trainable_variables)
+  _check_penalties(model)
+  variables = models.tf_variables(model)
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(variables)
+    total = _total_penalty(model)
+  return total, [None if each is None else tf.convert_to_tensor(each)
+                 for each in tape.gradient(total, variables)]
+
+
+def _total_penalty(model: keras.Model) -> tf.Tensor:
+  """Returns the sum of a model's weight regularizers, in at least float32."""
+  found = map(tf.convert_to_tensor, losses.weight_penalties(model))
+  return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
+
+
+@tf.autograph.experimental.do_not_convert
+def _check_penalties(model: keras.Model) -> None:
+  """Raises ValueError unless penalties depend on nothing but the model's weights.
+
+  They may not read other variables, write any, or run Python. Constants and strength
+  of a regularizer are taken as public.
+  """
+  with tf.init_scope():
+    graph = tf.function(lambda: _total_penalty(model), autograph=False
+                       ).get_concrete_function().graph
+  state_writes.check_graph(graph, 'regularizers', model)

@@ -103,7 +103,7 @@ def test_oracle_knows_the_normal_law():
 
 @pytest.mark.parametrize('log_mu', range(-7, 16, 2))
 def test_delta_at_any_scale(log_mu):
-  """With next to no noise large numbers cancel; the error bound covers it."""
+  """The error bound covers the cancellation of large numbers at very little noise."""
   mu = 10.0**log_mu
   with mpmath.workdps(60):
     for x in (-8.0, -4.0, -0.5, 0.0, 0.7, 5.0):

@@ -103,7 +103,6 @@ class AllocatedGaussian(base.ReleaseLoss):
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
-    """Returns the loss under the tilt `order`, with phi at t up to `t_max`."""
     del tolerance
     if order > self.max_order:
       raise base.IntractableError
@@ -142,13 +141,16 @@ class TiltedAllocated(base.TiltedLoss):
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
+    """Returns log phi, clipped to the bound on |phi|; see `TiltedLoss.log_phi`."""
     found, t = np.empty(count, np.complex128), spacing * np.arange(count)
     for part, line in self._parts(t):
       found[part] = line.log_integral(
           spacing, part.stop - part.start, spacing * part.start) - self.log_mgf
+    # A log that is not finite becomes zero, and is then clipped like all others to the
+    # bound on log |phi|. Clipping moves no value away from the true one.
     found = np.where(np.isfinite(found), found, 0.0)
-    # Clip to the bound on |phi|. No value moves away from the true one.
     found.real = np.minimum(found.real, self._decay(t))
+    # A line has E[L^(q + i t)]. Addition needs E[L^(q - i t)], its conjugate.
     return found.conj() if self._law.direction == 'add' else found
 
   def error(self, t: np.ndarray) -> np.ndarray:

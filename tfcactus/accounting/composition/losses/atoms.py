@@ -18,7 +18,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import base, rounding
+from tfcactus.accounting.composition.losses import base
 from tfcactus.pairs import dominating_pair as pair_lib
 
 SUBSET = 96
@@ -88,7 +88,7 @@ class TiltedAtoms(base.TiltedSum):
 
   def error(self, t: np.ndarray) -> np.ndarray:
     """Returns bounds on the error of phi at `t`, shape (n,). They are rounding."""
-    return pair_lib.MASS_ROUNDOFF + rounding.phi_error(
+    return pair_lib.MASS_ROUNDOFF + base.phi_error(
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
@@ -243,7 +243,7 @@ class TiltedSmoothing(base.TiltedLoss):
     return self.law._log_m(s) - self.log_mgf
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    return rounding.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
+    return base.ROUNDOFF * np.minimum(1.0, self.law.width * (t + self.order))
 
 
 def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,

@@ -96,7 +96,7 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
-    """The approximate best strip for many small losses, divided by t."""
+    """Returns about the best strip of `log_decay`, over t, for many small losses."""
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:

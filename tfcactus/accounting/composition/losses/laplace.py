@@ -15,7 +15,7 @@ import numpy as np
 
 from tfcactus import _numerics
 from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.losses.rounding import ROUNDOFF
+from tfcactus.accounting.composition.losses.base import ROUNDOFF
 
 STEEP = 30.0
 """Above this real part of s a, M is one term and a correction. Any value > 1 works."""

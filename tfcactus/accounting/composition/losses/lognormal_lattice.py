@@ -17,7 +17,7 @@ from scipy import special
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import rounding
+from tfcactus.accounting.composition.losses import base
 
 REACH = 12.0
 """Standard deviations of y beyond the outermost mode."""
@@ -192,12 +192,12 @@ class Lattice:
     far = 1 + float(np.max(np.abs(log_x))) + mu**2
     y = float(np.max(np.abs(self.y)))
     rounded = 1.01 * own[:-1] * (_numerics.sum_roundoff(self.y.size) + (
-        rounding.PHASE_ROUNDOFF * (y * (y + self.lift) + log_factor + k * (
+        base.PHASE_ROUNDOFF * (y * (y + self.lift) + log_factor + k * (
             far + self._log_unit + mu * self.lift))))
     far += float(np.max(np.abs(self.u)))
     with np.errstate(over='ignore'):
       rounded += 1.01 * own[1:] * (k + 1) * np.exp(self.u - self._log_unit) * (
-          far * rounding.PHASE_ROUNDOFF)
+          far * base.PHASE_ROUNDOFF)
     # Beyond the ends the moduli on the strip's sides are about as large as the terms,
     # times the rule's factor. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
@@ -247,7 +247,7 @@ class Lattice:
       # The error of one factor times the bounds of all others.
       wrong = count * (errors / first * others[::-1]).sum(axis=0)
       wrong += NOTHING * n * count * np.maximum(others.max(axis=0), 1.0)
-      wrong += rounding.PHASE_ROUNDOFF * (
+      wrong += base.PHASE_ROUNDOFF * (
           (n + 2)**2 + count * (4 + np.abs(np.log(a[0]))) + np.abs(log_scale)) * (
               most * others[::-1]).sum(axis=0)
       log_error = np.log(wrong) + log_scale.real

@@ -38,7 +38,7 @@ from scipy import special
 
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition.losses import lognormal_lattice, rounding
+from tfcactus.accounting.composition.losses import base, lognormal_lattice
 
 DIGITS = 37.0
 """The rules aim at errors of exp(-DIGITS) of the moment; actual errors are added up.
@@ -84,7 +84,7 @@ class MeanLognormal:
     mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
     """
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
-    room = 1 + rounding.PHASE_ROUNDOFF
+    room = 1 + base.PHASE_ROUNDOFF
     most = np.interp(q, np.arange(whole.size), whole)
     return room * np.where(q < 0, 0.5 * self.mu**2 * (q * q / self.count - q), np.where(
         q <= whole.size - 1, most, 0.5 * self.mu**2 * q * (q - 1)))
@@ -250,7 +250,7 @@ class Line:
     if not seen.any():
       return np.full(t.shape, np.inf)
     log_size = np.logaddexp.reduce(exponent) + math.log(self.spacing)
-    rounded = np.log(_numerics.sum_roundoff(self.u.size) + rounding.PHASE_ROUNDOFF * (
+    rounded = np.log(_numerics.sum_roundoff(self.u.size) + base.PHASE_ROUNDOFF * (
         4 + (t + abs(self.order)) * float(np.max(np.abs(self.u))) +
         float(np.max(np.abs(self.log_b[seen]))) + np.abs(log_gamma)))
     return fixed + np.logaddexp(np.logaddexp(self.log_error, rule + log_moment),
@@ -284,7 +284,7 @@ def _whole_moments(mu: float, count: int) -> np.ndarray:
   with np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore'):
     terms = np.exp(bound + log_unit - k * math.log(count))[:, None]
     found = np.log(lognormal_lattice.power(terms, count)[:, 0]) - log_unit
-    found += rounding.PHASE_ROUNDOFF * ((k + 2)**2 + np.abs(log_unit) + np.abs(bound))
+    found += base.PHASE_ROUNDOFF * ((k + 2)**2 + np.abs(log_unit) + np.abs(bound))
   found[:2] = 0.0
   known = int(np.argmin(np.append(np.isfinite(found), False)))
   return np.minimum(found, bound)[:known]

@@ -114,9 +114,9 @@ def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
   `inputs` is (batch, ..., d), `outputs` (batch, ..., p), the output gradients. The
   gradients are (d, p).
   """
-  if inputs.shape.rank == 2:
-    return forms.Outer(inputs, outputs)
   rows = [inputs.shape[0], -1]
+  if inputs.shape[1:-1].num_elements() == 1:
+    return forms.Outer(tf.reshape(inputs, rows), tf.reshape(outputs, rows))
   inputs = tf.reshape(inputs, rows + [inputs.shape[-1]])
   outputs = tf.reshape(outputs, rows + [outputs.shape[-1]])
   values = tf.matmul(inputs, outputs, transpose_a=True)

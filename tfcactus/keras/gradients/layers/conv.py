@@ -34,9 +34,16 @@ class ConvRule(ChannelsLastRule):
     """Returns gradients of the kernel and the bias."""
     layer = call.layer
     images, outputs, windows = images_and_windows(call, layer.kernel)
-    values = kernel_gradients(images, outputs, windows, layer.groups)
-    return [(layer.kernel, forms.Dense(values, layer.kernel.shape, transposed=True)),
-            *base.bias_gradients(layer, outputs)]
+    shape = layer.kernel.shape
+    found: forms.GradientForm
+    if _is_dense(windows, layer.groups):
+      batch = images.shape[0]
+      found = forms.Outer(tf.reshape(im2col.patches(images, windows), [batch, -1]),
+                          tf.reshape(outputs, [batch, -1]), shape)
+    else:
+      found = forms.Dense(kernel_gradients(images, outputs, windows, layer.groups),
+                          shape, transposed=True)
+    return [(layer.kernel, found), *base.bias_gradients(layer, outputs)]
 
   def numbers_per_example(self, layer: keras.layers.Layer,
                           output_shapes: Sequence[list[int]]) -> int:
@@ -72,6 +79,11 @@ class ConvTransposeRule(ChannelsLastRule):
     # Outputs have about as many positions as inputs times the strides.
     windows = -(-positions // math.prod(layer.strides))
     return super().numbers_per_example(layer, output_shapes) + depth * windows
+
+
+def _is_dense(windows: Sequence[im2col.Window], groups: int) -> bool:
+  """Returns whether an image has a single window: a dense layer of its numbers."""
+  return len(windows) == 2 and groups == 1 and all(w.size == 1 for w in windows)
 
 
 def images_and_windows(call: base.LayerCall, kernel: tf.Variable

@@ -1,8 +1,11 @@
 """Rule for depthwise convolutions, whose channels have separate kernels.
 
-The channels of all examples are put side by side as the channels of one image. The
-gradient of its kernel holds the gradients of all examples. TensorFlow computes it in
-one operation.
+The gradient of a channel's kernel is a convolution of its image by the gradient of its
+output. Strides of the layer are dilations of that convolution, and its dilations are
+strides. The channels of all examples are put side by side as the channels of one image:
+one depthwise convolution computes the gradients of all examples. On CPUs it is faster
+than TensorFlow's operation for kernel gradients, which takes long for kernels of five
+positions and more (MobileNetV3: 710 of 770 ms).
 """
 
 from __future__ import annotations
@@ -40,31 +43,21 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
   (batch, ..., channels * multiplier). The sum is over positions. The result is (batch,
   taps, channels, multiplier), where taps are the positions in the kernel.
   """
-  strides = {w.stride for w in windows if w.size > 1}
-  if len(strides) <= 1 and all(w.dilation == 1 for w in windows):
-    return _side_by_side(images, outputs, windows, max(strides, default=1))
   batch, channels = images.shape[0], images.shape[3]
-  outputs = tf.reshape(
-      outputs, [batch, -1, channels, outputs.shape[-1] // channels])
-  return tf.stack([tf.reduce_sum(tap[..., None] * outputs, 1)
-                   for tap in im2col.taps(images, windows)], 1)
-
-
-def _side_by_side(images: tf.Tensor, outputs: tf.Tensor,
-                  windows: Sequence[im2col.Window], stride: int) -> tf.Tensor:
-  """Computes `kernel_gradients` in one operation, for one stride and no dilation."""
-  batch, channels = images.shape[0], images.shape[3]
-  images = im2col.padded(images, windows)
-  sizes = [(w.size - 1) * stride + w.kernel for w in windows]
-  wide = _one_image(images[:, :sizes[0], :sizes[1]], sizes)
-  narrow = _one_image(outputs, [w.size for w in windows])
-  kernel = [*(w.kernel for w in windows), batch * channels,
-            narrow.shape[3] // wide.shape[3]]
-  found = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-      input=wide, filter_sizes=kernel, out_backprop=narrow,
-      strides=[1, stride, stride, 1], padding='VALID')
-  taps = kernel[0] * kernel[1]
-  return tf.transpose(tf.reshape(found, [taps, batch, channels, -1]), [1, 0, 2, 3])
+  taps = [w.dilation * (w.kernel - 1) + 1 for w in windows]
+  sizes = [(w.size - 1) * w.stride + span for w, span in zip(windows, taps)]
+  images = im2col.padded(images, windows)[:, :sizes[0], :sizes[1]]
+  narrow = [w.size for w in windows]
+  kernel = tf.reshape(_one_image(outputs, narrow), [*narrow, batch * channels, -1])
+  steps = [w.dilation for w in windows if w.kernel > 1] or [1]
+  step = steps[0] if len(set(steps)) == 1 else 1
+  found = tf.nn.depthwise_conv2d(
+      _one_image(images, sizes), kernel, [1, step, step, 1], 'VALID',
+      dilations=[w.stride if w.size > 1 else 1 for w in windows])
+  if step == 1:
+    found = found[:, ::windows[0].dilation, ::windows[1].dilation]
+  number = windows[0].kernel * windows[1].kernel
+  return tf.transpose(tf.reshape(found, [number, batch, channels, -1]), [1, 0, 2, 3])
 
 
 def _one_image(images: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:

@@ -17,7 +17,7 @@ from tfcactus.keras.compat import (
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.noise import example_seeds
+from tfcactus.keras.noise import random_bits
 
 
 class VectorizedRule(base.LayerRule):
@@ -30,9 +30,11 @@ class VectorizedRule(base.LayerRule):
     masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
     taken_off: set[int] = set()
     own_gradients: set[str] = set()
+    there: Any = None
 
     def one(values: Any) -> Any:
       """Returns an example's outputs and added losses from (tensors, masks, seed)."""
+      nonlocal there
       rows, row_masks, seed = values
       filled = list(flat)
       for i, value in zip(mapped, rows):
@@ -41,16 +43,19 @@ class VectorizedRule(base.LayerRule):
         masks.put(filled[i], mask[None])
       first, others, named = tf.nest.pack_sequence_as(
           (inputs, args, kwargs), filled)
-      with patches.drawing(layer, example_seeds.counting(seed)), (
+      with patches.drawing(layer, random_bits.counting(seed)), (
           recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
         outputs = call(first, *others, **named)
       taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
       own_gradients.update(_own_gradients())
       total = added.total()
+      # Attention of KerasHub returns None for a cache that it was not given.
+      there = tf.nest.map_structure(lambda out: out is not None, outputs)
+      outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
       return outputs, ([] if total is None else [total[None]])
 
     values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
-              example_seeds.row_seeds(flat[mapped[0]].shape[0]))
+              random_bits.row_seeds(flat[mapped[0]].shape[0]))
     outputs, carried, added = vectorization.over_rows(
         lambda row: _first_rows(*one(row)), values)
     if own_gradients and not vectorization.is_standing_in():
@@ -65,7 +70,8 @@ class VectorizedRule(base.LayerRule):
           for i, out in enumerate(tf.nest.flatten((outputs, added)))])
     for each in added:
       layer.add_loss(each)  # `added_losses` collects one loss per row.
-    return outputs
+    left = iter(outputs)
+    return tf.nest.map_structure(lambda given: next(left) if given else None, there)
 
   def gradients(self, call: base.LayerCall) -> base.Gradients:
     """Runs the layer again on each example, under a tape on its variables."""

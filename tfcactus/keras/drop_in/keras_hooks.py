@@ -1,4 +1,4 @@
-"""Methods of drop-in optimizers that Keras 3 calls."""
+"""Methods of drop-in optimizers that Keras 2 and Keras 3 call."""
 
 from __future__ import annotations
 
@@ -7,9 +7,42 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcactus.keras import serialization
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, optimizers
 from tfcactus.keras.drop_in import clipped_sums, operation_gradients, optimizer
+
+
+class Keras2Optimizer(optimizer.DPOptimizer):
+  """Hooks for Keras 2, whose `minimize` computes and applies gradients."""
+
+  def get_config(self) -> Any:
+    """Returns the config with the values of slots, which .keras files do not store."""
+    state = self._private.saved or (
+        serialization.arrays_config(self.get_weights())
+        if int(tf.convert_to_tensor(self.iterations))
+        else None)
+    return {**super().get_config(), 'state': state}
+
+  def build(self, var_list: Sequence[tf.Variable]) -> None:
+    """Creates the slots, and restores their values if a config held them."""
+    with tf.init_scope():
+      self._create_all_weights(var_list)
+      if self._private.saved:
+        self.set_weights(serialization.arrays_from(self._private.saved))
+        self._private.saved = None
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
+                      ) -> Any:
+    """Applies gradients made by `minimize`; raises ValueError for any others."""
+    self._check_ready()
+    gradients, var_list = zip(*grads_and_vars)
+    self.build(var_list)
+    base: Any = super()
+    return self._apply_when_complete(
+        gradients, var_list, lambda averages: base.apply_gradients(
+            list(zip(averages, var_list)), *args,
+            **{**kwargs, **optimizers.of_sums()}))
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):
@@ -40,8 +73,8 @@ class Keras3Optimizer(optimizer.DPOptimizer):
           'Expected compile(run_eagerly=False) with a drop-in optimizer of '
           'Keras 3, got True: only a graph can be asked for gradients per '
           'example. Leave it out, or use tfcactus.keras.privatize.')
-    self._private.losses = losses
-    self._private.ready = True
+    self._private.here.losses = losses
+    self._private.here.ready = True
     return tf.reduce_sum(losses.of_microbatches)
 
   def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -51,7 +84,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     with tf.init_scope():
       if not self.built:
         self.build(var_list)
-    losses, self._private.losses = self._private.losses, None
+    losses, self._private.here.losses = self._private.here.losses, None
     if losses is not None:
       # Replaces the unclipped gradients of `fit`, which are then never computed.
       values, clip = [

@@ -10,7 +10,7 @@ import pytest
 
 from tfcactus import accounting, design
 from tfcactus.noise import scalar_table
-from tfcactus.search import epsilon_gradient
+from tfcactus.search import epsilon_descent
 
 RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
@@ -33,7 +33,7 @@ def test_gradient_is_the_derivative_of_epsilon(rate, steps, size, tolerance):
   mass = np.full(p.size, 2.0)
   mass[0], mass[-1] = 1.0, -2 / np.expm1(table.log_tail_ratio)
   before = epsilon(table, rate, steps, 1e-5)
-  slope = epsilon_gradient.epsilon_gradient(table, sampling_prob=rate, steps=steps,
+  slope = epsilon_descent.epsilon_gradient(table, sampling_prob=rate, steps=steps,
                                     epsilon=before)
   index = np.arange(p.size) / table.bins
   for bump in (np.exp(-index), np.cos(2 * index), index**2):
@@ -52,7 +52,7 @@ def test_gradient_is_the_derivative_of_epsilon(rate, steps, size, tolerance):
 
 def test_a_wrong_gradient_would_be_noticed():
   table = design.Monotone(1.0, bins=10).solve()
-  right, wrong = (epsilon_gradient.epsilon_gradient(
+  right, wrong = (epsilon_descent.epsilon_gradient(
       table, sampling_prob=0.1, steps=steps, epsilon=2.0) for steps in (50, 60))
   assert np.max(np.abs(wrong / right - 1)) > 0.05
 
@@ -64,17 +64,17 @@ def test_bad_requests(change, words):
   table = design.Monotone(1.0, bins=6).solve()
   request = dict(sampling_prob=0.1, steps=5, epsilon=1.0)
   with pytest.raises(ValueError, match=words):
-    epsilon_gradient.epsilon_gradient(table, **{**request, **change})
+    epsilon_descent.epsilon_gradient(table, **{**request, **change})
 
 
 def test_noise_without_a_tail_is_refused():
   table = scalar_table.ScalarTable.normalized(2, np.zeros(4), -np.inf)
   with pytest.raises(ValueError, match='tail'):
-    epsilon_gradient.epsilon_gradient(table, sampling_prob=1.0, steps=1, epsilon=1.0)
+    epsilon_descent.epsilon_gradient(table, sampling_prob=1.0, steps=1, epsilon=1.0)
 
 
 def test_a_table_with_an_edge_at_zero_is_refused():
   table = scalar_table.ScalarTable.normalized(
       4, -np.arange(12.0), np.log(0.5), edge_at_zero=True)
   with pytest.raises(ValueError, match='edge'):
-    epsilon_gradient.epsilon_gradient(table, sampling_prob=0.1, steps=3, epsilon=1.0)
+    epsilon_descent.epsilon_gradient(table, sampling_prob=0.1, steps=3, epsilon=1.0)

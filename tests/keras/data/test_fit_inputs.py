@@ -1,0 +1,44 @@
+"""Tests of the arguments of `fit`: sparse matrices, and tables of pandas."""
+
+import numpy as np
+import pytest
+
+from tests.keras.tiny import plan_of, poisson, privatized, X, Y
+from tfcactus.keras.data import data_sources, fit_inputs
+
+
+def test_rows_of_a_sparse_matrix_become_dense_as_they_are_drawn():
+  sparse = pytest.importorskip('scipy.sparse')
+  few = np.where(np.abs(X) > 1, X, 0).astype(np.float32)
+  data = data_sources.open_data(sparse.coo_matrix(few), Y, np.ones(40))
+  x, y, weights = data.rows(np.array([3, 0, 3]))
+  np.testing.assert_array_equal(x, few[[3, 0, 3]])
+  np.testing.assert_array_equal(y, Y[[3, 0, 3]])
+  assert weights.shape == (3,) and data.num_examples == 40
+  with pytest.raises(ValueError, match='got 40 examples in x and 39 in y'):
+    data_sources.open_data(sparse.csr_matrix(few), Y[1:])
+
+
+@pytest.mark.parametrize('part', [0, 0.2])
+def test_tables_of_pandas_are_accounted_as_arrays_are(part):
+  pandas = pytest.importorskip('pandas')
+  found = []
+  for x, y in ((X, Y), (pandas.DataFrame(X), pandas.Series(Y))):
+    private = privatized(plan_of(num_examples=40 - int(40 * part)))
+    private.fit(x, y, batch_size=8, validation_split=part, verbose=0)
+    found.append(private.guarantee())
+  assert found[0] == found[1]
+
+
+def test_columns_of_strings_are_refused_with_their_dtype():
+  pandas = pytest.importorskip('pandas')
+  table = pandas.DataFrame({'a': ['x'] * 40, 'b': range(40)})
+  with pytest.raises(ValueError, match='Expected x to be a pandas DataFrame of number'):
+    fit_inputs.split(plan_of(), table, Y, None, None, 0.0)
+
+
+def test_the_message_on_a_split_names_the_numbers_to_write():
+  with pytest.raises(ValueError) as error:
+    fit_inputs.split(plan_of(), poisson(), None, None, None, 0.2)
+  assert 'PoissonBatches(x[:32], y[:32], ...)' in str(error.value)
+  assert 'validation_data=(x[32:], y[32:])' in str(error.value)

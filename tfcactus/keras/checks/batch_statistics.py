@@ -1,0 +1,50 @@
+"""Warns of handmade statistics over a batch, such as `z - mean(z, axis=0)`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import graphs, models, patches
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import dependence, draws, graph_proof
+
+_ROWS = 3
+"""Number of examples to trace a model on, unlike most sizes of axes."""
+
+
+def warn(model: keras.Model) -> None:
+  """Warns, with the layer's name, if a built model reduces over the batch axis.
+
+  Each example goes through such a layer alone in training, so that the statistic is
+  that of one example. Silent if the model cannot be traced or analysed.
+  """
+  spec = models.input_spec(model)
+  if spec is None:
+    return
+  fixed = tf.nest.map_structure(lambda each: tf.TensorSpec(
+      [each.shape[0] or _ROWS, *each.shape[1:]], each.dtype), spec)
+  try:
+    with patches.drawing(model, draws.secret_seed):
+      run = graphs.looked_at(lambda inputs: model(inputs, training=True))
+      graph = run.get_concrete_function(fixed).graph
+    examples = graph.inputs[:len(tf.nest.flatten(fixed))]
+    found = graph_proof.first_dependence(
+        graph, examples, graph.outputs, int(examples[0].shape[0]))
+  except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
+    return  # The engine tells what stands in the way of training.
+  if found is None or found.dependence != dependence.Dependence.MIXED or (
+      'goes over the examples' not in found.why):
+    return
+  places = found.operation.split('/')
+  layer = next((each.name for each in reversed(models.flat_layers(model)) if any(
+      re.fullmatch(re.escape(each.name) + r'(_\d+)?', place) for place in places)),
+               model.name)
+  warnings.warn(
+      f'Layer {layer!r} computes a statistic over the batch ({found.why}). In private '
+      'training each example goes through the layer alone: its mean over the batch is '
+      'the example itself, and z - mean(z, axis=0) is zero. In evaluate and predict it '
+      'is the mean over the whole batch. Take LayerNormalization or '
+      'GroupNormalization, or reduce the last axis (axis=-1).', stacklevel=3)

@@ -1,0 +1,174 @@
+"""Descent of epsilon from a monotone design: a search for noise, which proves nothing.
+
+At fixed delta, the gradient of epsilon is the derivative of the composed delta with
+respect to each cell's mass over minus its derivative with respect to epsilon. delta is
+computed on a plain lattice: noise that a search proposes must be accounted again.
+
+A mirror step minimises
+
+    D(p) - D'(p0) (p - p0) + length * gradient (p - p0)
+
+under the design's own constraints, where D is the design's divergence and p0 the
+current density. This is the design's program with a linear term, and the
+interior-point method solves it. The gradient is scaled to the size of D'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from tfcactus import _checks
+from tfcactus.design import fields, scalar
+from tfcactus.design.solvers import (
+  composed_delta,
+  convex_program,
+  cost as cost_lib,
+  grid,
+  interior_point,
+)
+from tfcactus.noise import scalar_table
+
+POINTS = 1 << 17
+"""Number of lattice points of the total loss."""
+
+FORGOTTEN = 40.0
+"""The tail is enumerated until its density has decreased by this many nats."""
+
+_ACCURACY = 1e-9
+
+
+def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
+                     steps: int, epsilon: float) -> np.ndarray:
+  """Returns the gradient of epsilon, at fixed delta, with respect to the cell masses.
+
+  The result has the shape of `table.log_density`. Each entry is the derivative with
+  respect to the mass of one stored cell. The cell's mirror image changes with it, and
+  the tail changes with the last cell. Only changes that keep the total mass have a
+  meaning. `epsilon` is the table's epsilon at that delta. The neighbours differ by
+  adding or removing a record, whichever costs more, at the full shift: the table must
+  be monotone. Raises ValueError if the table has no geometric tail, or an argument is
+  out of range.
+  """
+  sampling_prob = _checks.sampling_prob(sampling_prob)
+  steps = _checks.integer('steps', steps, 1)
+  epsilon = _checks.non_negative('epsilon', epsilon)
+  if not np.isfinite(table.log_tail_ratio):
+    raise ValueError('Expected noise with a geometric tail, got a table that '
+                     f'ends: {table!r}.')
+  if table.edge_at_zero:
+    raise ValueError('Expected a table with a cell around zero, got one with an '
+                     f'edge there: {table!r}.')
+  last = table.log_density.size - 1
+  beyond = int(np.ceil(FORGOTTEN / -table.log_tail_ratio)) + table.bins
+  index = np.arange(-last - beyond, last + beyond + table.bins + 1)
+  here, there = _Cells.of(table, index), _Cells.of(table, index - table.bins)
+  pairs = composed_delta.sampled_pairs(here.mass, there.mass, sampling_prob)
+  values = [composed_delta.composed_delta(
+      p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
+  worst = max(range(len(values)), key=lambda i: values[i].delta)
+  value = values[worst]
+  # delta is P(S) - e^epsilon Q(S), with the best set S of outcomes, and its derivative
+  # with respect to epsilon is -e^epsilon Q(S). Q(S) has degree `steps` in the masses q,
+  # so that by Euler's theorem by_q @ q is `steps` times that derivative.
+  per_epsilon = -float(value.by_q @ pairs[worst][1]) / steps
+  by_here, by_there = composed_delta.unsampled(worst, value.by_p, value.by_q,
+                                               sampling_prob)
+  return (here.collect(by_here, last + 1) +
+          there.collect(by_there, last + 1)) / per_epsilon
+
+
+class _Cells(NamedTuple):
+  """Cells of the real line, of which the table stores the right half up to a last one.
+
+  Attributes:
+    stored: Index of the stored cell whose density determines the cell's density.
+    share: The cell's density over the density of that stored cell; below 1 in the tail.
+    mass: The cell's probability.
+  """
+
+  stored: np.ndarray
+  share: np.ndarray
+  mass: np.ndarray
+
+  @classmethod
+  def of(cls, table: scalar_table.ScalarTable, index: np.ndarray) -> _Cells:
+    """Returns the cells with these indices; 0 is the cell around zero noise."""
+    last = table.log_density.size - 1
+    stored = np.minimum(np.abs(index), last)
+    share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
+    return cls(stored, share,
+               share * np.exp(table.log_density[stored]) / table.bins)
+
+  def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
+    """Maps derivatives by these cells' masses to ones by `size` stored masses."""
+    return np.bincount(self.stored, slope * self.share, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tilted(convex_program.Program):
+  """A program with a linear term added to its divergences."""
+
+  linear: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
+
+  def divergences(self, p: np.ndarray) -> np.ndarray:
+    return super().divergences(p) + self.linear @ p
+
+  def gradients(self, p: np.ndarray) -> np.ndarray:
+    return super().gradients(p) + self.linear
+
+
+def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
+         ) -> scalar_table.ScalarTable:
+  """Takes one mirror step from a table of `Monotone`, or of this function.
+
+  `gradient` has the shape of `table.log_density` and holds the quantity's derivatives
+  with respect to each stored cell's mass. `length` 1 is right if the design's
+  divergence, scaled to the gradient's size, has the curvature of the quantity; 0 leaves
+  the density unchanged. The result is monotone, of the same grid and cost as `table`,
+  without a certificate. Raises SolverError if there is no accurate solution.
+  """
+  told = table.info['parameters']
+  spec = scalar.ScalarSpec(
+      'refined', told['objective'], told['budget'],
+      cost_lib.PowerCost(told['power']), table.bins, table.log_density.size - 1,
+      table.log_tail_ratio, 'interior-point', monotone=True)
+  program = spec.program(np.array([spec.bins]))
+  p = np.exp(table.log_density) / table.bins
+  own = program.gradients(p)[0]
+  linear = length * gradient / _scale(program, p, gradient, own) - own
+  # Adds a constant for all p of mass one, which keeps the objective above zero.
+  linear = linear + (float(program.divergences(p)[0]) - linear @ p) * program.mass
+  parts = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
+  solution = interior_point.solve(_Tilted(**parts, linear=linear), p, warm=True,
+                                   target=_ACCURACY)
+  q = grid.into_budget(program, solution.p)
+  log_density = np.minimum.accumulate(np.log(q * spec.bins))
+  return scalar_table.ScalarTable.normalized(
+      spec.bins, log_density, spec.log_tail_ratio, fields.uncertified(
+          spec.mechanism, told, 'Refined by gradient steps from a certified '
+          'design; not an optimum of its own.'))
+
+
+def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
+           own: np.ndarray) -> float:
+  """Returns the size of `gradient` relative to `own`, the divergence's gradient.
+
+  Both are first projected onto changes that keep the mass and the cost.
+  """
+  weight = np.sqrt(program.mass * p)
+  rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
+
+  def free(slope):
+    """Returns a weighted gradient, projected onto changes that keep mass and cost."""
+    values = weight * slope / program.mass
+    found = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
+    return values - weight * (rows @ found)
+
+  ours, theirs = free(own), free(gradient)
+  along = float(ours @ theirs) / float(ours @ ours)
+  # If the gradients point in opposite directions, the ratio of their norms is used.
+  return along if along > 0 else float(
+      np.linalg.norm(theirs) / np.linalg.norm(ours))
