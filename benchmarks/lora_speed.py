@@ -106,7 +106,7 @@ def main():
   parser.add_argument('--batch-size', type=int, default=8,
                       help='number of texts in a batch')
   parser.add_argument('--steps', type=int, default=6, help='number of timed steps')
-  parser.add_argument('--layers', type=int, default=6, help='number of layers')
+  parser.add_argument('--layers', type=int, default=8, help='number of layers')
   parser.add_argument('--rounds', type=int, default=2, help='number of processes each')
   parser.add_argument('--run', choices=('plain', 'private'), default=None,
                       help='train once in this process, and print JSON')

@@ -1,0 +1,58 @@
+"""Tests of LoRA as KerasHub enables it: trained, saved, loaded, merged and exported."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import one_by_one
+from tests.keras.tiny import MEAN, plan_of
+from tfcactus.keras import fine_tuning, PoissonBatches, privatize
+from tfcactus.keras.compat import models
+
+hub = pytest.importorskip('keras_hub')
+_ROWS, _LENGTH, _WORDS = 40, 6, 20
+
+
+def _adapted():
+  tf.keras.utils.set_random_seed(1)
+  backbone = hub.models.BertBackbone(
+      vocabulary_size=_WORDS, num_layers=1, num_heads=2, hidden_dim=8,
+      intermediate_dim=12, max_sequence_length=_LENGTH)
+  model = hub.models.BertTextClassifier(
+      backbone, num_classes=3, dropout=0.0, preprocessor=None)
+  backbone.enable_lora(2)
+  return model
+
+
+def _texts():
+  rng = np.random.default_rng(0)
+  return {'token_ids': rng.integers(0, _WORDS, (_ROWS, _LENGTH)).astype(np.int32),
+          'segment_ids': np.zeros((_ROWS, _LENGTH), np.int32),
+          'padding_mask': np.ones((_ROWS, _LENGTH), np.int32)}, np.arange(_ROWS) % 3
+
+
+@pytest.mark.filterwarnings('ignore:`compile')
+def test_lora_of_keras_hub_is_batched_and_survives_its_file(tmp_path):
+  x, y = _texts()
+  private = privatize(one_by_one.shake(_adapted()), plan_of())
+  few = ({name: part[:6] for name, part in x.items()}, y[:6])
+  got = one_by_one.engine_sums(private.inner, MEAN, *few)
+  assert not any(route.vectorized for route in got.routes.layers)
+  one_by_one.assert_same(got, one_by_one.loop_sums(private.inner, MEAN, *few))
+
+  private.compile('adam', MEAN)
+  private.fit(PoissonBatches(x, y, 0.25), verbose=0)
+  want = private.predict(x, verbose=0)
+  private.save(tmp_path / 'm.keras')
+  again = tf.keras.models.load_model(tmp_path / 'm.keras')
+  assert [v.shape for v in again.inner.trainable_variables] == [
+      v.shape for v in private.inner.trainable_variables]
+  np.testing.assert_array_equal(again.predict(x, verbose=0), want)
+  merged = fine_tuning.merged(again.inner)
+  assert not models.lora_layers(merged)
+  merged.export(tmp_path / 'export', verbose=False)
+  served = tf.saved_model.load(tmp_path / 'export')
+  for outputs in (merged.predict(x, verbose=0), served.serve(x)):
+    np.testing.assert_allclose(outputs, want, rtol=1e-5, atol=1e-6)
+  again.fit(PoissonBatches(x, y, 0.25), verbose=0)
+  assert again.guarantee().steps == 8
