@@ -36,6 +36,15 @@ class ExampleData(abc.ABC):
     """Returns inputs, targets, and any weights, of the examples at `index`."""
 
   @property
+  def flat(self) -> ExampleData:
+    """Data whose examples are rows: this, unless its examples are units of rows."""
+    return self
+
+  def fingerprint(self) -> int:
+    """Returns a checksum of how rows make up examples; 0 if each example is a row."""
+    return 0
+
+  @property
   def weighted(self) -> bool:
     """Returns whether examples have weights."""
     return len(self.specs) == 3
@@ -312,9 +321,9 @@ def padded(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def as_fed(x: Any) -> Any:
-  """Returns inputs with texts as Keras 3 takes them; ValueError for other objects."""
+  """Returns inputs with texts in tensors, as Keras 3 takes them, and other arrays."""
   return tf.nest.map_structure(
-      lambda part: checked_array('x', part, texts=True) if isinstance(
+      lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
           part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
 
 
