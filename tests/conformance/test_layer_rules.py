@@ -295,7 +295,7 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
 _ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step',
-         'embedding, many rows', 'over steps, one position', 'conv3d',
+         'embedding, many rows', 'conv3d',
          'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
          'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
          'separable', 'einsum dense', 'prelu, shared', 'rms norm',
