@@ -183,7 +183,8 @@ def test_texts_are_read_from_records(tmp_path):
       tf.strings.substr(record, 1, -1), tf.strings.to_number(
           tf.strings.substr(record, 0, 1))))
   x, y = data.rows(np.array([3, 1]))
-  assert [text.decode() for text in x] == TEXTS[[3, 1]].tolist() and y.tolist() == [1, 1]
+  assert [text.decode() for text in x] == TEXTS[[3, 1]].tolist()
+  assert y.tolist() == [1, 1]
   model, _ = MODELS['words']
   assert _trained(model(), PoissonBatches(
       data, sampling_prob=0.25)).guarantee().upper > 0
@@ -259,6 +260,12 @@ def test_columns_of_pandas():
     assert x.shape == (40, 1) and x.dtype == tf.string and y.shape == (40,)
   numbers = PoissonBatches(frame[['number', 'label']].assign(b=True), LABELS, 1.0)
   assert numbers[0][0].shape == (40, 3)
+  for make, x in ((MODELS['lookup'][0], frame['colour']),
+                  (lambda: _space()[1], frame[list(_rows())])):
+    private = privatize(make(), tiny.plan_of())
+    private.compile('sgd', _LOSS)
+    private.fit(x, frame['label'], batch_size=10, verbose=0)
+    assert private.guarantee('zero-out').upper > 0
   frame.loc[3, 'colour'] = None
   for x in (frame[list(_rows())], dict(frame[['colour']]), frame['colour']):
     with pytest.raises(ValueError, match='1 of 40'):
