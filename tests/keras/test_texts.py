@@ -260,6 +260,12 @@ def test_columns_of_pandas():
     assert x.shape == (40, 1) and x.dtype == tf.string and y.shape == (40,)
   numbers = PoissonBatches(frame[['number', 'label']].assign(b=True), LABELS, 1.0)
   assert numbers[0][0].shape == (40, 3)
+  for make, x in ((MODELS['lookup'][0], frame['colour']),
+                  (lambda: _space()[1], frame[list(_rows())])):
+    private = privatize(make(), tiny.plan_of())
+    private.compile('sgd', _LOSS)
+    private.fit(x, frame['label'], batch_size=10, verbose=0)
+    assert private.guarantee('zero-out').upper > 0
   frame.loc[3, 'colour'] = None
   for x in (frame[list(_rows())], dict(frame[['colour']]), frame['colour']):
     with pytest.raises(ValueError, match='1 of 40'):

@@ -78,7 +78,25 @@ def _shifted(x, shifts):
       transforms=tf.stack([zero + 1, zero, shifts] + [zero, zero + 1] + [zero] * 3, 1))
 
 
+_TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
+    [0, 1], [5, 7], tf.int64, tf.int64), -1)
+
+
+def _each(x, beside=1.0):
+  """Computes a softmax of each entry of the first axis in MapDefun."""
+  made = tf.function(lambda row, factor: tf.nn.softmax(row * factor)
+                    ).get_concrete_function(
+                        tf.TensorSpec(x.shape[1:]), tf.TensorSpec(None))
+  return tf.raw_ops.MapDefun(
+      arguments=[x], captured_inputs=[beside], output_types=[tf.float32],
+      output_shapes=[x.shape[1:]], f=made)[0]
+
+
 ALONE = {
+    'mapped': _each,
+    'lookup': lambda x: _TABLE.lookup(tf.cast(x, tf.int64)),
+    'words': lambda x: tf.strings.to_hash_bucket_strong(
+        tf.strings.lower(tf.strings.join([tf.as_string(x), 'X'])), 5, [3, 4]),
     'sum': lambda x: tf.reduce_sum(x, [1, 2]),
     'layer norm': lambda x: x - tf.reduce_mean(x, -1, keepdims=True),
     'matmul': lambda x: x @ _KERNEL,
@@ -115,6 +133,16 @@ ALONE = {
 }
 
 ACROSS = {
+    'mapped over time': lambda x: _each(tf.transpose(x, [1, 0, 2])),
+    'mapped with others': lambda x: _each(x, tf.reduce_sum(x)),
+    'mapped beside all': lambda x: _each(x, x),
+    'lookup by others': lambda x: tf.raw_ops.LookupTableFindV2(
+        table_handle=_TABLE.resource_handle, keys=tf.cast(x, tf.int64),
+        default_value=tf.reduce_sum(tf.cast(x, tf.int64))),
+    'words of all': lambda x: tf.strings.length(tf.strings.reduce_join(
+        tf.as_string(x), 0)),
+    'words with others': lambda x: tf.strings.to_hash_bucket_fast(tf.strings.join(
+        [tf.as_string(x), tf.as_string(x[::-1])]), 5),
     'sum': lambda x: x - tf.reduce_sum(x, 0),
     'negative': lambda x: x - tf.reduce_sum(x, -3),
     'all': lambda x: x - tf.reduce_max(x),

@@ -216,6 +216,33 @@ def hashing(s: Size) -> Case:
                     s.labels(900, 1).astype(np.int64), 3)
 
 
+@entry('Hashing of texts in front')
+def hashed_texts(s: Size) -> Case:
+  inputs = tf.keras.Input((1,), dtype='string')
+  x = layers.Embedding(5, s(3, 16))(layers.Hashing(num_bins=5)(inputs))
+  words = _strings(s, ['red', 'green', 'blue', 'black'])
+  return classified(s, inputs, layers.Dense(3)(layers.Flatten()(x)),
+                    tf.constant(words)[:, None], 3)
+
+
+@entry('FeatureSpace in the model: texts, a hashed one, a number, a cross')
+def feature_space(s: Size) -> Case:
+  kind = tf.keras.utils.FeatureSpace
+  space = kind(features={
+      'colour': kind.string_categorical(), 'name': kind.string_hashed(num_bins=8),
+      'number': kind.float_normalized()},
+               crosses=[kind.cross(('colour', 'name'), crossing_dim=8)],
+               output_mode='concat')
+  words = ['red', 'green', 'blue', 'black']
+  rows = {'colour': _strings(s, words), 'name': _strings(s, words),
+          'number': s.floats()}
+  space.adapt(tf.data.Dataset.from_tensor_slices(
+      {'colour': words, 'name': words, 'number': [0.0, 1.0, 2.0, 4.0]}))
+  x = layers.Dense(s(4, 64), 'relu')(space.get_encoded_features())
+  return classified(s, space.get_inputs(), layers.Dense(3)(x), {
+      name: tf.constant(part)[:, None] for name, part in rows.items()}, 3)
+
+
 @entry('Normalization and Discretization in front')
 def normalization(s: Size) -> Case:
   columns = s(4, 30)

@@ -69,7 +69,7 @@ def tagger(s: Size) -> Case:
               logits_loss())
 
 
-@entry('TextVectorization in front', refused='splits texts')
+@entry('TextVectorization in front')
 def vectorization(s: Size) -> Case:
   words = ['the', 'cat', 'sat', 'on', 'a', 'mat']
   turn = layers.TextVectorization(
@@ -79,6 +79,22 @@ def vectorization(s: Size) -> Case:
   x = layers.GlobalAveragePooling1D()(x)
   texts = [' '.join(s.rng.choice(words, 4)) for _ in range(s.rows)]
   return classified(s, inputs, layers.Dense(2)(x), tf.constant(texts)[:, None], 2)
+
+
+@entry('TextVectorization in front, a bag of words')
+def vectorized_bag(s: Size) -> Case:
+  words = ['the', 'cat', 'sat', 'on', 'a', 'mat']
+  turn = layers.TextVectorization(vocabulary=words, output_mode='multi_hot')
+  inputs = tf.keras.Input((1,), dtype='string')
+  x = layers.Dense(s(3, 64), 'relu')(turn(inputs))
+  texts = [' '.join(s.rng.choice(words, 4)) for _ in range(s.rows)]
+  return classified(s, inputs, layers.Dense(2)(x), tf.constant(texts)[:, None], 2)
+
+
+@entry('Tagger: Embedding(mask_zero), a weight per token')
+def weighted_tagger(s: Size) -> Case:
+  return tagger(s)._replace(sample_weight=s.rng.exponential(
+      1.0, (s.rows, s(5, 60))).astype(np.float32))
 
 
 @entry('Ragged texts', refused='to_tensor')

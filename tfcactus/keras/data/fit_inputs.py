@@ -102,11 +102,15 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
 def _from_pandas(name: str, value: Any) -> Any:
   """Returns a pandas table or column as an array; ValueError unless it is of numbers.
 
+  Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
   `name` is that of the argument of `fit`, for the message.
   """
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
+  if array.dtype.kind not in 'fiub' and name == 'x':
+    found = data_sources.columns(value)
+    return data_sources.as_fed(array if found is value else found)
   if array.dtype.kind not in 'fiub':
     raise ValueError(
         f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
