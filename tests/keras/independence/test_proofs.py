@@ -219,6 +219,43 @@ def test_images_that_depend_on_the_number_of_examples_are_noticed(by_size):
   assert same.dependence <= Dependence.ROW_WISE or 'place' in same.why
 
 
+@pytest.mark.parametrize('shaped', [
+    lambda x, sizes: tf.broadcast_to(x[:, :1, 0], sizes[:2]),
+    lambda x, sizes: tf.nn.conv2d_transpose(
+        x[:, :1, None, :1], tf.ones([1, 1, 1, 1]), sizes, [8, 8]),
+    lambda x, sizes: tf.raw_ops.AvgPoolGrad(
+        orig_input_shape=sizes, grad=x[:, :1, None, :1], ksize=[1, 8, 8, 1],
+        strides=[1, 8, 8, 1], padding='SAME'),
+], ids=['broadcast', 'transposed convolution', 'pooling gradient'])
+def test_an_axis_as_long_as_the_batch_beside_the_examples_mixes(shaped):
+  def of(length):
+    return _found(lambda x: shaped(
+        x, tf.stack([tf.shape(x)[0], length(x), 1, 1])), None)
+
+  assert 'how many examples' in of(lambda x: tf.shape(x)[0]).why
+  assert of(lambda x: 6) == dependence.ROW_WISE
+
+
+def test_a_shape_made_of_the_examples_mixes():
+  found = _found(lambda x: tf.broadcast_to(
+      x[:, :1, 0], tf.cast(x[:, 0, 0], tf.int32)), 2)
+  assert 'shape that depends on the examples' in found.why
+
+
+def test_a_table_of_lists_may_look_up_examples_together():
+  none = -tf.ones([_B], tf.int32)
+  table = tf.lookup.experimental.DenseHashTable(
+      tf.int32, tf.int32, default_value=0 * none, empty_key=none, deleted_key=2 * none)
+
+  def together(x):
+    keys = tf.cast(tf.transpose(x[:, :, 0]), tf.int32)
+    found = table.lookup(keys)
+    found.set_shape(keys.shape)
+    return tf.transpose(found)
+
+  assert 'not known' in _found(together, _B).why
+
+
 def test_the_number_of_examples_mixes_only_where_it_varies():
   by_size = lambda x: x / tf.cast(tf.shape(x)[0], tf.float32)
   counted = lambda x: x + tf.reduce_sum(tf.ones(tf.shape(x)[0]))

@@ -50,6 +50,31 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
   return Value(Dependence.ROW_WISE, axis, block)
 
 
+def _broadcast_to(node: Node) -> Value:
+  """Follows BroadcastTo, whose second input is a shape."""
+  if node.rows() != [0]:
+    raise unknown('takes a shape that depends on the examples')
+  value = _broadcast(node, [0])
+  _check_sizes(node, 1, value.axis)
+  return value
+
+
+def _check_sizes(node: Node, i: int, axis: int) -> None:
+  """Raises NotRowWise if the shape in input `i` tells the batch size beside `axis`.
+
+  Along another axis of that size, each example would have an entry for each other one.
+  """
+  rows = node.rows()[0]
+  if node.values[i].dependence != Dependence.BATCH_SIZE or (
+      node.shape(rows)[node.values[rows].axis] is not None) or (
+          node.op.inputs[i].op.type in ('Shape', 'ShapeN')):
+    return  # The number of examples is fixed, or an existing tensor has this shape.
+  sizes = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
+  if sizes is None or any(is_rows and k != axis for k, (_, is_rows) in enumerate(
+      dependence.as_multiples([list(each) for each in sizes]))):
+    raise mixed('depends on how many examples there are')
+
+
 def _reduce(node: Node) -> Value:
   """Follows reductions, which must not reduce the examples' axis."""
   value, axes = dependence.only_operand(node), _axes(node, 1)
@@ -188,6 +213,8 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
     for i in data:
       if node.values[i].dependence == Dependence.CONSTANT:
         dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+    if sizes >= 0:
+      _check_sizes(node, sizes, 0)
     return value
 
   return rule
@@ -367,8 +394,9 @@ def _select(node: Node) -> Value | list[Value]:
 def _find(node: Node) -> Value:
   """Follows lookups of single values in a table, which no row may choose."""
   table, keys, default = node.values
+  # A default of no axes says that values have none, so that keys have none either.
   if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
-      len(node.out()) != len(node.shape(1))):
+      node.shape(2) != [] or len(node.out()) != len(node.shape(1))):
     raise unknown('is not known to treat each example alone')
   return keys
 
@@ -388,8 +416,7 @@ _ALONG = 'goes along the examples'
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
     **dict.fromkeys(ELEMENTWISE, _broadcast),
-    # The second input is a shape.
-    'BroadcastTo': lambda node: _broadcast(node, [0]),
+    'BroadcastTo': _broadcast_to,
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
     **dict.fromkeys(
