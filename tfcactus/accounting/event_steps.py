@@ -83,7 +83,11 @@ class NoiseStep(PairedStep):
 
 
   def _of_rows(self, direction: str) -> StepLoss:
-    """Returns the loss of a person with several rows, on a sample of the records."""
+    """Returns the loss about a person with `sample.rows` rows (group privacy).
+
+    `direction` is as in `loss`. `each` is the shift by one drawn row, in sensitivities.
+    """
+    # In a sample of fixed size a row also takes the place of another.
     sample, each = self.sample, 2 if self.sample.fixed_size else 1
     if self.noise.gaussian_std is not None:
       loss = GroupedGaussian.of(

@@ -290,7 +290,11 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
-  """Returns the largest omega' <= omega in condition (5)'s upper side, None if <= 2."""
+  """Returns the largest omega' <= omega within the upper limit of condition (5).
+
+  The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`. The
+  result is None if no omega' above 2 is within it.
+  """
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s

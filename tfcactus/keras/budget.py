@@ -117,7 +117,10 @@ class Limit(keras.callbacks.Callback):
     return compat.next_steps(self.model, steps and (steps - done or steps))
 
   def _stop(self, within_epoch: bool) -> None:
-    """Stops training if `fit` was asked for more steps."""
+    """Stops training and notes it for the warning, unless no steps are left in `fit`.
+
+    `within_epoch` says whether the current epoch has steps left.
+    """
     if within_epoch or self._epoch + 1 < self.params['epochs']:
       self._cut = self.model.stop_training = True
 

@@ -312,8 +312,9 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
 
   `laws` are both distributions' tails; `loss` is log p - log q and may be infinite or
   nan. About mass `_TAIL` of each distribution is beyond the ends. Any edges give valid
-  bounds. Half of the cells lie where chords cost most, half evenly over losses, so that
-  rare losses keep their digits too.
+  bounds. Moving a cell's masses to the losses at its ends raises the privacy profile.
+  Half of the cells lie where that raises the profile most. The other half is spread
+  evenly over losses, so that rare losses keep their digits too.
   """
   edges = np.unique(np.concatenate(
       [breaks, *(_quantiles(tails) for tails in laws)]))

@@ -272,7 +272,10 @@ class LevyComposition:
             np.concatenate([error for _, error in parts]))
 
   def _log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns the results of `log_phi` for few `t`, all in one call of each phi."""
+    """Returns the total loss's log phi at few `t`, and bounds on its error.
+
+    Each phi is called once, with the whole of `t`.
+    """
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
     for phi, count in self.groups:
       own, off = phi.values(t)

@@ -223,5 +223,9 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns how far below a table's epsilon errors stay small, at its tilt `order`."""
+  """Returns the margin of a table of phi values that has the tilt `order`.
+
+  The table is made for one epsilon. The errors of its values of delta are small at
+  smaller epsilons too, down to the margin below the one that it is made for.
+  """
   return 2 / order

@@ -79,9 +79,11 @@ class Lattice:
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
                pilot: Groups | None = None):
-    """Initialises the composition of pairs (bounds on a dominating pair, steps).
+    """Initialises the composition of `groups`.
 
-    `pilot`, with fewer atoms, sets the tilt, window and least loss; any is sound.
+    `pilot` is a coarser version of `groups`, with fewer atoms, from which the tilt, the
+    window and the floor of the losses are chosen: this takes less time. Any choice
+    gives valid bounds.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot

@@ -4,6 +4,9 @@ Each is an f-divergence, with generator g, of the noise from its shifted copy. T
 cells with masses a and b under the noise have masses b and a under the shifted
 noise. They contribute phi(a, b) = a g(b / a) + b g(a / b), which is convex,
 symmetric and homogeneous of degree one.
+
+If a release is Poisson-subsampled, the noise P is compared with the mixture
+(1 - rate) P + rate P', where P' is the shifted noise.
 """
 
 from __future__ import annotations
@@ -138,8 +141,8 @@ def _plain(name: str, order: float) -> Divergence:
 
 
 def _subsampled(name: str, order: float, rate: float) -> Divergence:
-  """Returns the divergence of generator g(t) = G(rate (t - 1)) / rate^2."""
-  # For small rates the limit is chi2 / 2.
+  """Returns the divergence of (1 - rate) P + rate P' (Poisson subsampling) from P."""
+  # Its generator, g(t) = G(rate (t - 1)) / rate^2, tends to chi2 / 2 for small rates.
   order_minus_one = order - 1
 
   def generator(v):

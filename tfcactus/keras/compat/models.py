@@ -104,7 +104,11 @@ def is_graph(model: keras.Model) -> bool:
 
 
 def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns the layers, nested models opened; under Keras 3 with operations between."""
+  """Returns a model's layers, each once, with those of nested models in their place.
+
+  Under Keras 3, operations between the layers of a functional model, such as `a + b`,
+  are listed too.
+  """
   found: dict[int, keras.layers.Layer] = {}
   functional: bool = type(model) is _functional()
   for layer in model.operations if KERAS_3 and functional else model.layers:

@@ -175,7 +175,10 @@ def _einsum(node: Node) -> Value:
 
 
 def _without_dots(node: Node, equation: str) -> list[str]:
-  """Returns the terms, the result last, with unused capitals for an ellipsis."""
+  """Splits an einsum equation into the subscripts of its inputs and of its result.
+
+  An ellipsis is replaced by capital letters that the equation does not use.
+  """
   given, result = equation.split('->')
   terms = given.split(',')
   if '...' not in equation:

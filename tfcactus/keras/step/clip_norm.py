@@ -59,7 +59,11 @@ class ClipNorm:
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor that gives the released count the rule's noise deviation."""
+    """Returns the factor on the count in the released vector.
+
+    Noise is scaled to the whole vector. With this factor, the noise on the count has
+    the standard deviation that `rule` asks for, once the factor is divided out.
+    """
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 

@@ -75,7 +75,11 @@ def outputs(scanned: Scanned, mask: tf.Tensor | None, zeroed: bool) -> tf.Tensor
 
 def last_output(scanned: Scanned, mask: tf.Tensor | None, zeroed: bool
                ) -> tf.Tensor:
-  """Returns the layer's output at the last step; arguments as in `outputs`."""
+  """Returns the layer's output at the last time step.
+
+  `mask` is boolean, (rows, time), or None. If the last step is masked, the output is
+  zero if `zeroed`; otherwise it is that of the last unmasked step, zero if none.
+  """
   last = scanned.states[0]
   if mask is None:
     return last
