@@ -161,6 +161,23 @@ def test_a_subclass_that_assigns_more_than_averages_voids_the_account(make_plan)
     private.guarantee()
 
 
+@pytest.mark.parametrize('assigned', [True, False])
+def test_averages_of_another_optimizer_begin_at_zeros_or_weights(make_plan, assigned):
+  private = _averaging(make_plan)
+  private.fit(poisson(), verbose=0)
+  other = tf.keras.optimizers.SGD(0.1, use_ema=True)
+  other.build(private.inner.trainable_variables)
+  if assigned:
+    _shift(other._model_variables_moving_average)  # pylint: disable=protected-access
+  private.compile(other, 'mse')
+  private.fit(poisson(), verbose=0)
+  if assigned:
+    with pytest.raises(ValueError, match='or averages of them in the optimizer'):
+      private.guarantee()
+  else:
+    assert private.guarantee().steps == 8
+
+
 @pytest.mark.parametrize('frequency', [None, 3])
 def test_averages_of_an_optimizer_keep_the_account_unless_assigned(
     make_plan, frequency):

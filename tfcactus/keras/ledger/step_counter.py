@@ -115,10 +115,25 @@ class StepCounter:
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
   def _averages_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
-    """Returns the watch over the moving averages of an optimizer."""
+    """Returns the watch over the moving averages of an optimizer.
+
+    A watch takes the first averages for known. Those of another optimizer than that of
+    earlier steps must therefore be as Keras makes them: zeros, or the weights.
+    """
     if id(optimizer) not in self._averages:
       self._averages[id(optimizer)] = optimizer, weight_watch.Watch()
+      with tf.init_scope():
+        if self._record.weights.stepped and not self._are_new(
+            optimizers.moving_averages(optimizer)):
+          self._record.void()
     return self._averages[id(optimizer)][1]
+
+  def _are_new(self, averages: Sequence[tf.Variable]) -> bool:
+    """Returns whether each average is zero or equal to a weight of the model."""
+    weights = [np.asarray(each) for each in models.weights(self._model)]
+    return all(not np.any(each) or any(
+        each.shape == weight.shape and np.array_equal(each, weight)
+        for weight in weights) for each in map(np.asarray, averages))
 
   def check_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Voids the account if an optimizer's averages changed outside counted steps."""
