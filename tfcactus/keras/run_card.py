@@ -45,9 +45,26 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
     model: The model; the card accounts for all that it released so far.
     rows_of_one: As for `PrivacyPlan.guarantee`; adds the epsilon of so many rows.
   """
-  plan, ledger = model.plan, model.ledger()
+  ledger = model.ledger()
   guarantee, reason = ledger.guarantee()
-  card = {
+  card = _facts(model, ledger)
+  if guarantee is None:
+    return {**card, 'epsilon': None, 'reason': reason}
+  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+          'seeded': guarantee.seeded,
+          'epsilon': {side: getattr(guarantee, side)
+                      for side in ('lower', 'estimate', 'upper')},
+          'neighboring_relation': guarantee.neighboring_relation,
+          'by_relation': {label: _cost(other)
+                          for label, other in ledger.guarantees().items()},
+          'accountant': guarantee.accountant, 'statement': guarantee.statement,
+          **_of_rows(ledger, rows_of_one)}
+
+
+def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
+  """Returns what the card says of a run apart from its cost."""
+  plan = model.plan
+  return {
       'privacy_unit': relations.in_units(
           'one example of the training set', plan.unit),
       'num_examples': plan.num_examples,
@@ -79,17 +96,6 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
       'local_steps': model.local_steps,
       'local_learning_rate': model.local_learning_rate,
   }
-  if guarantee is None:
-    return {**card, 'epsilon': None, 'reason': reason}
-  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
-          'seeded': guarantee.seeded,
-          'epsilon': {side: getattr(guarantee, side)
-                      for side in ('lower', 'estimate', 'upper')},
-          'neighboring_relation': guarantee.neighboring_relation,
-          'by_relation': {label: _cost(other)
-                          for label, other in ledger.guarantees().items()},
-          'accountant': guarantee.accountant, 'statement': guarantee.statement,
-          **_of_rows(ledger, rows_of_one)}
 
 
 def _cost(guarantee: Guarantee) -> dict[str, Any]:

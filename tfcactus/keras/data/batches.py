@@ -52,8 +52,7 @@ class PoissonBatches(SampledBatches):
       y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
         targets.
       sampling_prob: The sampling probability q in (0, 1].
-      batch_size: Expected batch size instead: q is batch_size / num_examples, as in
-        `PrivacyPlan.for_training`.
+      batch_size: Expected batch size instead: q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
       physical_batch_size: Pads each batch to a multiple of this size; by default only
