@@ -17,7 +17,7 @@ def _adapted():
   tf.keras.utils.set_random_seed(1)
   backbone = hub.models.BertBackbone(
       vocabulary_size=_WORDS, num_layers=1, num_heads=2, hidden_dim=8,
-      intermediate_dim=12, max_sequence_length=_LENGTH)
+      intermediate_dim=12, max_sequence_length=_LENGTH, dropout=0.0)
   model = hub.models.BertTextClassifier(
       backbone, num_classes=3, dropout=0.0, preprocessor=None)
   backbone.enable_lora(2)

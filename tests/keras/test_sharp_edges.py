@@ -53,6 +53,13 @@ def _mixed():
   _fit(model, private.FixedSizeBatches(X, Y, 10))
 
 
+def _other_layers(folder):
+  path, frozen = folder / 'm.weights.h5', inner(LAYERS.Dense(4))
+  _private(inner(LAYERS.Dense(4))).save_weights(path)
+  frozen.layers[0].trainable = False
+  _private(frozen).load_weights(path)
+
+
 def _several_steps():
   model = private.privatize(inner(), _plan())
   model.compile('sgd', NONE, steps_per_execution=4)
@@ -267,6 +274,7 @@ CASES = {
     'to allow a step more': lambda folder: _spent(),
     'Expected compile(steps_per_execution=1) with target_epsilon':
         lambda folder: _several_steps(),
+    'The weights are of a run that trained': lambda folder: _other_layers(folder),
     'of this model is not there': lambda folder: _lost_journal(folder),
     'other formats do not hold the plan and what was released':
         lambda folder: _fit()[0].save(str(folder / 'm.h5')),
