@@ -8,6 +8,11 @@ Opacus takes part with each way to per-example gradients, if it is installed. It
 in another environment, since it needs another NumPy than TensorFlow:
 
     python -m benchmarks.training_speed --opacus-python VENV/bin/python
+
+Users with many rows beside as many passes by augmentation multiplicity, without writing
+results:
+
+    python -m benchmarks.training_speed --only units views
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from benchmarks import _opacus_speed, _processes, _results  # noqa: E402
 
 QUICK = ('--rounds', '1', '--only', 'plain', 'tfcactus')
 
-BATCH, EXAMPLES = 250, 15_000
+BATCH, EXAMPLES, EACH = 250, 15_000, 5
 CONTENDERS = {
     'plain': 'plain Keras',
     'tfcactus': 'tfcactus `privatize`',
@@ -36,6 +41,8 @@ CONTENDERS = {
     'tfp_sgd': 'TensorFlow Privacy DPKerasSGDOptimizer',
     **{f'opacus_{mode}': f'Opacus, {mode}' for mode in _opacus_speed.MODES},
 }
+GROUPED = {'units': f'users of {EACH} rows', 'views': f'{EACH} views of an example'}
+"""Contenders of `--only`: `BATCH` passes of fewer examples, `EACH` of each."""
 STEPS = {'tfp_sgd': 2, 'tfp_sequential': 20, 'vectorized': 20,
          **{f'opacus_{mode}': 20 for mode in _opacus_speed.MODES}}
 """Number of steps in a round of slow contenders; the others make 60."""
@@ -59,6 +66,8 @@ def keras_contender(name):
   apart = tf.keras.losses.SparseCategoricalCrossentropy(
       from_logits=True, reduction='none')
   model = networks.cnn()
+  if name in GROUPED:
+    return grouped_contender(name, model, loss)
   if name in ('tfcactus', 'vectorized'):
     import tfcactus
     from tfcactus import keras as private
@@ -85,6 +94,27 @@ def keras_contender(name):
     model.compile('sgd', apart, metrics=['accuracy'], jit_compile=False)
   return lambda steps: model.fit(
       x[:steps * BATCH], y[:steps * BATCH], batch_size=BATCH, verbose=0)
+
+
+def grouped_contender(name, model, loss):
+  """Returns such a function for a contender of `GROUPED`."""
+  import numpy as np
+
+  import tfcactus
+  from tfcactus import keras as private
+  by_units = name == 'units'
+  units = EXAMPLES // EACH if by_units else EXAMPLES
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.3), l2_norm_clip=1.5, num_examples=units,
+      sampling_prob=BATCH / EACH / units, steps=1000, delta=1e-5,
+      unit='user' if by_units else 'example')
+  model = private.privatize(
+      model, plan, augmentation_multiplicity=1 if by_units else EACH)
+  model.compile('sgd', loss, metrics=['accuracy'])
+  batches = private.PoissonBatches(*data(), plan.sampling_prob, **({
+      'units': np.arange(EXAMPLES) % units, 'examples_per_unit': EACH} if by_units else
+      {}))
+  return lambda steps: model.fit(batches, steps_per_epoch=steps, verbose=0)
 
 
 def serve(name):
@@ -136,7 +166,7 @@ def main():
   parser.add_argument('--serve', help=argparse.SUPPRESS)
   parser.add_argument('--rounds', type=int, default=8,
                       help='rounds in which the contenders alternate')
-  parser.add_argument('--only', nargs='*', choices=CONTENDERS,
+  parser.add_argument('--only', nargs='*', choices=[*CONTENDERS, *GROUPED],
                       help='contenders to compare, without writing results')
   parser.add_argument('--opacus-python', default=sys.executable, metavar='PYTHON',
                       help='Python interpreter of an environment with torch and opacus')

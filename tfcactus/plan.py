@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
+import re
 from typing import Any, Callable
 import warnings
 
@@ -58,6 +59,9 @@ class PrivacyPlan:
       sampling_prob is one over their number in an epoch.
     target_epsilon: `fit` of a `PrivateModel` stops before epsilon of its batches
       passes this; None for no limit. It costs nothing.
+    unit: Whom the guarantee protects: 'example', one row; or another word, such as
+      'user': the owner of any number of rows (user-level privacy). num_examples, batch
+      sizes and sampling_prob then count units, and batches are made with `units`.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect the
@@ -76,6 +80,7 @@ class PrivacyPlan:
   releases: Sequence[ReleasedStatistic | dp_accounting.DpEvent] = ()
   correlation: correlated.AnyCorrelation = None
   target_epsilon: float | None = None
+  unit: str = 'example'
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -94,6 +99,10 @@ class PrivacyPlan:
     if self.target_epsilon is not None:
       set_field('target_epsilon',
                 _checks.positive('target_epsilon', self.target_epsilon))
+    if not (isinstance(self.unit, str) and re.fullmatch('[a-z]+( [a-z]+)*', self.unit)):
+      raise ValueError(
+          "Expected unit to be 'example' or a word for the owner of several rows in "
+          f"small letters, such as 'user', got unit={self.unit!r}.")
     if self.accounting not in ACCOUNTINGS:
       raise ValueError(
           f'Expected accounting in {ACCOUNTINGS}, got '
@@ -112,8 +121,9 @@ class PrivacyPlan:
       self.check_vector(self.dim)
 
   @classmethod
-  def for_training(cls, *, batch_size: int, epochs: int, num_examples: int,
-                   delta: float, l2_norm_clip: float,
+  def for_training(cls, *, batch_size: int, epochs: int, delta: float,
+                   l2_norm_clip: float, num_examples: int | None = None,
+                   num_units: int | None = None,
                    noise: noise_lib.Noise | None = None,
                    target_epsilon: float | None = None,
                    sampling: type[SamplingScheme] | None = None,
@@ -126,8 +136,11 @@ class PrivacyPlan:
     arguments are those of `PrivacyPlan`.
 
     Args:
-      batch_size: Expected batch size; actual sizes vary.
+      batch_size: Expected batch size; actual sizes vary. It counts units if there is a
+        `unit`.
       epochs: Number of epochs; an epoch uses each example once on average.
+      num_examples: Size of the training set.
+      num_units: Number of units, instead of num_examples, with a `unit`.
       noise: The noise; or None with `target_epsilon`.
       target_epsilon: Chooses the least Gaussian noise that keeps this target, which
         becomes the plan's.
@@ -144,27 +157,24 @@ class PrivacyPlan:
     if isinstance(correlation, str):
       return cls._of_least_error(
           correlation, batch_size=batch_size, epochs=epochs,
-          num_examples=num_examples, delta=delta, l2_norm_clip=l2_norm_clip,
-          noise=noise, target_epsilon=target_epsilon, sampling=sampling, **settings)
+          num_examples=num_examples, num_units=num_units, delta=delta,
+          l2_norm_clip=l2_norm_clip, noise=noise, target_epsilon=target_epsilon,
+          sampling=sampling, **settings)
+    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
-    scheme = kind.of_batch_size(batch_size, num_examples, groups)
+    scheme = kind.of_batch_size(batch_size, size, groups)
     numbers = dict(
         settings, num_examples=scheme.num_examples,
-        sampling_prob=kind.prob_of_batch_size(batch_size, num_examples, groups),
+        sampling_prob=kind.prob_of_batch_size(batch_size, size, groups),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         delta=delta, l2_norm_clip=l2_norm_clip, correlation=correlation)
-    if (noise is None) == (target_epsilon is None):
-      raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
-                       f'and target_epsilon={target_epsilon!r}.')
-    if noise is None:
-      noise = calibrate_noise_multiplier(
-          _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
-          sampling=kind, **numbers)
-    return cls(noise=noise, target_epsilon=target_epsilon, **numbers)
+    return cls(noise=_noise_within(noise, target_epsilon, kind, numbers),
+               target_epsilon=target_epsilon, **numbers)
 
   @classmethod
-  def _of_least_error(cls, correlation: str, *, batch_size: int, num_examples: int,
+  def _of_least_error(cls, correlation: str, *, batch_size: int,
+                      num_examples: int | None, num_units: int | None,
                       noise: noise_lib.Noise | None,
                       target_epsilon: float | None, **settings: Any
                      ) -> PrivacyPlan:
@@ -174,11 +184,12 @@ class PrivacyPlan:
           "Expected correlation='auto' with a target_epsilon and no noise, which "
           'depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
-    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, num_examples)
+    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
+    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
     plan, _ = choice.least_error(
         choice.numbers_of_bands(batches),
         lambda bands: cls.for_training(
-            batch_size=batch_size, num_examples=num_examples,
+            batch_size=batch_size, num_examples=num_examples, num_units=num_units,
             target_epsilon=target_epsilon,
             correlation=correlated.BandedStrategy(bands), **settings))
     return plan
@@ -262,6 +273,14 @@ class PrivacyPlan:
           f'{self.groups} steps, which only privatize(model, plan) and '
           'fit(CyclicBatches(x, y, plan=plan)) draw.')
 
+  def check_drop_in(self) -> None:
+    """Raises ValueError if only a `PrivateModel` can train by the plan."""
+    self.check_independent()
+    if self.unit != 'example':
+      raise ValueError(
+          f"Expected a plan of unit='example', got unit={self.unit!r}, whose rows only "
+          'privatize(model, plan) clips together.')
+
   @property
   def step_event(self) -> dp_accounting.DpEvent:
     """The DpEvent of one Poisson-sampled step.
@@ -274,7 +293,8 @@ class PrivacyPlan:
 
   def guarantee(self, steps: int | None = None,
                 neighboring_relation: Relation | None = None, *,
-                sampling: type[SamplingScheme] | None = None) -> Guarantee:
+                sampling: type[SamplingScheme] | None = None,
+                rows_of_one: int = 1) -> Guarantee:
     """Returns the guarantee of `steps` released steps.
 
     Args:
@@ -288,32 +308,57 @@ class PrivacyPlan:
         over all examples.
       sampling: Sampling scheme from `tfcactus.sampling`: `PoissonSampling` by default,
         with a correlation `CyclicAllocationSampling`.
+      rows_of_one: Largest number k of rows (examples) of one person: the guarantee then
+        covers all of them together (group privacy). It is exact for Poisson sampling,
+        and for rows added or removed under samples of fixed size; else the power curve
+        of the whole run is applied k times.
 
     Returns:
       Bounds on epsilon at the plan's delta.
 
     Raises:
       ValueError: if the scheme does not fit the plan, has no account for the relation,
-        or the cost of `releases` is not known for the relation.
+        the cost of `releases` is not known for the relation, or rows_of_one is not in
+        [1, num_examples], above 1,000 or without an account.
     """
-    return self._guarantee(self.noise, steps, neighboring_relation, sampling)
+    return self._guarantee(
+        self.noise, steps, neighboring_relation, sampling, rows_of_one)
 
   def _guarantee(self, noise: noise_lib.Noise, steps: int | None,
                  neighboring_relation: Relation | None,
-                 sampling: type[SamplingScheme] | None) -> Guarantee:
+                 sampling: type[SamplingScheme] | None, rows_of_one: int = 1
+                 ) -> Guarantee:
     """Returns the guarantee of the plan with another noise."""
+    rows = _checks.integer('rows_of_one', rows_of_one, 1)
+    if rows > 1 and self.unit != 'example':
+      raise ValueError(
+          f'Expected rows_of_one=1 with unit={self.unit!r}, got rows_of_one={rows}: '
+          f'the guarantee is for all rows of a {self.unit} already.')
+    if rows > self.num_examples:
+      raise ValueError(
+          f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
+          f'rows_of_one={rows}: nobody has more rows than there are.')
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
     relation = scheme.check_relation(neighboring_relation)
     beside = '' if not self.releases else (
         f' Covers {len(self.releases)} statistics released beside the training.')
     correlation = '' if self.strategy is None else self.strategy.statement
-    return guarantee_lib.guarantee(
+    found = guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
-        statement=f'{relations.protected(relation)}: {scheme.released(count)}. '
-        f'{relations.public(relation, scheme.constants(self))}.{correlation}{beside}'
-        f'{self._allocation_instead(scheme, noise, count)}',
-        releases=self.releases, proven=self.accounting == 'proven')
+        statement=relations.in_units(
+            f'{relations.protected(relation, rows=rows)}: {scheme.released(count)}. '
+            f'{relations.public(relation, scheme.constants(self))}.{correlation}'
+            f'{beside}'
+            f'{self._allocation_instead(scheme, noise, count) if rows == 1 else ""}',
+            self.unit),
+        releases=self.releases, proven=self.accounting == 'proven',
+        rows_of_one=rows, sampled_alike=scheme.rows_alike)
+    if self.unit == 'example' or not self.releases:
+      return found
+    return found.given(
+        'This holds if the sensitivity of each statistic released beside the training '
+        f'is for all rows of a {self.unit} together.')
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
@@ -360,6 +405,34 @@ class PrivacyPlan:
         epsilon, lambda steps: self.guarantee(
             steps, neighboring_relation, sampling=sampling).upper,
         self._draws(self._scheme(sampling)))
+
+
+def _noise_within(noise: noise_lib.Noise | None, target_epsilon: float | None,
+                  sampling: type[SamplingScheme], numbers: dict[str, Any]
+                 ) -> noise_lib.Noise:
+  """Returns the noise, or the least Gaussian noise within a target, if that is given.
+
+  `numbers` are other arguments of `PrivacyPlan`.
+  """
+  if (noise is None) == (target_epsilon is None):
+    raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
+                     f'and target_epsilon={target_epsilon!r}.')
+  return noise if noise is not None else calibrate_noise_multiplier(
+      _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
+      sampling=sampling, **numbers)
+
+
+def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
+                     ) -> int:
+  """Returns the number of units; ValueError unless given under the unit's name."""
+  wanted, other = (num_examples, num_units) if unit == 'example' else (
+      num_units, num_examples)
+  if wanted is None or other is not None:
+    raise ValueError(
+        "Expected num_examples with unit='example', or num_units with another unit, "
+        f'got unit={unit!r}, num_examples={num_examples!r} and '
+        f'num_units={num_units!r}.')
+  return wanted
 
 
 def calibrate_noise_multiplier(

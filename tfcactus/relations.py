@@ -8,6 +8,7 @@ they do not. Under the other two relations both neighbours have the same N.
 
 from __future__ import annotations
 
+import re
 from typing import Union
 
 import dp_accounting
@@ -28,6 +29,16 @@ _PROTECTED = {
     ZERO_OUT: 'For any one {unit} replaced by an empty one, which contributes zero '
               'to every sum, or an empty one replaced by it',
     REPLACE: 'For any one {unit} replaced by any other',
+}
+
+_PROTECTED_ROWS = {
+    ADD_OR_REMOVE: 'For a person with up to {rows} {unit}s, all of them added to or '
+                   'removed from {data}',
+    ZERO_OUT: 'For a person with up to {rows} {unit}s, all of them replaced by empty '
+              'ones, which contribute zero to every sum, or empty ones replaced by '
+              'them',
+    REPLACE: 'For a person with up to {rows} {unit}s, all of them replaced by any '
+             'others',
 }
 
 _PUBLIC = {
@@ -64,15 +75,31 @@ def label(relation: dp_accounting.NeighboringRelation) -> str:
 
 
 def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example',
-              data: str = 'the training set') -> str:
+              data: str = 'the training set', rows: int = 1) -> str:
   """Returns the beginning of a sentence that says whom a guarantee protects.
 
   Args:
     relation: The relation.
     unit: Word for one row.
     data: Words for all rows together.
+    rows: Largest number of rows of one person.
   """
-  return _PROTECTED[relation].format(unit=unit, data=data)
+  words = _PROTECTED if rows == 1 else _PROTECTED_ROWS
+  return words[relation].format(unit=unit, data=data, rows=rows)
+
+
+def in_units(text: str, unit: str) -> str:
+  """Returns sentences on examples as sentences on units, such as users.
+
+  Args:
+    text: The sentences.
+    unit: Word for the unit; 'example' changes nothing.
+  """
+  if unit == 'example':
+    return text
+  text = re.sub(r'\bnum_examples\b', 'num_units', text)
+  return re.sub(r'\bexample(s?)\b', rf'{unit}\1', text).replace(
+      f'For any one {unit} ', f'For any one {unit}, with all rows of that {unit}, ')
 
 
 def public(relation: dp_accounting.NeighboringRelation, constants: str,

@@ -183,7 +183,22 @@ class _InPlace(LAYERS.Layer):
     return inputs
 
 
+def _units(units=(), plan=True, arrays=False):
+  model = _private(plan=_plan(**({'unit': 'user'} if plan else {})))
+  model.fit(*((X, Y) if arrays else [private.PoissonBatches(
+      X, Y, 0.25, units=np.arange(40) if units is None else units,
+      examples_per_unit=2)]), verbose=0)
+
+
 CASES = {
+    'Expected batches of the unit of the plan':
+        lambda folder: _units(None, plan=False),
+    'Expected batches that draw units': lambda folder: _units(arrays=True),
+    'a rounded or missing id does not tell whose row it is':
+        lambda folder: _units([None, *range(39)]),
+    'such a row may belong to anybody': lambda folder: _units([-1, *range(39)]),
+    'A row of two owners has no guarantee for either':
+        lambda folder: _units([[i, i + 1] for i in range(40)]),
     'Expected compile(...) of the private model before fit':
         lambda folder: _compiled_before(),
     'Expected run_card in a folder that exists': lambda folder: _fit(

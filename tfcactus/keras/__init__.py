@@ -22,6 +22,7 @@ from tfcactus.keras.data.batches import (
 )
 from tfcactus.keras.data.stored_examples import store_examples, StoredExamples
 from tfcactus.keras.data.tfrecord_examples import TFRecordExamples
+from tfcactus.keras.data.units import UnitData
 from tfcactus.keras.drop_in.dp_optimizers import (
   DPKerasAdagradOptimizer,
   DPKerasAdamOptimizer,
@@ -58,6 +59,7 @@ __all__ = [
     'StoredExamples',
     'TFRecordExamples',
     'TableNoiseQuery',
+    'UnitData',
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',

@@ -16,6 +16,7 @@ from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, fit_inputs
 from tfcactus.keras.distribution import replicas
+from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
@@ -55,7 +56,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
   Attributes:
     inner: The wrapped model, which shares its variables. Cannot be replaced.
     plan: The `PrivacyPlan`. Cannot be replaced.
-    physical_batch_size: Examples processed at once; None until built or given.
+    physical_batch_size: Examples (units, under a plan with a unit) processed at once;
+      None until built or given.
     released_steps: int64 variable, number of noisy updates released.
     epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
       scheme draws whole epochs.
@@ -74,12 +76,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
       **dict.fromkeys(('seeded', 'seeded_batches'), 'Privatize a fresh model.')}
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
-               seed: int | None = None,
-               physical_batch_size: int | None = None,
+               seed: int | None = None, physical_batch_size: int | None = None,
                engine: str = 'auto', journal: PathLike | None = None,
                clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
-               split_noise: bool = False):
+               split_noise: bool = False, local_steps: int | None = None,
+               local_learning_rate: float | None = None):
     """Initialises the model.
 
     Args:
@@ -102,6 +104,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, instead of the chief
         all of it, so that no worker knows all; Gaussian noise only.
+      local_steps: Number of plain SGD steps that each unit takes on its rows. The
+        difference that they make to the weights is clipped in place of the gradient
+        (simulated federated learning). For plans with a `unit`.
+      local_learning_rate: Learning rate of these steps.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
@@ -114,14 +120,19 @@ class PrivateModel(Fixed, serialization.SavedModel):
     # Neither is tracked by Keras: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
-        augmentation_multiplicity, split_noise)
+        augmentation_multiplicity, split_noise,
+        steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
     self._ledger = ModelLedger(model, plan, self._step.norm, journal,
                                self._step.seeded, loaded, self._step.condition)
+    self._begin()
+
+  def _begin(self) -> None:
+    """Makes counters attributes; checks the inner model if it is built."""
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
     self._on_building: Callable[[keras.Model], None] | None = None
-    if model.built:
+    if self.inner.built:
       self.built = True
       self._check_inner()
 
@@ -161,6 +172,16 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._step.views
 
   @property
+  def local_steps(self) -> int | None:
+    """Number of SGD steps that each unit takes on its rows, or None."""
+    return None if self._step.local is None else self._step.local.number
+
+  @property
+  def local_learning_rate(self) -> float | None:
+    """Learning rate of local steps, or None."""
+    return None if self._step.local is None else self._step.local.learning_rate
+
+  @property
   def split_noise(self) -> bool:
     """Returns whether each worker adds a share of the noise."""
     return self._step.split_noise
@@ -175,8 +196,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(
           'Expected a built model, got one that never saw an input; give it an '
           'Input layer or call build(input_shape).')
-    return (f'{self._step.routes().summary()}\n'
-            f'Physical batch: {self.physical_batch_size} examples.')
+    local, unit = self._step.local, self.plan.unit
+    how = self._step.routes().summary() if local is None else (
+        f'Each {unit} takes {local.number} steps of SGD, one {unit} at a time; the '
+        'difference that they make to the weights is clipped.')
+    return f'{how}\nPhysical batch: {self.physical_batch_size} {unit}s.'
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
@@ -185,7 +209,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       self._on_building = None
     first = self._step.outputs is None
     self._step.check()
-    if first:
+    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
       batch_statistics.warn(self.inner)
     self._ledger.remember()
 
@@ -198,7 +222,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model."""
-    return self.inner(batch_marks.unmarked(inputs)[0], training=training)
+    return self.inner(batch_marks.unmarked(inputs).x, training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -318,26 +342,29 @@ class PrivateModel(Fixed, serialization.SavedModel):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Relation | None = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Relation | None = None, *,
+                rows_of_one: int = 1) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
       neighboring_relation: 'add-or-remove', 'zero-out', 'replace', or one of
         dp_accounting's; None for add-or-remove, or replace after passes over all
         examples.
+      rows_of_one: Largest number of rows (examples) of one person, which the guarantee
+        then covers together; as for `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: with the reason if there is no guarantee.
     """
-    guarantee, reason = self.ledger().guarantee(neighboring_relation)
+    guarantee, reason = self.ledger().guarantee(neighboring_relation, rows_of_one)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee
 
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-    x, mark = batch_marks.unmarked(x)
+    x, y, weights, mark, each = batch_marks.unmarked(
+        *keras.utils.unpack_x_y_sample_weight(data))
     losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
@@ -348,7 +375,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     optimizer = optimizers.bare_optimizer(self)
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, place)
+          x, targets, losses.used_weights(weights, outputs), losses, place, each)
       optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
       self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
@@ -372,6 +399,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
+        'local_steps': self.local_steps,
+        'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
         'trained': trainability.config(self.inner)}
@@ -402,7 +431,8 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               seed: int | None = None, physical_batch_size: int | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
-              split_noise: bool = False, **others: Any) -> PrivateModel:
+              split_noise: bool = False, local_steps: int | None = None,
+              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Raises:
@@ -412,4 +442,5 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
   assert plan is not None, 'It was checked.'
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
-                      split_noise=split_noise)
+                      split_noise=split_noise, local_steps=local_steps,
+                      local_learning_rate=local_learning_rate)

@@ -68,17 +68,48 @@ class Marked(NamedTuple):
   """Inputs x with a mark; only batches made by this library carry a mark.
 
   `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
+  If examples are units of k rows each, inputs have shape (units, k, ...), and the mark
+  (units, k, 2).
   """
 
   x: Any
   mark: Any
 
 
-def unmarked(x: Any) -> tuple[Any, tf.Tensor]:
-  """Returns (inputs, mark); the mark is zeros of shape (1, 2) if there is none."""
-  if isinstance(x, Marked):
-    return x.x, tf.cast(x.mark, tf.int64)
-  return x, tf.zeros([1, 2], tf.int64)
+class Unmarked(NamedTuple):
+  """A batch without its mark, in which each row is a row of the model's batch axis.
+
+  Attributes:
+    x: Inputs, shape (rows, ...).
+    y: Targets, shape (rows, ...).
+    weights: Weights, shape (rows, ...).
+    mark: int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
+    each: Number of consecutive rows that make up an example: more than one for units.
+  """
+
+  x: Any
+  y: Any
+  weights: Any
+  mark: tf.Tensor
+  each: int
+
+
+def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
+  """Takes the mark off a batch of inputs, targets and weights."""
+  if not isinstance(x, Marked):
+    return Unmarked(x, y, weights, tf.zeros([1, 2], tf.int64), 1)
+  mark = tf.cast(x.mark, tf.int64)
+  if mark.shape.rank != 3:
+    return Unmarked(x.x, y, weights, mark, 1)
+  # Static, so that a batch of another k is traced anew.
+  inputs, y, weights, rows = tf.nest.map_structure(_rows, (x.x, y, weights, mark))
+  return Unmarked(inputs, y, weights, rows, mark.shape[1])
+
+
+def _rows(part: tf.Tensor) -> tf.Tensor:
+  """Reshapes (units, k, ...) to (units * k, ...)."""
+  return tf.reshape(part, tf.concat([[-1], tf.shape(part)[2:]], 0)) if (
+      None in part.shape[2:]) else tf.reshape(part, [-1, *part.shape[2:]])
 
 
 class Marks:
@@ -112,9 +143,14 @@ class Marks:
 class BatchMarks(Marks):
   """Recognises each batch by a serial number that is valid for one step."""
 
-  def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int):
-    """Initialises the marks; `length` is the number of batches in a pass."""
+  def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
+               units: bool = False):
+    """Initialises the marks; `length` is the number of batches in a pass.
+
+    `units` tells whether examples are units, whose rows have an axis of their own.
+    """
     super().__init__(scheme, seeded)
+    self._units = units
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()
@@ -122,9 +158,13 @@ class BatchMarks(Marks):
     self._passes = 0
     self._taken = 0
 
-  def specs(self, x: Any) -> Marked:
-    """Returns the `TensorSpec`s of marked inputs; `x` has those of the inputs."""
-    return Marked(x, tf.TensorSpec((None, 2), tf.int64))
+  def specs(self, x: Any, each: int | None = None) -> Marked:
+    """Returns the `TensorSpec`s of marked inputs.
+
+    `x` has those of the inputs; `each` is the number of rows of a unit, or None.
+    """
+    return Marked(x, tf.TensorSpec(
+        (None, 2) if each is None else (None, each, 2), tf.int64))
 
   def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
@@ -136,8 +176,8 @@ class BatchMarks(Marks):
              ) -> Iterator[tuple[Marked, Any, Any]]:
     """Yields the parts of one batch, each with the mark of serial number `key`."""
     for x, y, weights in parts:
-      rows = len(tf.nest.flatten(weights)[0])
-      yield Marked(x, np.full((rows, 2), [self.number, key], np.int64)), y, weights
+      rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
+      yield Marked(x, np.full((*rows, 2), [self.number, key], np.int64)), y, weights
 
   def _issue(self, index: int, fingerprint: int) -> int:
     """Returns a new serial number, valid once, for batch `index` of a pass."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfcactus import _checks
-from tfcactus.keras.data import data_sources
+from tfcactus.keras.data import units as units_lib
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
 from tfcactus.sampling import (
@@ -38,7 +38,8 @@ class PoissonBatches(SampledBatches):
                steps_per_epoch: int | None = None,
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
-               part_of: int | None = None):
+               part_of: int | None = None, units: Any = None,
+               examples_per_unit: int | None = None):
     """Initialises the batches.
 
     Args:
@@ -46,29 +47,30 @@ class PoissonBatches(SampledBatches):
         list or tuple of arrays, for a model of several inputs; or a sparse matrix of
         SciPy, whose rows become dense as they are drawn. With y=None also a source of
         pairs (x, y) or triples (x, y, weight), one per example: a `tf.data.Dataset`,
-        which is read once and in full, or a random access source (with a length and
-        `__getitem__`, such as `tfds.data_source` of pairs), which is read as examples
-        are drawn.
-      y: Targets, shape (num_examples, ...): an array or tensor, or a dict, list or
-        tuple of arrays; None if no loss takes targets.
+        read once and in full, or a random access source (with a length and
+        `__getitem__`, such as `tfds.data_source` of pairs), read as examples are drawn.
+      y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
+        targets.
       sampling_prob: The sampling probability q in (0, 1].
-      batch_size: Expected batch size, instead of sampling_prob: q is
-        batch_size / num_examples, as in `PrivacyPlan.for_training`.
+      batch_size: Expected batch size instead: q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
       physical_batch_size: Pads each batch to a multiple of this size; by default only
-        empty batches are padded. (A `PrivateModel` pads on its own.)
+        empty batches are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
-      sample_weight: Array of weights, shape (num_examples,), or one array per output
-        in a dict or list. Weights multiply the losses before clipping.
+      sample_weight: Array of weights, shape (num_examples,), or one per output in a
+        dict or list; they multiply losses before clipping.
       part_of: For several workers that hold different examples: the number of
         examples of all workers. Each worker draws from its own part; the draws
         together are a Poisson batch of all. No example may be in two parts.
+      units: The id of the owner (user) of each row, or the name of a part of `x` that
+        holds the ids. Owners are then drawn, and batch sizes count owners: `UnitData`.
+      examples_per_unit: With `units`, the most rows of an owner in a step.
 
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     total = data.num_examples if part_of is None else (
         _checked_whole(part_of, data.num_examples, seed))
     if batch_size is not None:
@@ -100,13 +102,14 @@ class FixedSizeBatches(SampledBatches):
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                steps_per_epoch: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
       batch_size: sampling_prob * num_examples of the plan.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
@@ -128,7 +131,7 @@ class AllocatedBatches(_DealtBatches):
   Every epoch uses every example once, in a batch drawn uniformly at random.
   Amplification by this sampling is proved. In all cases computed, an epoch with
   Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
-  The account needs Gaussian noise and the add-or-remove or zero-out relation.
+  The account needs the add-or-remove or zero-out relation.
 
   An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
   again is counted twice.
@@ -137,7 +140,8 @@ class AllocatedBatches(_DealtBatches):
   def __init__(self, x: Any, y: Any = None, num_batches: int | None = None, *,
                batch_size: int | None = None,
                physical_batch_size: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
@@ -149,7 +153,7 @@ class AllocatedBatches(_DealtBatches):
     Raises:
       ValueError: if an argument is invalid.
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     if batch_size is not None:
       _check_alone('num_batches', num_batches, batch_size)
       scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
@@ -174,7 +178,8 @@ class CyclicBatches(_DealtBatches):
   def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
                sampling: type[CyclicSampling] = CyclicAllocationSampling,
                physical_batch_size: int | None = None,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
@@ -197,7 +202,8 @@ class CyclicBatches(_DealtBatches):
           f'privatized with, got {plan!r}.')
     super().__init__(x, y, sampling.of_plan(plan), seed=seed,
                      physical_batch_size=physical_batch_size,
-                     sample_weight=sample_weight)
+                     sample_weight=sample_weight, units=units,
+                     examples_per_unit=examples_per_unit)
 
 
 class ShuffledBatches(SampledBatches):
@@ -212,13 +218,14 @@ class ShuffledBatches(SampledBatches):
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
-               seed: int | None = None, sample_weight: Any = None):
+               seed: int | None = None, sample_weight: Any = None,
+               units: Any = None, examples_per_unit: int | None = None):
     """Initialises the batches; arguments are as for `PoissonBatches`.
 
     Args:
       batch_size: Examples per batch, in [1, num_examples].
     """
-    data = data_sources.open_data(x, y, sample_weight)
+    data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)

@@ -36,6 +36,15 @@ class ExampleData(abc.ABC):
     """Returns inputs, targets, and any weights, of the examples at `index`."""
 
   @property
+  def flat(self) -> ExampleData:
+    """Data whose examples are rows: this, unless its examples are units of rows."""
+    return self
+
+  def fingerprint(self) -> int:
+    """Returns a checksum of how rows make up examples; 0 if each example is a row."""
+    return 0
+
+  @property
   def weighted(self) -> bool:
     """Returns whether examples have weights."""
     return len(self.specs) == 3

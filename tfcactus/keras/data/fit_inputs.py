@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfcactus import _checks, sampling
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import data_sources
+from tfcactus.keras.data import batch_marks, data_sources
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
 from tfcactus.keras.data.batches import ACCOUNTED
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -53,6 +53,11 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
+  if plan.unit != 'example':
+    raise ValueError(
+        f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
+        f'got {type(x).__name__}; use PoissonBatches(x, y, batch_size=..., units=ids, '
+        'examples_per_unit=k).')
   if data_sources.is_sparse(x):
     raise ValueError(
         f'Expected x to be batches or dense arrays, got {type(x).__name__}, a sparse '
@@ -181,7 +186,8 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
         f'accounted for as a whole, got {steps_per_epoch!r}.')
   known = kind in ACCOUNTED and scheme in sampling.SCHEMES
   marks = BatchMarks(
-      scheme, batches.seeded, batches.scheme.batches_per_epoch) if known else None
+      scheme, batches.seeded, batches.scheme.batches_per_epoch,
+      batches.examples_per_unit is not None) if known else None
   shares = replicas.shares(strategy)
   if batches.part_of is not None:  # Each worker draws from its own examples alone.
     shares = replicas.Shares(shares.here, 0, shares.here)
@@ -211,6 +217,12 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
   def weigh(x, y, weight):
     """Returns (x, y, weight times the class weight of y); other labels have one."""
+    _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
+    weighed = weigh_rows(y_rows, weight_rows)
+    return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
+
+  def weigh_rows(y, weight):
+    """Returns the weights of rows times the class weights of their targets."""
     rank = weight.shape.rank if tf.is_tensor(weight) else 0
     if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
@@ -222,7 +234,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
-    return x, y, weight * tf.where(
+    return weight * tf.where(
         tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfcactus import _checks
 from tfcactus._checks import Fixed
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import data_sources, plain_fit
+from tfcactus.keras.data import data_sources, plain_fit, units as units_lib
 from tfcactus.keras.data.batch_marks import BatchMarks
 from tfcactus.keras.distribution.replicas import Shares, WHOLE
 from tfcactus.plan import PrivacyPlan
@@ -35,6 +35,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   nothing. An example that holds NaN or infinity is left out whenever it is drawn; this
   depends on no other example.
 
+  With `units`, the scheme draws units, such as users, and a step takes up to
+  `examples_per_unit` rows of each; see `UnitData`. num_examples and batch sizes then
+  count units, and `fit` needs a plan with a `unit`.
+
   A `fit` of a model that is not private raises, since noise was most likely forgotten;
   pass it `for_plain_training()`. `evaluate`, `predict` and loops take the batches.
 
@@ -46,6 +50,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     scheme: The `SamplingScheme`.
     num_examples: Number of examples (public), over all workers.
     size: Number of examples that this worker holds.
+    examples_per_unit: Most rows of a unit in a step; None if examples are rows.
     part_of: `num_examples` if each worker holds a part of the examples, else None.
     steps_per_epoch: Batches per epoch.
     physical_batch_size: Batches are padded to a multiple of this size.
@@ -61,7 +66,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
                steps_per_epoch: int | None = None,
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
-               part_of: int | None = None):
+               part_of: int | None = None, units: Any = None,
+               examples_per_unit: int | None = None):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
@@ -74,9 +80,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       ValueError: if an argument is invalid.
     """
     super().__init__()
-    self._data = data_sources.open_data(x, y, sample_weight)
-    data_sources.check_weights(self._data)
+    self._data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
+    data_sources.check_weights(self._data.flat)
     self.size = self._data.num_examples
+    self.examples_per_unit = getattr(self._data, 'examples_per_unit', None)
     self.part_of = part_of
     self.num_examples = self.size if part_of is None else part_of
     _check_scheme(scheme, self.num_examples, steps_per_epoch)
@@ -88,9 +95,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         'physical_batch_size',
         1 if physical_batch_size is None else physical_batch_size, 1)
     self.seeded = seed is not None
-    self._stream = KeyStream(
-        None if seed is None else _checks.integer('seed', seed, 0),
-        f'{scheme.name} batches')
+    seed = None if seed is None else _checks.integer('seed', seed, 0)
+    self._stream = KeyStream(seed, f'{scheme.name} batches')
+    if isinstance(self._data, units_lib.UnitData):
+      self._data = self._data.drawn_by(seed)
     drawn = scheme if part_of is None else scheme.of_part(self.size)
     self._next_draw = drawn.drawer(self._stream)
     self._share_begins = False
@@ -119,9 +127,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     Workers compare it to notice different data; equality proves nothing.
     """
-    rows = self._data.rows(np.unique(np.linspace(
-        0, self.size - 1, 256).astype(np.int64)))
-    return zlib.crc32(b''.join(map(data_sources.content, tf.nest.flatten(rows))))
+    data = self._data.flat
+    rows = data.rows(np.unique(np.linspace(
+        0, data.num_examples - 1, 256).astype(np.int64)))
+    return zlib.crc32(b''.join(map(data_sources.content, tf.nest.flatten(rows))),
+                      self._data.fingerprint())
 
   def share(self, secret: bytes) -> None:
     """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
@@ -145,6 +155,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def check_plan(self, plan: PrivacyPlan) -> None:
     """Raises ValueError, naming the difference, if the plan is for other batches."""
+    if (plan.unit == 'example') != (self.examples_per_unit is None):
+      raise ValueError(
+          'Expected batches of the unit of the plan, '
+          f'unit={plan.unit!r}, got batches that draw '
+          f'{"rows" if self.examples_per_unit is None else "units"}; make both '
+          "alike: PrivacyPlan.for_training(unit='user', num_units=...) with "
+          'batches of units=ids, examples_per_unit=k, or neither.')
     self.scheme.check_plan(plan)
 
   def __repr__(self) -> str:
@@ -154,17 +171,17 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def two_examples(self) -> tuple[Any, Any]:
     """Returns x and y of two usable examples, to try a loss on; draws nothing."""
-    for start in range(0, self.size, 256):
-      parts = _usable(self._data.rows(
-          np.arange(start, min(start + 256, self.size))))
+    data = self._data.flat
+    for start in range(0, data.num_examples, 256):
+      parts = _usable(data.rows(np.arange(start, min(start + 256, data.num_examples))))
       if _count(parts):
         return tf.nest.map_structure(
             lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
-    return self._data.rows(np.zeros(2, np.int64))[:2]
+    return data.rows(np.zeros(2, np.int64))[:2]
 
   def example_batch(self) -> _Batch:
     """Returns a batch of any two examples, to build a model on; draws nothing."""
-    return _with_tensors(self._batch_of(self._data.rows(np.zeros(2, np.int64))))
+    return _with_tensors(self._batch_of(self._data.flat.rows(np.zeros(2, np.int64))))
 
   def __len__(self) -> int:
     """Returns the batches per epoch; refuses `fit` of a plain model."""
@@ -183,13 +200,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           f'Expected a batch index in [0, {self.steps_per_epoch}), got '
           f'{index}.')
     index_of_examples, = self._draw()
-    return _with_tensors(self._batch(index_of_examples))
+    return _with_tensors(self._flat_batch(index_of_examples))
 
   def __iter__(self) -> Iterator[_Batch]:
     """Yields the batches of an epoch, drawn afresh."""
     draws = self._draw() if self.scheme.draws_epochs else itertools.islice(
         self._draws(), self.steps_per_epoch)
-    return (_with_tensors(self._batch(index)) for index in draws)
+    return (_with_tensors(self._flat_batch(index)) for index in draws)
 
   def feed(self, marks: BatchMarks | None = None, shares: Shares = WHOLE
           ) -> tf.data.Dataset:
@@ -234,13 +251,14 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._drawn += 1
       return self._next_draw()
 
-  def _passes(self, once: bool, shares: Shares
+  def _passes(self, once: bool, shares: Shares,
+              batch: Callable[[np.ndarray], _Batch]
              ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
     """Yields passes over the batches, endlessly, or only one pass if `once`.
 
     A pass yields (fingerprint, parts) for each batch: a checksum of the indices drawn,
     or 0 unless other workers draw the batch too; and the padded parts that this process
-    takes by `shares`.
+    takes by `shares`, which `batch` makes of indices.
     """
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.
@@ -248,7 +266,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._check_shared()
     while True:
       yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
-              map(self._batch, shares.of(index))) for index in draws())
+              map(batch, shares.of(index))) for index in draws())
       if once:
         return
 
@@ -260,6 +278,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _batch(self, index: np.ndarray) -> _Batch:
     """Returns (x, y, weights) of the usable examples at `index`, padded."""
     return self._batch_of(_usable(self._data.rows(index)))
+
+  def _flat_batch(self, index: np.ndarray) -> _Batch:
+    """Returns (x, y, weights) as `_batch`, with the rows of all units in one axis."""
+    most, batch = self.examples_per_unit, self._batch(index)
+    return batch if most is None else data_sources.each_array(
+        lambda part: part.reshape(-1, *part.shape[2:]), batch)
 
   def _batch_of(self, parts: data_sources.Rows) -> _Batch:
     """Returns (x, y, weights) of examples, padded to whole physical batches."""
@@ -278,18 +302,20 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     def generator() -> Iterator[Any]:
       begin()
-      for batches in self._passes(once, shares):
+      made = self._flat_batch if marks is None else self._batch
+      for batches in self._passes(once, shares, made):
         for parts in (parts for _, parts in batches) if marks is None else (
             marks.mark(batches)):
           yield from parts
 
-    x, y, *given = self._data.specs
+    x, y, *given = (self._data.flat if marks is None else self._data).specs
     weights = given[0] if given else tf.TensorSpec((None,))
     weights = tf.nest.map_structure(
         lambda spec: tf.TensorSpec(spec.shape, tf.float32), weights)
     return tf.data.Dataset.from_generator(
         generator,
-        output_signature=(x if marks is None else marks.specs(x), y, weights)
+        output_signature=(
+            x if marks is None else marks.specs(x, self.examples_per_unit), y, weights)
         ).prefetch(2)
 
 

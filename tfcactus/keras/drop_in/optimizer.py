@@ -294,7 +294,7 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
     raise ValueError(
         'Expected a plan without adaptive_clipping, whose count is not released '
         f'here, got {plan.adaptive_clipping!r}; use tfcactus.keras.privatize.')
-  plan.check_independent()
+  plan.check_drop_in()
   return plan.l2_norm_clip
 
 

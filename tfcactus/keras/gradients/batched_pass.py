@@ -35,7 +35,7 @@ _LOSS_SCALE = 2.0**10
 loss scaling would leak information on the gradients."""
 
 
-def _scale(model: keras.Model) -> float:
+def loss_scale(model: keras.Model) -> float:
   """Returns the losses' factor, divided out before clipping; 1 without float16."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
@@ -43,7 +43,7 @@ def _scale(model: keras.Model) -> float:
   return _LOSS_SCALE if half else 1.0
 
 
-def _unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
+def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
   """Divides a gradient by the losses' factor, in float32 unless the factor is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
@@ -96,8 +96,8 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
   return tf.zeros_like(added)
 
 
-def _weighted(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
-             ) -> tf.Tensor:
+def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
+                   ) -> tf.Tensor:
   """Returns each example's weighted loss plus added losses, shape (rows,)."""
   # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
   used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
@@ -139,8 +139,8 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
-    used = _weighted(losses, weights, added.total())
-    scale = _scale(model)
+    used = weighted_losses(losses, weights, added.total())
+    scale = loss_scale(model)
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
   gradients = tape.gradient(
@@ -150,7 +150,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   answers = []
   for each, gradient in zip(captured, gradients):
     layer_gradients = each.rule.gradients(
-        LayerCall(each.layer, each.saved, _unscaled(gradient, scale)))
+        LayerCall(each.layer, each.saved, unscaled(gradient, scale)))
     for variable, form in layer_gradients:
       forms_by_variable.setdefault(id(variable), []).append(form)
     answers.append(variable_reads.Answer(
@@ -211,7 +211,7 @@ def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
   """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
-  scale = _scale(model)
+  scale = loss_scale(model)
 
   @graphs.as_written
   def one(example: Any) -> Any:
@@ -227,14 +227,14 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
       total = added.total()
       extra = None if total is None else total[None]
       loss = _losses(compute_loss(_alone(target), prediction), extra)
-      weighted = _weighted(loss, weight[None], extra)[0]
+      weighted = weighted_losses(loss, weight[None], extra)[0]
       if scale != 1:
         weighted = tf.cast(weighted, tf.float32) * scale
     gradients = tape.gradient(
         weighted, variables,
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
     found = [forms.of_example(each) for each in gradients]
-    return ([{**each, 'values': _unscaled(each['values'], scale)} for each in found],
+    return ([{**each, 'values': unscaled(each['values'], scale)} for each in found],
             tf.nest.map_structure(lambda value: value[0], prediction),
             masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])
 

@@ -87,7 +87,8 @@ def check_kind(clipping: str) -> str:
 
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
                  takes_part: tf.Tensor, clipping: str = 'flat',
-                 groups: Sequence[int] = ()) -> tuple[list[tf.Tensor], tf.Tensor]:
+                 groups: Sequence[int] = (), scales: tf.Tensor | None = None
+                ) -> tuple[list[tf.Tensor], tf.Tensor]:
   """Clips each example's gradient and sums over the examples.
 
   The first result has float64 sums in the shape of each variable. The second is the sum
@@ -101,6 +102,8 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
       is not finite, contributes exactly zero.
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: The index of each variable's layer, for 'per_layer'.
+    scales: float64, shape (batch,): a factor of each example's gradient before it is
+      clipped; None for ones.
 
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
   Private Deep Learning Made Easier and Stronger" (2023).
@@ -113,6 +116,8 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   for number in numbers:
     squared = tf.add_n([each.squared_norms() for each, group in
                         zip(gradients, groups) if group == number])
+    if scales is not None:
+      squared *= tf.square(scales)
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
     finite.append(tf.math.is_finite(squared))
@@ -122,7 +127,8 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
   halves = tf.where(keep, halves, tf.zeros_like(halves))
   gradients = forms.finite(gradients, tf.reduce_all(finite, 0))
-  factors = {group: tf.where(keep, each, tf.zeros_like(each))
+  factors = {group: tf.where(keep, each if scales is None else each * scales,
+                             tf.zeros_like(each))
              for group, (each, _) in found.items()}
   return ([each.weighted_sum(factors[group])
            for each, group in zip(gradients, groups)], tf.reduce_sum(halves))

@@ -17,6 +17,7 @@ from tfcactus.keras.gradients import (
   batched_pass,
   clipping as clipping_lib,
   layer_routes,
+  local_steps as local_steps_lib,
 )
 from tfcactus.keras.noise import random_bits
 
@@ -61,7 +62,8 @@ class Engine:
                routes: layer_routes.Routes, clipping: str = 'flat',
                keys: random_bits.Keys | None = None,
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
-               outputs: Any = None, views: int = 1):
+               outputs: Any = None, views: int = 1, each: int = 1,
+               local: local_steps_lib.LocalSteps | None = None):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved right; `rows_by` returns the size of
@@ -70,9 +72,14 @@ class Engine:
     draws (None: fresh system entropy). `outputs` has the structure of the model's
     outputs (None: one tensor). Each example goes through the model `views` times with
     different random draws, and the mean of these gradients is clipped (augmentation
-    multiplicity).
+    multiplicity). `each` consecutive rows of a batch make up an example: more than one
+    where examples are units, such as users. The mean over the rows of an example whose
+    weight is not zero is clipped; or, with `local` steps, the difference that they make
+    to the weights.
     """
-    self._views = views
+    self._local = local
+    self._copies = views
+    self._each = each
     self._outputs = outputs
     # Upper bounds on which outputs carry masks and whether layers add losses; a
     # vectorised model tells only once the loop is traced.
@@ -95,7 +102,7 @@ class Engine:
     Args:
       x: Inputs, a structure of tensors of shape (batch, ...).
       targets: Targets for `compute_loss`, tensors of shape (batch, ...).
-      weights: Factors of the losses, shape (batch,) or (batch, outputs); an example of
+      weights: Factors of the losses, shape (batch,) or (batch, outputs); a row of
         weight zero contributes exactly zero.
       l2_norm_clip: Clipping norm: the bound on each example's gradient.
     """
@@ -106,10 +113,10 @@ class Engine:
            l2_norm_clip: tf.Tensor) -> BatchResult:
     """Implements `run`: loops over the physical batches in a `tf.while_loop`."""
     self._settle((x, targets, weights))
-    batch = tf.shape(weights)[0]
-    chunks = tf.maximum((batch + self.rows - 1) // self.rows, 1)
+    batch, size = tf.shape(weights)[0], self.rows * self._each
+    chunks = tf.maximum((batch + size - 1) // size, 1)
     x, targets, weights = tf.nest.map_structure(
-        lambda t: _pad_rows(t, chunks * self.rows),
+        lambda t: _pad_rows(t, chunks * size),
         (x, targets, weights))
     kept = (self._outputs, self._masked, True, self._adds)
     # Absent masks and added losses get no arrays: a loop of fewer parts is faster.
@@ -157,7 +164,8 @@ class Engine:
               ) -> tuple[str, keras.layers.Layer | None] | None:
     """Returns None if the pass is proved right, else a reason and a layer to blame."""
     specs = tf.nest.map_structure(
-        lambda t: tf.TensorSpec([self.rows * self._views] + t.shape[1:], t.dtype),
+        lambda t: tf.TensorSpec(
+            [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
         batch)
     try:
       traced = pass_proof.trace(self._model, self._traced, specs)
@@ -179,9 +187,10 @@ class Engine:
         self.routes, found.operation, found.variable)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Returns physical batch number `index` of `rows`, one row per example."""
-    chosen = rows[index * self.rows:(index + 1) * self.rows]
-    return tf.ensure_shape(chosen, [self.rows] + chosen.shape[1:])
+    """Returns physical batch number `index` of `rows`, with `each` rows an example."""
+    size = self.rows * self._each
+    chosen = rows[index * size:(index + 1) * size]
+    return tf.ensure_shape(chosen, [size] + chosen.shape[1:])
 
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
                      ) -> Any:
@@ -190,16 +199,14 @@ class Engine:
     The list has predictions, their masks, losses and added losses, with zeros for masks
     and added losses that are absent.
     """
-    viewed = tf.nest.map_structure(self._viewed, batch)
     with patches.drawing(self._model, self._keys):
-      found = self._averaged(
-          batched_pass.vectorized(self._model, self._compute_loss, viewed)
-          if self.routes.whole else self._batched(viewed))
+      found = self._pass(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
+    takes_part, scales = self._taking_part(batch[2])
     clipped = clipping_lib.clip_and_sum(
-        found.gradients, l2_norm_clip, batched_pass.takes_part(batch[2]),
-        self._clipping, self.routes.groups)
-    nothing = tf.zeros([self.rows])
+        found.gradients, l2_norm_clip, takes_part, self._clipping, self.routes.groups,
+        scales)
+    nothing = tf.zeros([self.rows * self._each])
     carried = masks.of_all(found.predictions)
     expected = [*self._masked, self._adds]
     self._look(found)
@@ -228,28 +235,54 @@ class Engine:
     self._adds = found.added is not None
 
   def _viewed(self, rows: tf.Tensor) -> tf.Tensor:
-    """Repeats each row once per view; the views of an example are neighbours."""
-    if self._views == 1:
+    """Repeats each row once per view; the views of a row are neighbours."""
+    if self._copies == 1:
       return rows
-    return tf.ensure_shape(
-        tf.repeat(rows, self._views, 0), [self.rows * self._views] + rows.shape[1:])
+    return tf.ensure_shape(tf.repeat(rows, self._copies, 0), [
+        rows.shape[0] * self._copies] + rows.shape[1:])
+
+  def _taking_part(self, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Returns which examples take part, and what turns means over `each` rows into
+    means over rows whose weight is not zero (None for ones).
+    """
+    rows = batched_pass.takes_part(weights)
+    if self._each == 1:
+      return rows, None
+    count = tf.reduce_sum(
+        tf.cast(tf.reshape(rows, [self.rows, self._each]), tf.float64), 1)
+    return count > 0, None if self._local else self._each / tf.maximum(count, 1)
+
+  def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
+    """Returns one gradient for each example, or what stands for it; and the rows' rest.
+    """
+    if self._local is not None:
+      return self._local.run(self._model, self._compute_loss, batch, self._each)
+    viewed = tf.nest.map_structure(self._viewed, batch)
+    return self._averaged(
+        batched_pass.vectorized(self._model, self._compute_loss, viewed)
+        if self.routes.whole else self._batched(viewed))
 
   def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
-    """Averages gradients and losses over views; keeps each first view's predictions."""
-    views = self._views
+    """Averages gradients over an example's rows and views, and losses over views.
+
+    Keeps the predictions of each row's first view.
+    """
+    views = self._copies
+    if views * self._each > 1:
+      found = found._replace(
+          gradients=[each.averaged(views * self._each) for each in found.gradients])
     if views == 1:
       return found
 
     def mean(rows: tf.Tensor) -> tf.Tensor:
       """Averages each `views` consecutive rows."""
-      return tf.reduce_mean(tf.reshape(rows, [self.rows, views, *rows.shape[1:]]), 1)
+      return tf.reduce_mean(tf.reshape(rows, [-1, views, *rows.shape[1:]]), 1)
 
     carried = masks.of_all(found.predictions)
     predictions = tf.nest.map_structure(lambda part: part[::views], found.predictions)
     masks.put_all(predictions, [
         None if mask is None else mask[::views] for mask in carried])
     return found._replace(
-        gradients=[each.averaged(views) for each in found.gradients],
         predictions=predictions, losses=mean(found.losses),
         added=None if found.added is None else mean(found.added))
 

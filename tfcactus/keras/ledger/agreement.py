@@ -46,6 +46,7 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
       'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
       'seeded': batches.seeded, 'part_of': batches.part_of,
       'split_noise': model.split_noise,
+      'examples_per_unit': batches.examples_per_unit,
       'weights': int(record.weights.digest(models.weights(model.inner))) if (
           model.inner.built) else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
@@ -54,7 +55,7 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
     if 'dealt' in each:
       raise ValueError(_DEALT.format(each['batches']))
   for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
-               'split_noise', 'weights'):
+               'split_noise', 'examples_per_unit', 'weights'):
     _check_same(name, [each[name] for each in told])
   _check_data(batches, told)
   if batches.part_of is None and not batches.seeded:

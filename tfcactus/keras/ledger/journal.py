@@ -277,7 +277,8 @@ def _header(plan: PrivacyPlan) -> dict[str, Any]:
   # Omitted without correlation: older journals lack the key.
   correlation = {} if plan.strategy is None else {
       'correlation': plan.strategy.digest}
-  return {**correlation, 'adaptive_clipping': None if rule is None else (
+  unit = {} if plan.unit == 'example' else {'unit': plan.unit}
+  return {**correlation, **unit, 'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),
           'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,

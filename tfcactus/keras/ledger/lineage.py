@@ -38,8 +38,9 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
 def plan_number(plan: PrivacyPlan) -> int:
   """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
+  unit = () if plan.unit == 'example' else (plan.unit,)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip, plan.adaptive_clipping, *correlation))
+               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 
@@ -85,7 +86,7 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
-    'norm, sampling_prob, num_examples or correlation than this one. Build the '
+    'norm, sampling_prob, num_examples, correlation or unit than this one. Build the '
     'model with the plan that it was trained by, or train a fresh one.')
 
 _OTHER_TRAINER = (

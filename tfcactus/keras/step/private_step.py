@@ -18,6 +18,7 @@ from tfcactus.keras.gradients import (
   clipping as clipping_lib,
   engine as engine_lib,
   layer_routes,
+  local_steps,
   physical_batch,
 )
 from tfcactus.keras.noise import random_bits
@@ -33,6 +34,7 @@ class Step:
     engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
     views: Number of passes of each example through the model.
+    local: The `LocalSteps` of each unit, or None.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     split_noise: Whether each worker adds a share of the noise.
@@ -42,7 +44,8 @@ class Step:
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: int | None,
                rows: int | None, engine: str, clipping: str, views: int = 1,
-               split_noise: bool = False):
+               split_noise: bool = False,
+               local: local_steps.LocalSteps | None = None):
     """Initialises the step; arguments as for `PrivateModel`."""
     whole_model.check_own_training(model)
     self._model = model
@@ -61,6 +64,8 @@ class Step:
       raise ValueError(
           "Expected clipping='flat' with a plan of adaptive_clipping, whose "
           f'count is that of whole gradients, got clipping={clipping!r}.')
+    self.local = local
+    self._check_local()
     self.norm = clip_norm.ClipNorm(plan)
     if not isinstance(split_noise, bool):
       raise ValueError(
@@ -72,13 +77,15 @@ class Step:
     self.seeded = self._sampler.seeded
     self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
+    self._each = 1
 
   def routes(self) -> layer_routes.Routes:
     """Returns how each layer computes gradients, given the layer's current state."""
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
-    return layer_routes.routes(self._model, self.engine == 'vectorized')
+    return layer_routes.routes(
+        self._model, self.engine == 'vectorized' or self.local is not None)
 
   def check(self) -> None:
     """Checks the built model and settles the physical batch; ValueError if refused.
@@ -100,7 +107,22 @@ class Step:
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
     return self._given_rows or physical_batch.physical_rows(
-        mean, deviation, self._model, routes, self.views)
+        mean, deviation, self._model, routes, self.views * self._each)
+
+  def _check_local(self) -> None:
+    """Raises ValueError if local steps go with other settings that they exclude."""
+    if self.local is None:
+      return
+    if self._plan.unit == 'example':
+      raise ValueError(
+          "Expected a plan of a unit with local_steps, such as unit='user', got "
+          "unit='example'; plan by PrivacyPlan.for_training(unit='user', "
+          'num_units=...).')
+    if self.views > 1 or self._replicas > 1:
+      raise ValueError(
+          'Expected one replica and augmentation_multiplicity=1 with local_steps, '
+          f'which move the weights for one unit at a time, got {self._replicas} '
+          f'replicas and augmentation_multiplicity={self.views}.')
 
   def _check_vector(self) -> None:
     """Checks that the noise protects the gradient of the whole model."""
@@ -137,23 +159,25 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: tf.Tensor
+          compute_loss: LossFn, place: tf.Tensor, each: int = 1
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
 
     Averages divide by the plan's expected batch size. `weights`, sample weights, have
     shape (batch,) or the shape of the losses, and are zero for padding. `place` is the
-    batch's position, from `StepCounter.count_step`.
+    batch's position, from `StepCounter.count_step`. `each` consecutive rows make up an
+    example: more than one where examples are units, such as users.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
       penalty of weight regularizers, a part of the loss).
     """
     self._settled = None  # The model may have been compiled with another loss.
+    self._each = each
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs, self.views)
+        self._keys, self._rows_by, self.outputs, self.views, each, self.local)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes

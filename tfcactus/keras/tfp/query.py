@@ -62,7 +62,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
           f'does not release, got {plan.adaptive_clipping!r}; use '
           'tfcactus.keras.privatize.')
     if plan is not None:
-      plan.check_independent()
+      plan.check_drop_in()
     self._plan = plan
     self.noise = plan_or_noise if plan is None else plan.noise
     clip: Any = l2_norm_clip if plan is None else plan.l2_norm_clip

@@ -1,0 +1,112 @@
+"""Contributions of units in simulated federated learning: local steps of plain SGD.
+
+A unit, such as a user, starts from the weights of the model and takes some steps of
+SGD on the mean loss of its rows. The difference, weights before minus weights after,
+takes the place of the unit's gradient. It is clipped, so rows of one unit may mix.
+
+The steps run in the model's own variables, unit by unit. Each unit starts from the
+same bits, and the weights are restored to them before anything is released. So no
+unit's difference depends on another unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfcactus import _checks
+from tfcactus.keras.checks.example_losses import LossFn
+from tfcactus.keras.compat import graphs, models, patches
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses, batched_pass, forms
+from tfcactus.keras.noise import random_bits
+
+
+class LocalSteps(NamedTuple):
+  """A number of SGD steps of each unit, and their learning rate."""
+
+  number: int
+  learning_rate: float
+
+  @classmethod
+  def checked(cls, number: Any, learning_rate: Any) -> LocalSteps | None:
+    """Returns checked steps, or None if neither is given; ValueError for one alone."""
+    if number is None and learning_rate is None:
+      return None
+    if number is None or learning_rate is None:
+      raise ValueError(
+          'Expected both local_steps and local_learning_rate or neither, got '
+          f'local_steps={number!r}, local_learning_rate={learning_rate!r}.')
+    return cls(_checks.integer('local_steps', number, 1),
+               _checks.positive('local_learning_rate', learning_rate))
+
+  def run(self, model: keras.Model, compute_loss: LossFn, batch: batched_pass.Batch,
+          each: int) -> batched_pass.PassResult:
+    """Returns differences of weights as gradients of units of `each` rows.
+
+    Other arguments are as for `batched_pass.batched`. Predictions and losses are for
+    logs only: those of a pass over the whole batch.
+    """
+    units = batch[2].shape[0] // each
+    variables = models.tf_variables(model)
+    starts = [tf.identity(variable.read_value()) for variable in variables]
+    seeds = tf.reshape(random_bits.row_seeds(units * self.number),
+                       [units, self.number, 2])
+
+    @graphs.as_written
+    def difference(unit: tf.Tensor) -> list[tf.Tensor]:
+      """Returns the weights before minus after the steps of a unit; restores them."""
+      rows = tf.nest.map_structure(lambda part: tf.ensure_shape(
+          part[unit * each:(unit + 1) * each], [each, *part.shape[1:]]), batch)
+
+      def step(number: tf.Tensor) -> list[tf.Tensor]:
+        """Takes one step and returns the number of the next."""
+        with patches.drawing(model, random_bits.counting(seeds[unit, number])):
+          self._step(model, compute_loss, rows, variables)
+        return [number + 1]
+
+      tf.while_loop(lambda number: number < self.number, graphs.as_written(step), [0])
+      moved = [start - variable.read_value()
+               for start, variable in zip(starts, variables)]
+      for start, variable in zip(starts, variables):
+        variable.assign(start)
+      return moved
+
+    predictions, losses = _forward(model, compute_loss, batch)
+    differences = tf.map_fn(
+        difference, tf.range(units), parallel_iterations=1, fn_output_signature=[
+            tf.TensorSpec(start.shape, start.dtype) for start in starts])
+    return batched_pass.PassResult(
+        [forms.Dense(found, found.shape[1:]) for found in differences], predictions,
+        losses)
+
+  def _step(self, model: keras.Model, compute_loss: LossFn,
+            rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
+    """Moves the weights by one step on the mean loss of rows of nonzero weight."""
+    count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
+    scale = batched_pass.loss_scale(model)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(variables)
+      _, losses = _forward(model, compute_loss, rows)
+      weighted = batched_pass.weighted_losses(losses, rows[2], None)
+      total = tf.reduce_sum(weighted) / tf.cast(tf.maximum(count, 1), weighted.dtype)
+      total = tf.cast(total, tf.float32) * scale if scale != 1 else total
+    for variable, gradient in zip(variables, tape.gradient(
+        total, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)):
+      gradient = batched_pass.unscaled(tf.convert_to_tensor(gradient), scale)
+      variable.assign_sub(tf.cast(self.learning_rate * gradient, variable.dtype))
+
+
+def _forward(model: keras.Model, compute_loss: LossFn, batch: batched_pass.Batch
+            ) -> tuple[Any, tf.Tensor]:
+  """Returns predictions and losses; ValueError if layers add losses."""
+  with added_losses.of_one(model) as added:
+    predictions = model(batch[0], training=True)
+  losses = compute_loss(batch[1], predictions)
+  if losses is None or added.total() is not None:
+    raise ValueError(
+        'Expected a loss in compile() and layers that add none with local_steps, got '
+        'layers that add_loss or no loss; leave out local_steps, or write all losses '
+        'as functions of targets and outputs.')
+  return predictions, losses
