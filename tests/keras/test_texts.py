@@ -1,5 +1,7 @@
 """Tests of models of texts: their batches, their clipped sums and their epsilon."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -109,7 +111,9 @@ def _trained(model, batches, **options):
 @representatives('name', MODELS, number=2)
 def test_training_has_an_epsilon(name):
   model, x = MODELS[name]
-  private = _trained(model(), PoissonBatches(x, LABELS, 0.25))
+  with warnings.catch_warnings():
+    warnings.filterwarnings('error', message='.*statistic over the batch')
+    private = _trained(model(), PoissonBatches(x, LABELS, 0.25))
   assert private.guarantee().upper > 0
   if name in ('words', 'lookup', 'hashing', 'bag of words'):
     assert 'vectorised' not in private.privacy_summary()

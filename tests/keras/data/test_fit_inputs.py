@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.keras.tiny import plan_of, poisson, privatized, X, Y
 from tfcactus.keras.data import data_sources, fit_inputs
@@ -33,8 +34,10 @@ def test_tables_of_pandas_are_accounted_as_arrays_are(part):
 def test_columns_of_strings_are_refused_with_their_dtype():
   pandas = pytest.importorskip('pandas')
   table = pandas.DataFrame({'a': ['x'] * 40, 'b': range(40)})
-  with pytest.raises(ValueError, match='Expected x to be a pandas DataFrame of number'):
-    fit_inputs.split(plan_of(), table, Y, None, None, 0.0)
+  with pytest.raises(ValueError, match='Expected y to be a pandas DataFrame of number'):
+    fit_inputs.split(plan_of(), X, table, None, None, 0.0)
+  found = fit_inputs.split(plan_of(), table, Y, None, None, 0.0).x
+  assert found['a'].dtype == tf.string and found['b'].shape == (40, 1)
 
 
 def test_the_message_on_a_split_names_the_numbers_to_write():

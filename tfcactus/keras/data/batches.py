@@ -44,7 +44,9 @@ class PoissonBatches(SampledBatches):
 
     Args:
       x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
-        list or tuple of arrays, for a model of several inputs; or a sparse matrix of
+        list or tuple of arrays, for a model of several inputs; of numbers, or of texts,
+        which are copied. A column of pandas is an array of shape (num_examples, 1), and
+        a table of texts beside numbers a dict of columns. Or a sparse matrix of
         SciPy, whose rows become dense as they are drawn. With y=None also a source of
         pairs (x, y) or triples (x, y, weight), one per example: a `tf.data.Dataset`,
         read once and in full, or a random access source (with a length and
@@ -59,7 +61,8 @@ class PoissonBatches(SampledBatches):
         empty batches are padded. (A `PrivateModel` pads by itself.)
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: Array of weights, shape (num_examples,), or one per output in a
-        dict or list; they multiply losses before clipping.
+        dict or list; they multiply losses before clipping. Weights of tokens, shape
+        (num_examples, tokens), multiply those of tokens, before their mean.
       part_of: For several workers that hold different examples: the number of
         examples of all workers. Each worker draws from its own part; the draws
         together are a Poisson batch of all. No example may be in two parts.
