@@ -88,3 +88,46 @@ def test_inputs_passed_by_name():
   got = one_by_one.engine_sums(model, NONE, X[:6], Y[:6])
   one_by_one.assert_same(got, one_by_one.loop_sums(model, NONE, X[:6], Y[:6]))
   assert np.isfinite(got.sums).all()
+
+
+class Experts(layers.Layer):
+  """A softmax over an axis of a tensor of five dimensions."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
+
+  def call(self, inputs):
+    parts = tf.nn.softmax(tf.reshape(inputs * self.w, (-1, 1, 2, 1, 2)))
+    return tf.reshape(parts, tf.shape(inputs))
+
+
+def test_softmax_of_five_dimensions():
+  # With the axis of rows it has six, of which oneDNN on CPUs takes five.
+  _check(Experts())
+
+
+class Ctc(layers.Layer):
+  """Adds the CTC loss that `tf.keras.backend` has."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1], 4))
+
+  def call(self, inputs):
+    logits = inputs @ self.w
+    one = tf.ones_like(inputs[:, :1, 0], tf.int32)
+    labels = tf.cast(inputs[:, :2, 0] > 0, tf.int32)
+    self.add_loss(tf.reduce_mean(tf.keras.backend.ctc_batch_cost(
+        labels, tf.nn.softmax(logits), 6 * one, 2 * one)))
+    return logits
+
+
+def test_an_added_ctc_loss():
+  inputs = tf.keras.Input((6, 3))
+  model = one_by_one.shake(tf.keras.Model(inputs, Ctc()(inputs)))
+  x = np.random.default_rng(0).normal(size=(6, 6, 3)).astype(np.float32)
+  y = np.zeros((6, 6, 4), np.float32)
+  mean = tf.keras.losses.MeanSquaredError()
+  got = one_by_one.engine_sums(model, mean, x, y)
+  want = one_by_one.loop_sums(
+      model, lambda y, p: mean(y, p) + tf.add_n(model.losses), x, y)
+  assert np.linalg.norm(got.sums - want.sums) < 1e-5 * np.linalg.norm(want.sums)

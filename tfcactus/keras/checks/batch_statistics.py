@@ -36,8 +36,11 @@ def warn(model: keras.Model) -> None:
   except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
     return  # The engine tells what stands in the way of training.
   if found is None or found.dependence != dependence.Dependence.MIXED or (
-      'goes over the examples' not in found.why) or '/bincount/' in found.operation:
-    return  # Keras checks that the largest category of a batch is a known one.
+      'goes over the examples' not in found.why):
+    return
+  whole = [op for op in graph.get_operations() if op.name == found.operation]
+  if whole and not whole[0].outputs[0].dtype.is_floating:
+    return  # Such as the largest label, which CategoryEncoding makes bins of.
   places = found.operation.split('/')
   layer = next((each.name for each in reversed(models.flat_layers(model)) if any(
       re.fullmatch(re.escape(each.name) + r'(_\d+)?', place) for place in places)),

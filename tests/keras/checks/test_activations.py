@@ -1,0 +1,49 @@
+"""Tests of the warning of a `from_logits` that does not fit the last activation."""
+
+import warnings
+
+import pytest
+import tensorflow as tf
+
+from tfcactus.keras.checks import activations
+
+layers, losses = tf.keras.layers, tf.keras.losses
+
+
+def _said(activation, loss, nested=False, built=True):
+  """Returns the warnings about a model of two outputs, or of one."""
+  last = layers.Dense(3, activation, name='last')
+  model = tf.keras.Sequential([*([layers.Input((6,))] if built else []), last])
+  if nested:
+    inputs = tf.keras.Input((6,))
+    model = tf.keras.Model(inputs, [layers.Dense(1)(inputs), model(inputs)])
+    loss = ['mse', loss]
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    activations.warn(model, loss)
+  return [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize('loss', [
+    'binary_crossentropy', 'sparse_categorical_crossentropy',
+    losses.categorical_crossentropy, losses.CategoricalCrossentropy(),
+    losses.BinaryCrossentropy(reduction='none')])
+@pytest.mark.parametrize('options', [{}, {'nested': True}, {'built': False}])
+def test_probabilities_of_a_linear_layer_are_told(loss, options):
+  text, = _said(None, loss, **options)
+  assert "from layer 'last'" in text and 'whose outputs are logits' in text
+
+
+@pytest.mark.parametrize('activation', ['softmax', 'sigmoid'])
+def test_logits_of_a_normalised_layer_are_told(activation):
+  text, = _said(activation, losses.CategoricalCrossentropy(from_logits=True))
+  assert f'got probabilities ({activation})' in text
+
+
+@pytest.mark.parametrize('activation, loss', [
+    ('softmax', 'sparse_categorical_crossentropy'), ('sigmoid', 'binary_crossentropy'),
+    (None, losses.BinaryCrossentropy(from_logits=True)), (None, 'mse'),
+    (None, lambda y, p: tf.reduce_mean(p, -1)), (None, None),
+    ('tanh', 'binary_crossentropy')])
+def test_what_fits_or_is_not_known_is_not_told(activation, loss):
+  assert _said(activation, loss) == []
