@@ -55,8 +55,12 @@ DATASETS = [
     'scikit-learn',
 ]
 PLOT = ['matplotlib>=3.5']
-TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'ruff>=0.4',
-        'mypy>=1.8', 'nbclient>=0.8', 'ipykernel>=6']
+TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'pandas>=1.5',
+        'ruff>=0.4', 'mypy>=1.8', 'nbclient>=0.8', 'ipykernel>=6']
+# KerasHub, whose models the tests train where it is installed. An extra of its own,
+# since no marker can say which TensorFlow pip takes: KerasHub asks for Keras 3.15 and,
+# by tensorflow-text, for TensorFlow 2.20 or later.
+HUB = ['keras-hub>=0.32; python_version >= "3.11"']
 # What `make docs` builds the site by, in a checkout.
 DOCS = ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10', 'mkdocstrings[python]>=0.26,<2',
         'nbformat>=5.7']
@@ -81,6 +85,7 @@ setuptools.setup(
         'plot': PLOT,
         'docs': DOCS,
         'test': TEST + PLOT,
+        'hub': HUB,
     },
     entry_points={'console_scripts': ['tfcactus=tfcactus.cli.main:main']},
     classifiers=[f'Programming Language :: Python :: 3.{minor}'

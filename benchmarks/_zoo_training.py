@@ -16,20 +16,19 @@ _SECONDS = 0.6
 _REFUSALS = (ValueError, TypeError, NotImplementedError)
 
 
-def names() -> tuple[int, list[str]]:
-  """Returns the major version of Keras, and the names of the models for it."""
+def topics() -> tuple[int, dict[str, str]]:
+  """Returns the major version of Keras, and the models for it with their topics."""
   from tests.keras import zoo
   from tests.keras.zoo import oracle
-  version = oracle.version()
-  return version, [name for name, entry in zoo.ZOO.items()
-                   if version == 3 or not entry.keras3]
+  return oracle.version(), {name: entry.topic() for name, entry in zoo.ZOO.items()
+                            if not entry.missing()}
 
 
 def route(summary: str) -> str:
   """Returns the way to per-example gradients, in short, from a privacy_summary."""
   *lines, _ = summary.splitlines()
   if lines and lines[-1].startswith('The whole model is vectorised'):
-    return 'whole model vectorised: ' + lines[-1].partition(': ')[2].rstrip('.')[:80]
+    return 'whole model vectorised: ' + lines[-1].partition(': ')[2].rstrip('.')
   kinds = sorted({line.split('(')[1].split(')')[0] for line in lines
                   if '  vectorised' in line})
   return 'vectorised: ' + ', '.join(kinds) if kinds else 'batched'

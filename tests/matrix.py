@@ -100,10 +100,10 @@ ENVIRONMENTS = (
     Environment('py311-tf2.16-keras3.5', ('3.11',), 'test,training,datasets',
                 ('tensorflow==2.16.*', 'keras==3.5.*',
                  'tensorflow-privacy==0.9.0')),
-    Environment('py312-tf2.21', ('3.12',), 'test,training,datasets',
+    Environment('py312-tf2.21', ('3.12',), 'test,training,datasets,hub',
                 ('tensorflow==2.21.*',)),
     # With Grappler, which tests/keras/conftest.py turns off elsewhere to save time.
-    Environment('py313-tf2.21', ('3.13',), 'test,training,datasets',
+    Environment('py313-tf2.21', ('3.13',), 'test,training,datasets,hub',
                 ('tensorflow==2.21.*',), variables=(('WITH_GRAPPLER', '1'),)),
     Environment('core', PYTHONS, 'test', (),
                 ('tests', '--ignore=tests/keras', '--ignore=tests/learned',
@@ -129,7 +129,7 @@ ENVIRONMENTS = (
                 variables=(('TF_USE_LEGACY_KERAS', '1'),), between=True),
 )
 # For machines with one Python: the newest versions that pip finds for it.
-NEWEST = Environment('newest', PYTHONS, 'test,training,datasets',
+NEWEST = Environment('newest', PYTHONS, 'test,training,datasets,hub',
                      variables=(('WITH_GRAPPLER', '1'),))
 
 

@@ -145,3 +145,65 @@ def test_tables_in_documents_are_those_of_the_results(name, monkeypatch):
   assert shown
   for marks, table in shown:
     assert f'<!-- {marks}:begin -->\n{table}\n<!-- {marks}:end -->' in documents, marks
+
+
+def _zoo_results():
+  """Returns results of a model that runs, and of one that is refused, on two Keras."""
+  number = {'slowdown': 2.0, 'first_step': 3.0, 'memory_above_plain_mb': 4.0,
+            'plain_ms': 20.0}
+  refused = {'topic': 'odd', 'refused': 'Expected this | word, ' + 50 * 'got that, '}
+  why = 50 * 'a reason '
+  return {2: {'keras': 2, 'models': {
+      'Runs': {'topic': 'hub', 'route': 'batched', **number}, 'Refused': refused,
+      'Whole': {'topic': 'odd', 'route': f'whole model vectorised: {why}', **number}}},
+          3: {'keras': 3, 'models': {
+              'Runs': {'topic': 'hub', 'route': 'vectorised: Own', **number},
+              'Refused': {'topic': 'odd', 'route': 'batched', **number}}}}
+
+
+def test_tables_of_models_quote_whole_words_apart_from_the_numbers():
+  from benchmarks import model_zoo
+  found = _zoo_results()
+  table, recent = model_zoo.models_tables(found), model_zoo.recent_table(found)
+  assert ('| Runs | Keras 2: batched; Keras 3: vectorised: Own | 2.00 / 2.00 | '
+          '3.0 / 3.0 | +4 / +4 |') in table
+  assert '| Refused | Keras 2: refused; Keras 3: batched | – / 2.00 |' in table
+  assert '| Whole | whole model vectorised | 2.00 / – |' in table
+  assert '| Runs |' in recent and 'Refused' not in recent
+  words = ' '.join(model_zoo.reasons(found).split())
+  assert f"Keras 2: {found[2]['models']['Refused']['refused'].strip()}; " in words
+  assert '; Keras 3: batched' in words and (50 * 'a reason ').strip() in words
+  assert '| models that are refused | 1 | 0 |' in model_zoo.summary_table(found)
+
+
+@pytest.mark.parametrize('arguments, measured', [
+    (['--only', 'New'], ['New']), (['--only', 'odd'], ['New', 'Old']),
+    (['--resume'], ['New']), (['--only', 'odd', '--resume'], ['New']),
+    (['--write'], []), ([], ['New', 'Old', 'Table'])])
+def test_the_models_asked_for_are_measured_and_the_others_keep_their_results(
+    arguments, measured, monkeypatch, tmp_path):
+  from benchmarks import _zoo_training, model_zoo
+  monkeypatch.setattr(_results, 'RESULTS', tmp_path)
+  monkeypatch.setattr(model_zoo, 'show', lambda both: None)
+  monkeypatch.setattr(_zoo_training, 'topics', lambda: (
+      3, {'New': 'odd', 'Old': 'odd', 'Table': 'tabular'}))
+  monkeypatch.setattr(model_zoo, 'measure', lambda name, rounds: {
+      'keras': '3.15', 'slowdown': 1.0})
+  kept = {'Old': {'topic': 'odd', 'slowdown': 5.0},
+          'Table': {'topic': 'tabular', 'slowdown': 5.0}}
+  _results.save('model_zoo_keras3', {'keras': 3, 'models': kept})
+  monkeypatch.setattr(sys, 'argv', ['model_zoo', *arguments])
+  model_zoo.main()
+  models = _results.load('model_zoo_keras3')['models']
+  assert {name for name in models if models[name]['slowdown'] == 1} == {*measured}
+  assert {name: each['topic'] for name, each in models.items()}.items() >= {
+      name: each['topic'] for name, each in kept.items()}.items()
+
+
+def test_a_model_that_is_not_in_the_zoo_is_not_measured(monkeypatch, capsys):
+  from benchmarks import _zoo_training, model_zoo
+  monkeypatch.setattr(_zoo_training, 'topics', lambda: (3, {'New': 'odd'}))
+  monkeypatch.setattr(sys, 'argv', ['model_zoo', '--only', 'Nwe'])
+  with pytest.raises(SystemExit):
+    model_zoo.main()
+  assert "got ['Nwe']; topics are tabular, " in capsys.readouterr().err

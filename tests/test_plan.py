@@ -400,3 +400,27 @@ def test_batch_sizes_are_rounded_to_whole_turns():
       **{**TRAINING, 'batch_size': 485}, noise=noise.Gaussian(1.0),
       correlation=correlated.BandedStrategy(7))
   assert planned.sampling_prob == 1 / 42 and planned.steps == 126
+
+
+def test_rows_of_one_person():
+  plan = tfcactus.PrivacyPlan(
+      noise=noise.Gaussian(1.3), l2_norm_clip=1.0, num_examples=60_000,
+      sampling_prob=250 / 60_000, steps=3600, delta=1e-5)
+  assert plan.guarantee(rows_of_one=1) == plan.guarantee()
+  five = plan.guarantee(rows_of_one=5)
+  assert five.upper == pytest.approx(5.205511763, abs=1e-8)
+  assert 'a person with up to 5 examples' in five.statement
+  with pytest.raises(ValueError, match='nobody has more rows'):
+    plan.guarantee(rows_of_one=60_001)
+  # Replaced rows and other schemes have the composed power curve.
+  assert plan.guarantee(neighboring_relation='replace', rows_of_one=2).upper > (
+      plan.guarantee(rows_of_one=2).upper)
+
+
+@pytest.mark.parametrize('rows', [0, 1.5, True, None, '2'])
+def test_bad_rows_of_one_person(rows):
+  plan = tfcactus.PrivacyPlan(
+      noise=noise.Gaussian(1.3), l2_norm_clip=1.0, num_examples=100, sampling_prob=0.1,
+      steps=10, delta=1e-5)
+  with pytest.raises(ValueError, match='rows_of_one'):
+    plan.guarantee(rows_of_one=rows)

@@ -164,7 +164,8 @@ def _holds_pair(event: object) -> bool:
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),
-              proven: bool = True) -> Guarantee:
+              proven: bool = True, rows_of_one: int = 1,
+              sampled_alike: bool = True) -> Guarantee:
   """Returns the guarantee of an event that was released `count` times.
 
   Args:
@@ -175,6 +176,9 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     statement: Sentences on what was released and what is taken as public.
     releases: Events of further releases.
     proven: False if the numbers are no guarantee, which the statement then says.
+    rows_of_one: Largest number of rows of one person, as for `PhiAccountant`.
+    sampled_alike: Whether the event says how these rows are sampled together, as for
+      `PhiAccountant`.
 
   Returns:
     The guarantee; with a condition if a dominating pair came from a user.
@@ -183,7 +187,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     ValueError: if the cost of a release is not known for the relation.
   """
   relation = relations.check(relation)
-  accountant = accounting.PhiAccountant(relation)
+  accountant = accounting.PhiAccountant(
+      relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike)
   releases = tuple(releases)
   if count:
     accountant.compose(event, count)

@@ -293,7 +293,8 @@ class PrivacyPlan:
 
   def guarantee(self, steps: int | None = None,
                 neighboring_relation: Relation | None = None, *,
-                sampling: type[SamplingScheme] | None = None) -> Guarantee:
+                sampling: type[SamplingScheme] | None = None,
+                rows_of_one: int = 1) -> Guarantee:
     """Returns the guarantee of `steps` released steps.
 
     Args:
@@ -307,20 +308,36 @@ class PrivacyPlan:
         over all examples.
       sampling: Sampling scheme from `tfcactus.sampling`: `PoissonSampling` by default,
         with a correlation `CyclicAllocationSampling`.
+      rows_of_one: Largest number k of rows (examples) of one person: the guarantee then
+        covers all of them together (group privacy). It is exact for Poisson sampling,
+        and for rows added or removed under samples of fixed size; else the power curve
+        of the whole run is applied k times.
 
     Returns:
       Bounds on epsilon at the plan's delta.
 
     Raises:
       ValueError: if the scheme does not fit the plan, has no account for the relation,
-        or the cost of `releases` is not known for the relation.
+        the cost of `releases` is not known for the relation, or rows_of_one is not in
+        [1, num_examples], above 1,000 or without an account.
     """
-    return self._guarantee(self.noise, steps, neighboring_relation, sampling)
+    return self._guarantee(
+        self.noise, steps, neighboring_relation, sampling, rows_of_one)
 
   def _guarantee(self, noise: noise_lib.Noise, steps: int | None,
                  neighboring_relation: Relation | None,
-                 sampling: type[SamplingScheme] | None) -> Guarantee:
+                 sampling: type[SamplingScheme] | None, rows_of_one: int = 1
+                 ) -> Guarantee:
     """Returns the guarantee of the plan with another noise."""
+    rows = _checks.integer('rows_of_one', rows_of_one, 1)
+    if rows > 1 and self.unit != 'example':
+      raise ValueError(
+          f'Expected rows_of_one=1 with unit={self.unit!r}, got rows_of_one={rows}: '
+          f'the guarantee is for all rows of a {self.unit} already.')
+    if rows > self.num_examples:
+      raise ValueError(
+          f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
+          f'rows_of_one={rows}: nobody has more rows than there are.')
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
     relation = scheme.check_relation(neighboring_relation)
@@ -330,10 +347,13 @@ class PrivacyPlan:
     found = guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
         statement=relations.in_units(
-            f'{relations.protected(relation)}: {scheme.released(count)}. '
+            f'{relations.protected(relation, rows=rows)}: {scheme.released(count)}. '
             f'{relations.public(relation, scheme.constants(self))}.{correlation}'
-            f'{beside}{self._allocation_instead(scheme, noise, count)}', self.unit),
-        releases=self.releases, proven=self.accounting == 'proven')
+            f'{beside}'
+            f'{self._allocation_instead(scheme, noise, count) if rows == 1 else ""}',
+            self.unit),
+        releases=self.releases, proven=self.accounting == 'proven',
+        rows_of_one=rows, sampled_alike=scheme.rows_alike)
     if self.unit == 'example' or not self.releases:
       return found
     return found.given(

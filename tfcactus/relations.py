@@ -31,6 +31,16 @@ _PROTECTED = {
     REPLACE: 'For any one {unit} replaced by any other',
 }
 
+_PROTECTED_ROWS = {
+    ADD_OR_REMOVE: 'For a person with up to {rows} {unit}s, all of them added to or '
+                   'removed from {data}',
+    ZERO_OUT: 'For a person with up to {rows} {unit}s, all of them replaced by empty '
+              'ones, which contribute zero to every sum, or empty ones replaced by '
+              'them',
+    REPLACE: 'For a person with up to {rows} {unit}s, all of them replaced by any '
+             'others',
+}
+
 _PUBLIC = {
     ADD_OR_REMOVE: '{constants} are public constants, assumed to be the same with '
                    'and without the {unit}',
@@ -65,15 +75,17 @@ def label(relation: dp_accounting.NeighboringRelation) -> str:
 
 
 def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example',
-              data: str = 'the training set') -> str:
+              data: str = 'the training set', rows: int = 1) -> str:
   """Returns the beginning of a sentence that says whom a guarantee protects.
 
   Args:
     relation: The relation.
     unit: Word for one row.
     data: Words for all rows together.
+    rows: Largest number of rows of one person.
   """
-  return _PROTECTED[relation].format(unit=unit, data=data)
+  words = _PROTECTED if rows == 1 else _PROTECTED_ROWS
+  return words[relation].format(unit=unit, data=data, rows=rows)
 
 
 def in_units(text: str, unit: str) -> str:

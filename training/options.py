@@ -220,13 +220,11 @@ def make_plan(args: argparse.Namespace, num_examples: int
           f'Expected --{name.replace("_", "-")} > 0, got {value}.')
   _check_optimizer(args)
   _check_checkpoint(args)
-  for name, wanted in (('--bands', args.bands is not None),
-                       ('--sampling allocation', args.sampling == 'allocation')):
-    if wanted and args.mechanism != 'gaussian':
-      raise ValueError(
-          f'Expected --mechanism gaussian with {name}, which has a proof for Gaussian '
-          f'noise only, got {args.mechanism!r}.')
   if args.bands is not None:
+    if args.mechanism != 'gaussian':
+      raise ValueError(
+          'Expected --mechanism gaussian with --bands, which has a proof for Gaussian '
+          f'noise only, got {args.mechanism!r}.')
     return make_correlated_plan(args, num_examples)
   kind = SAMPLINGS[args.sampling]
   settings = dict(

@@ -131,12 +131,13 @@ def refused(event, relation=RELATIONS.ADD_OR_REMOVE_ONE):
 def test_allocations_without_a_proof_are_refused_in_words():
   event = Allocation(60, Gaussian(1.0))
   assert 'none for REPLACE_ONE' in refused(event, RELATIONS.REPLACE_ONE)
-  for inner in (dp_accounting.LaplaceDpEvent(1.0),
-                library.get('isotropic-dim3-sigma0.5').dp_event,
+  laplace = dp_accounting.LaplaceDpEvent(1.0)
+  for inner in (dp_accounting.SelfComposedDpEvent(laplace, 2),
+                dp_accounting.ComposedDpEvent([laplace, Gaussian(1.0)]),
                 dp_accounting.PoissonSampledDpEvent(0.5, Gaussian(1.0)), event):
     assert refused(Allocation(60, inner))
-  assert 'Gaussian noise on the whole batch' in refused(
-      Allocation(60, dp_accounting.LaplaceDpEvent(1.0)))
+  assert 'one release of each whole batch' in refused(
+      Allocation(60, dp_accounting.SelfComposedDpEvent(laplace, 2)))
   for sampled in (dp_accounting.PoissonSampledDpEvent(0.5, event),
                   dp_accounting.SampledWithoutReplacementDpEvent(10, 10, event)):
     assert 'not sampled once more' in refused(sampled)
@@ -184,3 +185,21 @@ def test_noise_next_to_none_costs_as_much_as_one_sum(sigma):
   # About that of the record's own sum: nine others have nothing of it, and it is found.
   assert 0.99 * 0.5 / sigma**2 <= found.upper < np.inf
   assert accountant.delta_bounds(1.0).upper >= 1 - 1e-9
+
+
+@representatives('scale, batches, delta, remove, add', [
+    (1, 3, 1e-3, .9463333, .9921080), (.5, 10, 1e-5, 1.4712137, 1.9915481),
+    (.5, 100, 1e-5, .5901485, .9173535), (.25, 1000, 1e-6, .6395527, 1.0220352)])
+def test_laplace_costs_more_to_add(scale, batches, delta, remove, add):
+  event = Allocation(batches, dp_accounting.LaplaceDpEvent(scale))
+  for direction, wanted in (('remove', remove), ('add', add)):
+    accountant = accounting.PhiAccountant(direction=direction).compose(event)
+    lower, _, upper = accountant.epsilon_bounds(delta)
+    assert lower <= wanted + 1e-7 and wanted <= upper + 1e-7
+    assert upper - lower <= 4e-4 * upper
+
+
+def test_a_table_of_gaussian_cells_costs_as_much_as_its_pair_says():
+  table = library.get('isotropic-dim3-sigma0.5').dp_event
+  lower, _, upper = phi(Allocation(60, table)).epsilon_bounds(1e-5)
+  assert 0 < lower <= upper <= phi(table).get_epsilon(1e-5)

@@ -143,6 +143,7 @@ LAYERS: dict[str, Case] = {
     'depthwise, no bias': Case(
         _of(layers.DepthwiseConv2D, 2, use_bias=False), (5, 4, 2)),
     'embedding': Case(_of(layers.Embedding, _VOCABULARY, 4), (7,), ids=True),
+    'embedding, many rows': Case(_of(layers.Embedding, 30, 4), (7,), ids=True),
     'layer norm': Case(_of(layers.LayerNormalization), (4, 6)),
     'layer norm, no offset': Case(_of(layers.LayerNormalization, center=False), (6,)),
     'group norm': Case(_of(layers.GroupNormalization, 3), (4, 5, 6)),
@@ -161,6 +162,8 @@ LAYERS: dict[str, Case] = {
     'over steps': Case(
         lambda: layers.TimeDistributed(layers.Conv1D(3, 2)),
         (3, 5, 2)),
+    'over steps, one position': Case(
+        lambda: layers.TimeDistributed(layers.Conv2D(3, 2)), (3, 2, 2, 2)),
     'a rule of a test': Case(toy_layer_rule.Scaling, (3, 5)),
 }
 
@@ -291,7 +294,8 @@ _OFTEN = ('dense', 'dense, no bias', 'dense over time', 'conv1d', 'conv1d, no bi
           'a rule of a test')
 """Layers that every test tries, side by side in `make test`, else one by one."""
 
-_ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step', 'conv3d',
+_ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step',
+         'embedding, many rows', 'over steps, one position', 'conv3d',
          'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
          'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
          'separable', 'einsum dense', 'prelu, shared', 'rms norm',

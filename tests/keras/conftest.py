@@ -84,12 +84,13 @@ class FakePlan:
       raise ValueError(f'Expected dim={self.noise.dim}, got {dim}.')
 
   def guarantee(self, steps=None, neighboring_relation=None, *,
-                sampling=PoissonSampling):
+                sampling=PoissonSampling, rows_of_one=1):
     relation = sampling.check_relation(neighboring_relation)
     cost = {PoissonSampling: steps / 100, FixedSizeSampling: steps / 50,
             OnePassSampling: 5.0 * steps}[sampling]
     if sampling is PoissonSampling and relation == relations.REPLACE:
       cost *= 2
+    cost *= rows_of_one
     return FakeGuarantee(cost, steps, proven=self.proven,
                          neighboring_relation=relations.label(relation))
 

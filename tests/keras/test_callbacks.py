@@ -167,6 +167,14 @@ def test_verbose_prints_the_statement_and_that_noise_is_seeded(make_plan, capsys
   assert 'A fake statement.' in out and 'seeded' in out
 
 
+def test_rows_of_one_person_are_logged_beside(make_plan):
+  callback = EpsilonCallback(rows_of_one=3)
+  history = _fit(privatized(make_plan()), poisson(), callback, epochs=2)
+  assert history['epsilon_3_rows'] == [3 * one for one in history['epsilon']]
+  with pytest.raises(ValueError, match='rows_of_one'):
+    EpsilonCallback(rows_of_one=0)
+
+
 def test_a_drop_in_optimizer_needs_batches_given_to_the_callback(make_plan):
   plan = make_plan()
   model = _plain(DPKerasSGDOptimizer.from_plan(plan, learning_rate=0.1))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks import model_zoo
 from tests.keras import zoo
 from tests.keras.zoo import oracle
 from tests.keras.zoo.base import Case, Entry
@@ -17,14 +18,18 @@ def _cases(float64: bool = False) -> list:
   """Entries of this Keras; a dozen are fast, of which `make test` runs every fourth."""
   found, fast = [], 0
   for name, entry in zoo.ZOO.items():
-    if (entry.keras3 and _VERSION == 2) or (float64 and not entry.float64) or (
-        not float64 and not entry.float32):
+    if not (entry.float64 if float64 else entry.float32):
+      continue
+    missing = entry.missing()
+    if missing == 'Keras 3':
       continue
     if entry.fast and not float64:
       marks = [pytest.mark.more] if fast % 4 else []
       fast += 1
     else:
       marks = [pytest.mark.slow]
+    if missing:
+      marks.append(pytest.mark.skip(reason=f'needs {missing}'))
     if entry.wrong[_VERSION]:
       marks.append(pytest.mark.xfail(
           reason=f'known: {entry.wrong[_VERSION]}', strict=True))
@@ -68,8 +73,14 @@ def test_clipped_sums_over_users_in_float64(entry):
 
 
 def test_the_zoo_is_large():
-  assert len(zoo.ZOO) >= 90
+  assert len(zoo.ZOO) >= 210
   assert sum(entry.fast for entry in zoo.ZOO.values()) <= 12
+  assert sum(entry.hub for entry in zoo.ZOO.values()) >= 15
+
+
+def test_the_tables_have_a_heading_for_each_topic():
+  assert {entry.topic() for entry in zoo.ZOO.values()} == {*model_zoo.TOPICS}
+  assert {*model_zoo.RECENT} <= {*model_zoo.TOPICS}
 
 
 def test_the_oracle_sees_a_wrong_gradient():
@@ -88,3 +99,9 @@ def _doubled(case: Case) -> Case:
 def test_a_clipped_sum_is_clipped():
   found = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
   np.testing.assert_allclose(oracle.clipped_sum(found, 1.0), [0.9, 1.2], rtol=2e-5)
+
+
+def test_only_the_rounding_to_the_grid_is_allowed():
+  step = 2.0**-29  # Of the clip norm 3, below 2^-30 times four.
+  left = oracle.unrounded(np.array([0.5, -0.5, 0.75, -2.0, 0.0]) * step, 3.0)
+  np.testing.assert_array_equal(left, np.array([0, 0, 0.25, -1.5, 0]) * step)

@@ -83,3 +83,39 @@ def test_noise_next_to_none_hides_nothing(mu, direction):
     # Whoever sees all sums finds the record's by the largest, nearly surely.
     assert found.upper.hockey_stick(epsilon) >= 1 - 1e-8
     assert found.lower.hockey_stick(epsilon) <= 1
+
+
+@pytest.mark.parametrize('direction', ['remove', 'add'])
+def test_infinite_masses_by_enumeration(direction):
+  """Lower pairs once lost such masses, and pairs without common atoms failed."""
+  rng = np.random.default_rng(3)
+  for _ in range(8):
+    p, q = rng.dirichlet(np.ones(3), 2)
+    p[0], q[-1] = 0.0, rng.choice([0.0, q[-1]])
+    p, q = p / p.sum(), q / q.sum()
+    found = allocation.allocated(
+        PairBounds.exact(DominatingPair.from_masses(p, q)), 3, direction, 400)
+    for epsilon in (0.0, 0.3, 1.5):
+      exact = enumerated_pair(p, q, 3, direction, epsilon)
+      lower, upper = (pair.hockey_stick(epsilon) for pair in (found.lower, found.upper))
+      assert lower <= exact + 1e-13 and exact <= upper + 1e-13
+      assert upper - lower <= 3e-3
+
+
+def enumerated_pair(p, q, bins, direction, epsilon):
+  """Returns delta from all outcomes, also those that one of the two cannot have."""
+  total = 0.0
+  for outcome in itertools.product(range(len(p)), repeat=bins):
+    without = np.prod([q[i] for i in outcome])
+    with_it = np.mean([np.prod([(p if place == j else q)[i] for place, i in enumerate(
+        outcome)]) for j in range(bins)])
+    one, other = (with_it, without) if direction == 'remove' else (without, with_it)
+    total += max(one - np.exp(epsilon) * other, 0.0)
+  return total
+
+
+def test_distributions_without_a_common_outcome():
+  apart = PairBounds.exact(DominatingPair.from_masses([1.0, 0.0], [0.0, 1.0]))
+  for direction in ('remove', 'add'):
+    found = allocation.allocated(apart, 5, direction)
+    assert found.lower.p_inf == pytest.approx(1) and found.upper.p_inf == 1

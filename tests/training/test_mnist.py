@@ -139,7 +139,6 @@ def test_published_scalar_account_is_labelled_everywhere(small, tmp_path, capsys
     (['--noise-multiplier', 'nan'], 'noise_multiplier'),
     (['--l2-norm-clip', '-1'], 'l2_norm_clip'),
     (['--batch-size', '5000'], 'batch_size'),
-    (['--sampling', 'allocation'], 'Gaussian noise only'),
     (['--bands', '4'], 'gaussian with --bands'),
     (['--bands', 'auto', '--mechanism', 'gaussian'], '--target-epsilon with --bands'),
     (['--bands', '4.5', '--mechanism', 'gaussian'], 'auto or a number'),

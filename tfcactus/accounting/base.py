@@ -60,6 +60,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
           f'direction={direction!r}.')
     super().__init__(neighboring_relation)
     self.direction = direction
+    self._sample = event_steps.Sample(neighboring_relation)
     self._non_private = False
     self._counts: dict[event_steps.EventStep, int] = {}
 
@@ -74,8 +75,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     if do_compose or count != 0:
       count = _checks.integer('count', count, 0 if not do_compose else 1)
     try:
-      steps = list(event_steps.steps_of(
-          event, event_steps.Sample(self.neighboring_relation)))
+      steps = list(event_steps.steps_of(event, self._sample))
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
@@ -96,13 +96,17 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       self._counts, self._non_private = counts, non_private
     return None
 
+  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
+    """Returns the steps to account for, with their counts."""
+    return self._counts
+
   def compositions(self) -> dict[str, Composition]:
     """Returns {direction: composition}; {} if no step with a pair was composed.
 
     The only direction of REPLACE_ONE is 'replace'. Other relations have 'remove', 'add'
     or both, as `direction` says.
     """
-    counts = [(step, count) for step, count in self._counts.items()
+    counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}

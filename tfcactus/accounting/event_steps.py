@@ -13,15 +13,18 @@ import math
 from typing import Callable, Optional, TypeVar
 
 import dp_accounting
+import numpy as np
 
 from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.accounting import events
 from tfcactus.accounting.composition.composition import StepLoss
 from tfcactus.accounting.composition.losses.allocated import AllocatedGaussian
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
+from tfcactus.accounting.samples import Sample, Unsupported
 from tfcactus.noise import base as noise_base, gaussian
-from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope
+from tfcactus.pairs import allocation, dominating_pair as pair_lib, envelope, groups
 
 _Value = TypeVar('_Value')
 
@@ -32,36 +35,6 @@ MERGED_ROUNDOFF = 1e-14
 """Bound on the relative error of the joint noise multiplier of merged Gaussians. A
 precision is a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2);
 the root keeps half of that error and adds EPS: 2.25 EPS or 5e-16."""
-
-
-class Unsupported(Exception):
-  """Raised for an event that cannot be composed; names the event and the reason."""
-
-  def __init__(self, event: dp_accounting.DpEvent, message: str):
-    super().__init__(message)
-    self.event = event
-    self.message = message
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-  """The sample of records that a step uses, and the neighbouring relation.
-
-  Attributes:
-    relation: The neighbouring relation. A zeroed record counts as removed, a
-      restored one as added.
-    sampling_prob: Expected share of the records in the sample.
-    fixed_size: Whether the sample has a fixed size; else Poisson.
-  """
-
-  relation: dp_accounting.NeighboringRelation
-  sampling_prob: float = 1.0
-  fixed_size: bool = False
-
-  @property
-  def displaces(self) -> bool:
-    """Returns whether a record that enters the sample displaces another one."""
-    return self.fixed_size and self.relation != relations.ZERO_OUT
 
 
 class EventStep:
@@ -86,12 +59,14 @@ class NoiseStep(PairedStep):
   def loss(self, direction: str) -> StepLoss:
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
+    if sample.rows > 1 and (prob < 1 or sample.fixed_size):
+      return self._of_rows(direction)
     if prob < 1 and sample.fixed_size and not sample.displaces:
       bounds = _zeroed(noise, prob)
       return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
     if prob < 1 and replace and not sample.fixed_size:
       return StepLoss.of(_replaced(noise, prob))
-    shift = 2 if replace or sample.fixed_size else 1
+    shift = sample.rows * (2 if replace or sample.fixed_size else 1)
     # Noise is symmetric: without sampling its pair serves both directions. The
     # reversed pair would hide mass at infinity.
     way = 'replace' if prob == 1 else direction
@@ -105,6 +80,17 @@ class NoiseStep(PairedStep):
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
         gaussian.shifted_pair(mu, cells), prob, way), loss)
+
+
+  def _of_rows(self, direction: str) -> StepLoss:
+    """Returns the loss of a person with several rows, on a sample of the records."""
+    sample, each = self.sample, 2 if self.sample.fixed_size else 1
+    if self.noise.gaussian_std is not None:
+      loss = GroupedGaussian.of(
+          each / self.noise.gaussian_std, sample.log_weights, direction)
+      return StepLoss(loss.pair_bounds, loss)
+    bounds = _grouped(self.noise, each, sample)
+    return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +114,22 @@ class AllocatedStep(PairedStep):
 
 
 @dataclasses.dataclass(frozen=True)
+class AllocatedPairStep(PairedStep):
+  """A mechanism on each batch of an epoch; each record enters one batch at random.
+
+  `one` is a release of one batch for a record known to be in it: noise other than the
+  Gaussian, or a pair. `num_batches` is the number of batches.
+  """
+
+  one: NoiseStep | PairStep
+  num_batches: int
+
+  def loss(self, direction: str) -> StepLoss:
+    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
+    return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+
+
+@dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
   """A mechanism known by its dominating pair, on a sample of the records.
 
@@ -138,10 +140,14 @@ class PairStep(PairedStep):
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
   sample: Sample
 
-  def loss(self, direction: str) -> StepLoss:
-    base = self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
+  @property
+  def bounds(self) -> pair_lib.PairBounds:
+    """Bounds on the pair; one object twice if it is exact."""
+    return self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
         pair_lib.PairBounds.exact(self.pair))
-    return StepLoss.of(_sampled(base, self.sample.sampling_prob, direction))
+
+  def loss(self, direction: str) -> StepLoss:
+    return StepLoss.of(_sampled(self.bounds, self.sample.sampling_prob, direction))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +171,28 @@ def _replaced(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBoun
 def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
   """Returns bounds on a zeroed record's pair under fixed-size sampling, cached."""
   return noise.zeroed_pair(sampling_prob)
+
+
+@functools.lru_cache(maxsize=32)
+def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.PairBounds:
+  """Returns bounds on the pair of a person's rows, each a shift of `each`, cached.
+
+  P is the output with the rows, Q without them.
+  """
+  weights, beyond = groups.most_likely(np.exp(sample.log_weights))
+  # Noise is symmetric: its pair is that of its own reverse.
+  return groups.mean_of([noise_base.known_pair(noise, each * rows)
+                         for rows in range(1, weights.size)], weights, beyond)
+
+
+@functools.lru_cache(maxsize=32)
+def _allocated(one: NoiseStep | PairStep, num_batches: int, direction: str
+               ) -> pair_lib.PairBounds:
+  """Returns bounds on the pair of an epoch of random allocation, cached."""
+  # P is the release with the record. A step's own pair has it in Q.
+  with_it = (noise_base.known_pair(one.noise, 1) if isinstance(one, NoiseStep) else
+             one.bounds.reversed())
+  return allocation.allocated(with_it, num_batches, direction)
 
 
 @functools.lru_cache(maxsize=32)
@@ -211,6 +239,7 @@ def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   if noise.noise_multiplier == 0:
     yield None, 1
   else:
+    sample.check_rows(event)
     yield NoiseStep(_checked(event, noise_lib.check, noise), sample), 1
 
 
@@ -259,12 +288,14 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
-  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample)
+  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample,
+                          drawn=(taken, total))
 
 
 @steps_of.register(events.DominatingPairDpEvent)
 def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
   """Yields one step if the pair's relation fits the neighbours of the sample."""
+  _refuse_rows(event, sample)
   # If a record displaces another, neighbouring samples differ by a replacement.
   wanted = relations.REPLACE if sample.displaces else sample.relation
   if event.neighboring_relation != wanted:
@@ -290,7 +321,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for the epoch; Unsupported unless the noise is Gaussian.
+  """Returns one step for the epoch; Unsupported for several releases of a batch.
 
   Several Gaussian releases of one batch are merged. An epoch of one batch has the steps
   of the inner event.
@@ -303,11 +334,14 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   (step, count), *more = found
   if step is None and not more:
     return iter([(None, count)])
-  if isinstance(step, NoiseStep) and step.sample == sample and count == 1 and (
-      step.noise.gaussian_std is not None) and not more:
-    return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
-  raise Unsupported(event, 'random allocation has a proof for Gaussian noise on the '
-                    'whole batch only')
+  if isinstance(step, (NoiseStep, PairStep)) and step.sample == sample and (
+      count == 1 and not more):
+    if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:
+      return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
+    return iter([(AllocatedPairStep(step, event.num_batches), 1)])
+  raise Unsupported(event, 'random allocation has a proof for one release of each '
+                    'whole batch, or several with Gaussian noise; release one query of '
+                    'a batch')
 
 
 def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
@@ -333,10 +367,11 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
-                     outer: Sample) -> Steps:
+                     outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample.
 
-  `fixed_size` says whether the event's sample has a fixed size; else it is Poisson.
+  `fixed_size` says whether the event's sample has a fixed size, `drawn` of so many
+  records; else it is Poisson.
   """
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
@@ -346,8 +381,9 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
   # If the sample is all records, only an added record displaces another.
   fixed_size = fixed_size and (
       prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
-  return steps_of(event.event if prob == 1 else _merged(event.event),
-                Sample(outer.relation, prob, fixed_size))
+  return steps_of(event.event if prob == 1 else _merged(event.event), Sample(
+      outer.relation, prob, fixed_size, outer.rows,
+      drawn if fixed_size and outer.rows > 1 else None))
 
 
 def _check_own_sample(
@@ -357,6 +393,7 @@ def _check_own_sample(
 
   Such events state their own sampling, so that no sample may be around them.
   """
+  _refuse_rows(event, sample)
   if sample != Sample(sample.relation):
     raise Unsupported(
         event, 'it says what it samples itself; it is not sampled once more')
@@ -365,6 +402,12 @@ def _check_own_sample(
     raise Unsupported(
         event, f'its steps have a proof for {proved}, none for '
         f'{sample.relation.name}')
+
+
+def _refuse_rows(event: dp_accounting.DpEvent, sample: Sample) -> None:
+  """Raises Unsupported if a person may have several rows."""
+  if sample.rows > 1:
+    raise Unsupported(event, 'its pairs are for one row')
 
 
 def _refuse_releases_of_one_sample(event: dp_accounting.DpEvent, sample: Sample, *,

@@ -128,7 +128,8 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
 
   Each record draws its batch uniformly and independently, anew for each event. Batch
   sizes vary, and an additional record moves no other. A mechanism runs once on each
-  batch and may depend on its earlier outputs. Proved for Gaussian noise and one record
+  batch and may depend on its earlier outputs. Proved for one release of each batch with
+  any noise or dominating pair, for several with Gaussian noise, and for one record
   added, removed or zeroed; accountants refuse everything else.
 
   Attributes:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from tfcactus.accounting import base
+import dp_accounting
+
+from tfcactus import _checks, relations
+from tfcactus.accounting import base, event_steps
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
+from tfcactus.accounting.composition.repeated import Repeated
+from tfcactus.pairs import groups
 
 
 class PhiAccountant(base.TwoSidedAccountant):
@@ -19,11 +24,73 @@ class PhiAccountant(base.TwoSidedAccountant):
   Characteristic Function" (AISTATS 2022).
   """
 
+  def __init__(
+      self,
+      neighboring_relation: dp_accounting.NeighboringRelation = (
+          relations.ADD_OR_REMOVE),
+      *, direction: str = 'both', rows_of_one: int = 1, sampled_alike: bool = True):
+    """Initializes an empty account.
+
+    Args:
+      neighboring_relation: As for `PairAccountant`.
+      direction: As for `PairAccountant`.
+      rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
+        then differ in up to k records: all added or removed, all zeroed, or all
+        replaced. The account is exact if all events have one for k rows: noise on all
+        records or on Poisson samples, and records added or removed under samples of
+        fixed size. Else it applies the power curve of all events together k times.
+      sampled_alike: Whether each event describes how all rows of a person are sampled
+        together. False if the event holds for each row by itself, such as one batch of
+        an epoch that has the other rows elsewhere; no account is then exact.
+
+    Raises:
+      ValueError: for another relation or direction, or rows_of_one not in [1, 1000].
+    """
+    super().__init__(neighboring_relation, direction=direction)
+    self.rows_of_one = _checks.integer('rows_of_one', rows_of_one, 1)
+    if self.rows_of_one > groups.MOST_ROWS:
+      raise ValueError(
+          f'Expected rows_of_one of at most {groups.MOST_ROWS}, got {rows_of_one!r}: '
+          'sample persons in place of rows, or let each person have fewer rows.')
+    self._together: PhiAccountant | None = None
+    if self.rows_of_one > 1 and sampled_alike:
+      self._together = PhiAccountant(self.neighboring_relation, direction=direction)
+      self._together._sample = event_steps.Sample(
+          self.neighboring_relation, rows=self.rows_of_one)
+
+  def _maybe_compose(
+      self, event: dp_accounting.DpEvent, count: int, do_compose: bool
+  ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
+    error = super()._maybe_compose(event, count, do_compose)
+    if error is None and do_compose and self._together is not None:
+      if self._together._maybe_compose(event, count, True) is not None:
+        self._together = None
+    return error
+
+  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
+    return self._counts if self._together is None else self._together._counts
+
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
-    return part.epsilon(delta)
+    return self._of_rows(part).epsilon(delta)
 
   def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
-    return part.delta(epsilon)
+    return self._of_rows(part).delta(epsilon)
+
+  def _of_rows(self, part: Composition) -> Composition | Repeated:
+    """Returns the account of all rows of one person."""
+    if self.rows_of_one == 1 or self._together is not None:
+      return part
+    shrinks = [step for step in self._counts
+               if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep)) and
+               step.sample.displaces and
+               self.neighboring_relation == relations.ADD_OR_REMOVE]
+    if shrinks:
+      raise ValueError(
+          f'Expected rows_of_one=1, got {self.rows_of_one}: rows that are added or '
+          'removed under samples of fixed size change the share of the others. They '
+          'have an account for noise on the samples only, if the other records are '
+          'enough for a sample. Use neighboring_relation zero-out, or Poisson samples.')
+    return part.repeated(self.rows_of_one)
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    return part.stays_below(epsilon, delta)
+    return self._of_rows(part).stays_below(epsilon, delta)

@@ -11,6 +11,7 @@ from tfcactus.cli.command import Command
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
+  steps.add_rows(parser)
   parser.add_argument('--epsilon', type=float, required=True,
                       help='epsilon at which delta is computed')
 

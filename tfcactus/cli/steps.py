@@ -184,6 +184,14 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   command.add_json(parser)
 
 
+def add_rows(parser: argparse.ArgumentParser) -> None:
+  """Adds --rows-of-one, the number of records of one person."""
+  parser.add_argument(
+      '--rows-of-one', type=int, default=1, metavar='K', help='largest number of '
+      'records of one person, all of which are protected together (group privacy). '
+      'Default: %(default)s')
+
+
 def counted(args: argparse.Namespace) -> int | None:
   """Returns --steps, or --epochs for allocation, or None; ValueError for the other."""
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
@@ -228,16 +236,27 @@ def _read(path: str) -> list[StepGroup]:
 def show_bounds(args: argparse.Namespace, name: str, at: str,
                 solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
                 ) -> None:
-  """Accounts for the steps in the arguments of `add_steps`, and prints the bounds.
+  """Accounts for the steps in the arguments, and prints the bounds.
+
+  The arguments are those of `add_steps` and `add_rows`.
 
   `name` is the bounded quantity ('epsilon' or 'delta'), and `at` states the other one
   in words, rounded up. `solve` returns the bounds from an accountant that has composed
   the steps.
   """
-  events = [group.event() for group in _groups(args)]
+  groups = _groups(args)
+  # A fraction has lost the numbers of records, which matter for several of them.
+  if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in groups):
+    raise ValueError(
+        'Expected --rows-of-one with sampling poisson or allocation, got fixed: the '
+        'cost of several rows then depends on the numbers of records, not on their '
+        'share. Use PrivacyPlan(...).guarantee(rows_of_one=..., '
+        'sampling=FixedSizeSampling).')
+  events = [group.event() for group in groups]
   start = time.perf_counter()
   relation = relations.NAMES[args.relation]
-  accountant = accounting.PhiAccountant(relation, direction=args.direction)
+  accountant = accounting.PhiAccountant(
+      relation, direction=args.direction, rows_of_one=args.rows_of_one)
   for event in events:
     accountant.compose(event)
   bounds = solve(accountant)
@@ -245,12 +264,13 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
   statement = (
       ('' if args.direction == 'both' else
        'One direction alone is no guarantee. ') +
-      relations.protected(relation, 'record', 'the data') + '. ' +
+      relations.protected(relation, 'record', 'the data', args.rows_of_one) + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
                        'or number of batches, and the number of steps', 'record') + '.')
   command.show(args, {
       'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,
       'relation': args.relation, 'direction': args.direction,
+      'rows_of_one': args.rows_of_one,
       'statement': statement, 'seconds': seconds},
       f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
       f'({args.relation}, direction {args.direction}; estimate '

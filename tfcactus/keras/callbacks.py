@@ -57,7 +57,7 @@ class EpsilonCallback(keras.callbacks.Callback):
                batches: SampledBatches | None = None,
                target_epsilon: float | None = None, verbose: int = 0,
                run_card: PathLike | None = None, every: int | None = None,
-               also: Sequence[str] = ()):
+               also: Sequence[str] = (), rows_of_one: int | None = None):
     """Initialises the callback.
 
     Args:
@@ -74,6 +74,9 @@ class EpsilonCallback(keras.callbacks.Callback):
       also: Names of further neighbouring relations, logged after each epoch: 'replace',
         which protects attributes, as `epsilon_replace`, and 'zero-out' as
         `epsilon_zero_out`.
+      rows_of_one: Largest number k of rows of one person. The epsilon of all of them
+        together is also logged after each epoch, as `epsilon_k_rows`, and is in the run
+        card; as for `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -93,6 +96,8 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._verbose = verbose
     self._run_card = run_card
     self._also = {name: relations.check(name) for name in also}
+    self._rows_of_one = None if rows_of_one is None else (
+        _checks.integer('rows_of_one', rows_of_one, 1))
     self._every = None if every is None else _checks.integer('every', every, 1)
     self._limit = keras.callbacks.Callback()  # Stops nothing.
     self._warned = False
@@ -150,7 +155,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._report(ledger, self.guarantee, {} if logs is None else logs)
     if self._run_card is not None and (
         replicas.worker(self.model.distribute_strategy) == 0):
-      run_card_lib.write(self.model, self._run_card)
+      run_card_lib.write(self.model, self._run_card, rows_of_one=self._rows_of_one)
     self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -171,19 +176,22 @@ class EpsilonCallback(keras.callbacks.Callback):
     if not guarantee.proven:
       self._warn(guarantee.statement)
     for name, relation in self._also.items():
-      self._report_beside(ledger, name, relation, logs)
+      self._report_beside(ledger, name.replace('-', '_'), logs, relation)
+    if self._rows_of_one is not None:
+      self._report_beside(ledger, f'{self._rows_of_one}_rows', logs,
+                          rows_of_one=self._rows_of_one)
     if self._verbose:
       sys.stdout.write(f'\n{guarantee}. {guarantee.statement}\n')
 
-  def _report_beside(self, ledger: Ledger, name: str,
-                     relation: dp_accounting.NeighboringRelation,
-                     logs: dict[str, Any]) -> None:
-    """Logs epsilon for a further neighbouring relation."""
-    other, reason = ledger.guarantee(relation)
+  def _report_beside(self, ledger: Ledger, name: str, logs: dict[str, Any],
+                     relation: dp_accounting.NeighboringRelation | None = None,
+                     rows_of_one: int = 1) -> None:
+    """Logs epsilon for a further neighbouring relation, or for several rows."""
+    other, reason = ledger.guarantee(relation, rows_of_one)
     if other is None:
       self._warn(reason)
       return
-    logs[f"{_log_name(other)}_{name.replace('-', '_')}"] = other.upper
+    logs[f'{_log_name(other)}_{name}'] = other.upper
     if self._verbose:
       sys.stdout.write(f'\n{other}. {other.statement}\n')
 

@@ -342,18 +342,21 @@ class PrivateModel(Fixed, serialization.SavedModel):
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
     return self._ledger
 
-  def guarantee(self, neighboring_relation: Relation | None = None) -> Guarantee:
+  def guarantee(self, neighboring_relation: Relation | None = None, *,
+                rows_of_one: int = 1) -> Guarantee:
     """Returns the `Guarantee` of everything released so far.
 
     Args:
       neighboring_relation: 'add-or-remove', 'zero-out', 'replace', or one of
         dp_accounting's; None for add-or-remove, or replace after passes over all
         examples.
+      rows_of_one: Largest number of rows (examples) of one person, which the guarantee
+        then covers together; as for `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: with the reason if there is no guarantee.
     """
-    guarantee, reason = self.ledger().guarantee(neighboring_relation)
+    guarantee, reason = self.ledger().guarantee(neighboring_relation, rows_of_one)
     if guarantee is None:
       raise ValueError(reason)
     return guarantee

@@ -10,12 +10,14 @@ from typing import Any, TYPE_CHECKING
 import tensorflow as tf
 
 from tfcactus import relations
+from tfcactus.guarantee import Guarantee
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 if TYPE_CHECKING:
+  from tfcactus.keras.ledger.ledger import Ledger
   from tfcactus.keras.model import PrivateModel
 
 SUMS = (
@@ -35,15 +37,34 @@ NOT_COVERED = (
 """Leaks and assumptions that the guarantee on the card does not cover."""
 
 
-def make_run_card(model: PrivateModel) -> dict[str, Any]:
+def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
+                  ) -> dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
 
   Args:
     model: The model; the card accounts for all that it released so far.
+    rows_of_one: As for `PrivacyPlan.guarantee`; adds the epsilon of so many rows.
   """
-  plan, ledger = model.plan, model.ledger()
+  ledger = model.ledger()
   guarantee, reason = ledger.guarantee()
-  card = {
+  card = _facts(model, ledger)
+  if guarantee is None:
+    return {**card, 'epsilon': None, 'reason': reason}
+  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+          'seeded': guarantee.seeded,
+          'epsilon': {side: getattr(guarantee, side)
+                      for side in ('lower', 'estimate', 'upper')},
+          'neighboring_relation': guarantee.neighboring_relation,
+          'by_relation': {label: _cost(other)
+                          for label, other in ledger.guarantees().items()},
+          'accountant': guarantee.accountant, 'statement': guarantee.statement,
+          **_of_rows(ledger, rows_of_one)}
+
+
+def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
+  """Returns what the card says of a run apart from its cost."""
+  plan = model.plan
+  return {
       'privacy_unit': relations.in_units(
           'one example of the training set', plan.unit),
       'num_examples': plan.num_examples,
@@ -75,18 +96,22 @@ def make_run_card(model: PrivateModel) -> dict[str, Any]:
       'local_steps': model.local_steps,
       'local_learning_rate': model.local_learning_rate,
   }
-  if guarantee is None:
-    return {**card, 'epsilon': None, 'reason': reason}
-  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
-          'seeded': guarantee.seeded,
-          'epsilon': {'lower': guarantee.lower, 'estimate': guarantee.estimate,
-                      'upper': guarantee.upper},
-          'neighboring_relation': guarantee.neighboring_relation,
-          'by_relation': {
-              label: {'upper': other.upper, 'lower': other.lower,
-                      'statement': other.statement}
-              for label, other in ledger.guarantees().items()},
-          'accountant': guarantee.accountant, 'statement': guarantee.statement}
+
+
+def _cost(guarantee: Guarantee) -> dict[str, Any]:
+  """Returns the bounds and the statement of a further guarantee on the card."""
+  return {'upper': guarantee.upper, 'lower': guarantee.lower,
+          'statement': guarantee.statement}
+
+
+def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
+  """Returns an entry on a person with up to `rows` rows; none for None."""
+  if rows is None:
+    return {}
+  guarantee, reason = ledger.guarantee(None, rows)
+  cost = {'epsilon': None, 'reason': reason} if guarantee is None else (
+      _cost(guarantee))
+  return {'rows_of_one': {'rows': rows, **cost}}
 
 
 def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
@@ -118,10 +143,11 @@ def check_path(path: PathLike) -> None:
         f'{os.fspath(path)!r}; add a name, such as card.json.')
 
 
-def write(model: PrivateModel, path: PathLike) -> None:
-  """Writes the run card of a model as JSON, atomically."""
+def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
+          ) -> None:
+  """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
-    json.dump(make_run_card(model), file, indent=2)
+    json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)

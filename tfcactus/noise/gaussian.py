@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
+from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -132,6 +133,22 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
   # A release that always has the record costs more; releasing nothing costs less.
   nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
   return PairBounds(nothing, one.upper)
+
+
+def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
+                 loss: Callable[[np.ndarray], np.ndarray]) -> PairBounds:
+  """Returns bounds on the pair of a person with several rows, in a sampled release.
+
+  P has mean j `mu` with probability `weights[j]`, Q has mean 0, in standard deviations;
+  no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has another
+  P-mass of `beyond` at infinity.
+  """
+  means = mu * np.arange(weights.size)
+  reach = cells_lib.GAUSSIAN_REACH
+  x = _edges(-reach, means[-1] + reach, list(means), cells)
+  p = sum(weight * _cells(x - mean) for weight, mean in zip(weights, means))
+  losses = loss(x)
+  return cells_lib.from_cells(losses, _widths(losses), p, _cells(x), _TAIL + beyond)
 
 
 def _replaced_pair(mu: float, prob: float) -> PairBounds:

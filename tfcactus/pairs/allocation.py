@@ -5,10 +5,11 @@ independent copies of X under Q. Both profiles,
 
     remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
 
-are means of convex functions of L. The profiles rise if each mass of X is split between
-two points of a grid, keeping mass and mean. They fall if several masses are merged at
-their mean. Sums of independent variables keep this order of distributions, the convex
-order. T copies are added up by doubling, each sum on a grid of its own.
+are means of convex functions of L; P-mass where Q has none, of which an epoch has as
+much as one release, is added to the first. The profiles rise if each mass of X is split
+between two points of a grid, keeping mass and mean. They fall if several masses are
+merged at their mean. Sums of independent variables keep this order of distributions,
+the convex order. T copies are added up by doubling, each sum on a grid of its own.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
 the pair; convex order in place of a grid of losses is this library's.
@@ -17,6 +18,7 @@ the pair; convex order in place of a grid of losses is this library's.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -52,11 +54,16 @@ def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
   """
   bins = _checks.integer('bins', bins, 1)
   if bins > 1:
-    lower, upper = (
-        _multiple(_Mean.of(pair, raises), bins, nodes).pair(direction)
-        for pair, raises in ((bounds.lower, False), (bounds.upper, True)))
-    bounds = PairBounds(lower, upper)
+    bounds = PairBounds(*(mean.pair(direction)
+                          for mean in _means(bounds, bins, nodes)))
   return bounds if direction == 'remove' else bounds.reversed()
+
+
+@functools.lru_cache(maxsize=4)
+def _means(bounds: PairBounds, bins: int, nodes: int) -> tuple[_Mean, _Mean]:
+  """Returns bounds on the mean of `bins` ratios, cached for both directions."""
+  return (_multiple(_Mean.of(bounds.lower, False), bins, nodes),
+          _multiple(_Mean.of(bounds.upper, True), bins, nodes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,16 +118,18 @@ class _Mean:
     else:
       q = q * (1 + room)
     seen = (p > 0) & (q > 0)
-    p_inf = self.infinite * (1 + abs(room)) if self.raises else 0.0
-    q_inf = float(np.sum(q[~seen])) if self.raises else 0.0
+    p_inf, q_inf = self.infinite * (1 + room), float(np.sum(q[~seen]))
+    # A lower bound leaves out masses that are hardly floats, not those of no ratio.
+    if not self.raises:
+      q_inf = float(np.sum(q[self.ratio == 0]))
     # The total mass is one: mass lost by underflow, or missing otherwise, is put where
     # it counts most.
     if self.raises and direction == 'remove':
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
       q_inf = max(q_inf + UNDERFLOW, 1 - float(np.sum(q[seen])))
-    return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen], p_inf,
-                          q_inf)
+    return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen],
+                          min(p_inf, 1.0), min(q_inf, 1.0))
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
     """Returns the mean of both independent means' ratios, on a grid of `nodes`."""
@@ -140,7 +149,9 @@ class _Mean:
     most = float(np.max(np.bincount(cell, minlength=grid.size)))
     roundoff = self.roundoff + _numerics.EPS * (4 + most)
     if not self.raises:
-      q, p = (np.bincount(cell, weights, grid.size)
+      # Outcomes that P cannot have stay apart from those that it can.
+      cell += self.ratio > 0
+      q, p = (np.bincount(cell, weights, grid.size + 1)
               for weights in (self.q, self.q * self.ratio))
       return dataclasses.replace(
           self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
@@ -157,7 +168,9 @@ class _Mean:
 
   def _grid(self, nodes: int) -> np.ndarray:
     """Returns zero and `nodes` points, even where mass is; any give valid bounds."""
-    real = self.ratio > 0
+    real = (self.ratio > 0) & (self.q > 0)
+    if not np.any(real):
+      return np.array([0.0, 1.0])
     z, q = np.log(self.ratio[real]), self.q[real]
     mean = float(q @ z) / float(np.sum(q))
     spread = max(float(q @ (z - mean)**2) / float(np.sum(q)), 1e-24)**0.5

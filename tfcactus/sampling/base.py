@@ -60,6 +60,9 @@ class SamplingScheme(abc.ABC):
     draws_epochs: Whether a draw is all batches of an epoch; else one batch.
     cyclic: Whether steps use fixed groups of examples in turn, as noise that is
       correlated over steps requires.
+    rows_alike: Whether `event` says how all rows of one person are sampled together, so
+      that several rows have an exact account (`rows_of_one`); else it holds for each
+      row by itself.
     also_public: Facts that a guarantee takes as public besides num_examples and
       sampling_prob, in words.
     groups: Number of groups of examples that steps use in turn; one without groups.
@@ -73,6 +76,7 @@ class SamplingScheme(abc.ABC):
   unproved: ClassVar[str] = ''
   draws_epochs: ClassVar[bool] = False
   cyclic: ClassVar[bool] = False
+  rows_alike: ClassVar[bool] = False
   also_public: ClassVar[tuple[str, ...]] = ()
   groups: int = 1
 

@@ -27,6 +27,7 @@ class FixedSizeSampling(base.SizedSampling):
 
   code = 2
   name = 'fixed_size'
+  rows_alike = True
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:

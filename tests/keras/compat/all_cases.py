@@ -340,6 +340,13 @@ for kind, shape in (('Vars', ()), ('VarsPerChannel', (3,))):
       raw, 'FakeQuantWithMinMax' + kind)(
           inputs=x, min=-low, max=high, num_bits=3, narrow_range=True),
       (2, 4, 3), (small, shape), (small, shape))
+  # Bounds that are numbers of the row, and bounds of zero.
+  for factor in (1, 0):
+    add(f'FakeQuantWithMinMax{kind}Gradient',
+        lambda up, x, kind=kind, factor=factor, axis=[0] if shape else None: getattr(
+            raw, f'FakeQuantWithMinMax{kind}Gradient')(
+                gradients=up, inputs=x, min=factor * tf.reduce_min(x, axis),
+                max=factor * tf.reduce_max(x, axis)), (4, 3), (4, 3))
   add(f'FakeQuantWithMinMax{kind}Gradient', lambda up, x, low, high, kind=kind: getattr(
       raw, f'FakeQuantWithMinMax{kind}Gradient')(
           gradients=up, inputs=x, min=-low, max=high, num_bits=3),

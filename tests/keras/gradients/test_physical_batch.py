@@ -1,6 +1,8 @@
 """Tests of the default number of rows of a physical batch."""
 
+import numpy as np
 import pytest
+from scipy import stats
 import tensorflow as tf
 
 from tfcactus.keras.gradients import layer_routes, physical_batch
@@ -40,12 +42,51 @@ def test_a_frozen_inner_model_holds_the_outputs_of_one_layer():
   assert _numbers(model) < _numbers(_convolutions(12)) / 4
 
 
-@pytest.mark.parametrize('usual, limit, rows', [
-    (100.0, 10**6, 104), (100.0, 90, 56), (100.0, 3, 3), (1.5, 1e9, 8), (0.1, 0, 1)])
-def test_rows_fill_the_physical_batches_of_a_draw(monkeypatch, usual, limit, rows):
+def _rows(monkeypatch, mean, limit, overhead=4.0):
+  """Rows for draws of a Poisson number, if memory takes `limit` examples."""
   model = _convolutions(2)
   taken = 4 * physical_batch._HELD * _numbers(model)
   monkeypatch.setattr(
       physical_batch, 'memory_for_steps', lambda: int((limit + 0.5) * taken))
-  found = physical_batch.physical_rows(usual, model, layer_routes.routes(model))
-  assert found == rows
+  monkeypatch.setattr(physical_batch, '_overhead', lambda *_: overhead)
+  return physical_batch.physical_rows(
+      mean, mean**0.5, model, layer_routes.routes(model))
+
+
+@pytest.mark.parametrize('mean, limit, rows', [
+    (81, 10**6, 96), (81, 60, 48), (100, 3, 3), (1, 10**9, 8), (0.1, 0, 1)])
+def test_rows_fill_the_physical_batches_of_a_draw(monkeypatch, mean, limit, rows):
+  assert _rows(monkeypatch, mean, limit) == rows
+
+
+def test_draws_of_one_size_are_one_physical_batch():
+  model = _convolutions(2)
+  assert physical_batch.physical_rows(
+      32, 0, model, layer_routes.routes(model)) == 32
+
+
+@pytest.mark.parametrize('overhead', [4, 16, 100])
+@pytest.mark.parametrize('mean', [8, 16, 32, 64, 200])
+def test_rows_cost_little_more_than_the_best_rows(monkeypatch, mean, overhead):
+  """The oracle adds up costs over the law of the number of examples drawn."""
+  drawn = np.arange(600)
+  share = stats.poisson.pmf(drawn, mean)
+
+  def cost(rows):
+    batches = np.maximum(1, np.ceil(drawn / rows))
+    return np.sum(share * batches * (rows + overhead))
+
+  found = _rows(monkeypatch, mean, 10**6, overhead)
+  assert cost(found) <= 1.02 * min(map(cost, range(8, 400, 8)))
+
+
+def test_small_batches_of_large_layers_are_hardly_padded(monkeypatch):
+  assert _rows(monkeypatch, 8, 10**6) == 8
+  assert _rows(monkeypatch, 8, 10**6, overhead=50) == 16
+
+
+def test_a_physical_batch_costs_more_rows_where_layers_are_small():
+  small, large = (_convolutions(4, size=size) for size in (4, 64))
+  more = [physical_batch._overhead(_numbers(model), layer_routes.routes(model))
+          for model in (small, large)]
+  assert more[0] > 3 * more[1] >= 3 * physical_batch._LEAST_OVERHEAD

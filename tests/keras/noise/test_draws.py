@@ -387,7 +387,7 @@ _REFUSED = {
         lambda g, s: _random.stateless_uniform(s, g.state[:2]))),
     'memory': ('write no variables', _of(_staged)),
     'table': ('write no variables', _of(_inserted)),
-    'a buffer': ('write no variables', _of(lambda x: x + tf.raw_ops.InplaceAdd(
+    'a buffer': ('write no memory in place', _of(lambda x: x + tf.raw_ops.InplaceAdd(
         x=tf.zeros([1, _WIDTH]), i=[0], v=tf.stop_gradient(x[:1])))),
     'pools of a seed': ('draw by', _images(lambda x: tf.repeat(tf.repeat(
         tf.raw_ops.FractionalMaxPool(

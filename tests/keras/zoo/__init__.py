@@ -1,11 +1,15 @@
 """A zoo of models as people write them; `base` defines an entry."""
 
 from tests.keras.zoo import (
+           applications,
            attention,
            generative,
+           hub,
+           keras_io,
            losses,
            odd,
            recurrent,
+           sequences,
            structures,
            tabular,
            text,
@@ -14,5 +18,6 @@ from tests.keras.zoo import (
 )
 from tests.keras.zoo.base import ZOO
 
-__all__ = ['ZOO', 'attention', 'generative', 'losses', 'odd', 'recurrent',
-           'structures', 'tabular', 'text', 'transfer', 'vision']
+__all__ = ['ZOO', 'applications', 'attention', 'generative', 'hub', 'keras_io',
+           'losses', 'odd', 'recurrent', 'sequences', 'structures', 'tabular', 'text',
+           'transfer', 'vision']

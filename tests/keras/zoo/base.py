@@ -6,6 +6,7 @@ a name with the expected outcome: that it runs, or the words of its refusal.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ import tensorflow as tf
 from tfcactus.keras.compat.versions import keras, KERAS_3
 
 layers, losses = tf.keras.layers, tf.keras.losses
+HAS_HUB = importlib.util.find_spec('keras_hub') is not None
+"""Whether KerasHub is installed. Entries import it, which takes a second."""
 
 
 class Bare:
@@ -99,6 +102,7 @@ class Entry(NamedTuple):
     refused: Words of the refusal by version of Keras, or ''.
     wrong: A known error of the sums by version of Keras, or ''.
     keras3: Whether the model is written for Keras 3 alone.
+    hub: Whether the model is one of KerasHub, which is for Keras 3 alone.
     fast: Whether `make test` or `make test-all` runs it; others are slow.
     float32: Whether float32 is precise enough for a comparison.
     float64: Whether there is a variant in float64.
@@ -111,12 +115,23 @@ class Entry(NamedTuple):
   refused: dict[int, str]
   wrong: dict[int, str]
   keras3: bool = False
+  hub: bool = False
   fast: bool = False
   float32: bool = True
   float64: bool = True
   policy: str = ''
   tolerance: float = 1e-5
   penalty: bool = False
+
+  def topic(self) -> str:
+    """Returns the name of the module that has the entry."""
+    return self.make.__module__.rpartition('.')[2]
+
+  def missing(self) -> str:
+    """Returns what the model needs that is not installed, or ''."""
+    if (self.keras3 or self.hub) and not KERAS_3:
+      return 'Keras 3'
+    return '' if HAS_HUB or not self.hub else 'KerasHub'
 
 
 ZOO: dict[str, Entry] = {}

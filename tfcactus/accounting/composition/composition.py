@@ -4,6 +4,7 @@
 |---|---|---|
 | one Gaussian release, or only unsampled ones | closed form | rounding |
 | subsampled or randomly allocated Gaussians | contour at one tilt | 1e-9, mostly |
+| several rows of a person, subsampled | contour without rare samples | 1e-10, mostly |
 | removal, too few or too rare for one tilt | several contours | 1e-9, mostly |
 | two Gaussians, any direction | cells and a closed form | 1e-7, mostly 1e-9 |
 | addition, too few or too rare | fine lattice | about 1e-8 |
@@ -33,12 +34,16 @@ from tfcactus.accounting.composition.discrete_contours import (
   SmoothedContours,
 )
 from tfcactus.accounting.composition.enumeration import Enumeration
+from tfcactus.accounting.composition.grouped_contours import GroupedContours
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss, ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm, GaussianLoss
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.laplace import LaplaceLoss
+from tfcactus.accounting.composition.repeated import Repeated
 from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.composition.two_steps import TwoSteps
+from tfcactus.noise import gaussian
 from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
@@ -170,6 +175,19 @@ class Composition:
     epsilon = _checks.non_negative('epsilon', epsilon)
     return self._ask(lambda method: method.delta(epsilon))
 
+  def repeated(self, rows: int) -> Composition | Repeated:
+    """Returns the account of a person with several rows, each as in this composition.
+
+    Args:
+      rows: Number of rows, all added, all removed, or all replaced.
+    """
+    losses = self._losses
+    if losses is not None and all(loss.normal for loss, _ in losses):
+      mu = rows * _unsampled(losses).loss.mu
+      return Composition([(StepLoss(lambda cells: gaussian.shifted_pair(mu, cells),
+                                    GaussianLoss(mu, 1.0, 'remove')), 1)])
+    return Repeated(self, rows, self.p_inf[0])
+
   def stays_below(self, epsilon: float, delta: float) -> bool:
     """Returns whether delta(`epsilon`) <= `delta` is quickly shown; False: unknown."""
     losses = self._losses
@@ -233,6 +251,11 @@ class Composition:
     losses, gaussians = self._losses, self._gaussians
     if losses is None:
       return self._discrete_methods()
+    first = losses[0][0]
+    if self._steps == 1 and isinstance(first, GroupedGaussian):
+      return [lambda: ClosedForm(first)]
+    if any(isinstance(loss, GroupedGaussian) for loss, _ in losses):
+      return [lambda: GroupedContours(losses)]
     whole = contour.Contour(losses)
     if gaussians is None:
       return [lambda: whole]

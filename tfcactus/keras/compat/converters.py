@@ -301,25 +301,44 @@ def _convert_entrywise(pfor_input: Any) -> Any:
 def _convert_fake_quant(pfor_input: Any) -> Any:
   """Quantises every row, or every channel of a row, as a channel of its own."""
   pfor_input.stack_inputs()
-  *numbers, low, high = (
-      pfor_input.input(i).t for i in range(pfor_input.num_inputs))
-  by_channel, shape = 'PerChannel' in pfor_input.op_type, tf.shape(numbers[0])
+  numbers, low, high = (pfor_input.input(i).t for i in range(3))
+  by_channel = 'PerChannel' in pfor_input.op_type
   rows, channels = tf.shape(low)[0], tf.shape(low)[1] if by_channel else 1
-  columns = [tf.reshape(tf.transpose(
-      tf.reshape(each, [rows, -1, channels]), [1, 0, 2]), [-1, rows * channels])
-             for each in numbers]
-  kwargs = {'min': tf.reshape(low, [-1]), 'max': tf.reshape(high, [-1]),
-            'num_bits': pfor_input.get_attr('num_bits'),
-            'narrow_range': pfor_input.get_attr('narrow_range')}
-  if len(numbers) == 1:
-    made = [tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(inputs=columns[0], **kwargs)]
-  else:
-    made = list(tf.raw_ops.FakeQuantWithMinMaxVarsPerChannelGradient(
-        gradients=columns[0], inputs=columns[1], **kwargs))
-  made[0] = tf.reshape(tf.transpose(
-      tf.reshape(made[0], [-1, rows, channels]), [1, 0, 2]), shape)
-  return [wrap(each if i == 0 else tf.reshape(each, tf.shape(low)), True)
-          for i, each in enumerate(made)]
+  columns = tf.reshape(tf.transpose(
+      tf.reshape(numbers, [rows, -1, channels]), [1, 0, 2]), [-1, rows * channels])
+  made = tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(
+      inputs=columns, min=tf.reshape(low, [-1]), max=tf.reshape(high, [-1]),
+      num_bits=pfor_input.get_attr('num_bits'),
+      narrow_range=pfor_input.get_attr('narrow_range'))
+  return wrap(tf.reshape(tf.transpose(
+      tf.reshape(made, [-1, rows, channels]), [1, 0, 2]), tf.shape(numbers)), True)
+
+
+def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
+  """Differentiates fake quantisation as TensorFlow does, for all rows at once.
+
+  TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  numbers beyond a bound go to that bound, and the others to the numbers. If both bounds
+  are zero, all go to the numbers.
+  """
+  pfor_input.stack_inputs()
+  upstream, numbers, low, high = (pfor_input.input(i).t for i in range(4))
+  first = float(pfor_input.get_attr('narrow_range'))
+  last = 2.0**pfor_input.get_attr('num_bits') - 1
+  step = (high - low) / (last - first)
+  zero = tf.floor(tf.clip_by_value(first - low / step, first, last) + 0.5)
+  by_channel = 'PerChannel' in pfor_input.op_type
+  axes = list(range(1, numbers.shape.rank - by_channel))
+  both = tf.logical_and(tf.equal(low, 0), tf.equal(high, 0))
+  infinite = tf.fill(tf.shape(low), float('inf'))
+  least, most = (tf.reshape(tf.where(both, free, (end - zero) * step), tf.concat(
+      [tf.shape(low)[:1], tf.ones_like(axes), tf.shape(low)[1:]], 0))
+                 for end, free in ((first, -infinite), (last, infinite)))
+  below, above, nothing = numbers < least, numbers > most, tf.zeros_like(upstream)
+  return [wrap(each, True) for each in (
+      tf.where(tf.logical_or(below, above), nothing, upstream),
+      tf.reduce_sum(tf.where(below, upstream, nothing), axes),
+      tf.reduce_sum(tf.where(above, upstream, nothing), axes))]
 
 
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
@@ -388,7 +407,9 @@ _ADDED: dict[str, Callable[[Any], Any]] = {
     'FakeQuantWithMinMaxArgs': _convert_entrywise,
     'FakeQuantWithMinMaxArgsGradient': _convert_entrywise,
     **{f'FakeQuantWithMinMaxVars{kind}': _convert_fake_quant
-       for kind in ('', 'Gradient', 'PerChannel', 'PerChannelGradient')}}
+       for kind in ('', 'PerChannel')},
+    **{f'FakeQuantWithMinMaxVars{kind}Gradient': _convert_fake_quant_gradient
+       for kind in ('', 'PerChannel')}}
 """Converters of this library for operations of which TensorFlow has none."""
 
 _LOOPS = frozenset(('While', 'StatelessWhile'))

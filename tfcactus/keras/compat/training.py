@@ -75,7 +75,8 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
 
   def build_on(iterator: Any = None, data_batch: Any = None) -> None:
     """Builds from `batch` where Keras would take a first batch of data."""
-    build(data_batch=data_batch if iterator is None else batch)
+    # Without weights, of which Keras 3 takes one for each token of a text only.
+    build(data_batch=data_batch if iterator is None else batch[:2])
 
   with patches.replaced(model, _maybe_symbolic_build=build_on), (
       patches.averaging_logs() if isinstance(

@@ -52,8 +52,7 @@ class PoissonBatches(SampledBatches):
       y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
         targets.
       sampling_prob: The sampling probability q in (0, 1].
-      batch_size: Expected batch size instead: q is batch_size / num_examples, as in
-        `PrivacyPlan.for_training`.
+      batch_size: Expected batch size instead: q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
       physical_batch_size: Pads each batch to a multiple of this size; by default only
@@ -132,7 +131,7 @@ class AllocatedBatches(_DealtBatches):
   Every epoch uses every example once, in a batch drawn uniformly at random.
   Amplification by this sampling is proved. In all cases computed, an epoch with
   Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
-  The account needs Gaussian noise and the add-or-remove or zero-out relation.
+  The account needs the add-or-remove or zero-out relation.
 
   An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
   again is counted twice.

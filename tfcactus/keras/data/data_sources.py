@@ -321,9 +321,9 @@ def padded(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def as_fed(x: Any) -> Any:
-  """Returns inputs with texts as Keras 3 takes them; ValueError for other objects."""
+  """Returns inputs with texts in tensors, as Keras 3 takes them, and other arrays."""
   return tf.nest.map_structure(
-      lambda part: checked_array('x', part, texts=True) if isinstance(
+      lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
           part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
 
 

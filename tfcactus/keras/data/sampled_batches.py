@@ -181,7 +181,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def example_batch(self) -> _Batch:
     """Returns a batch of any two examples, to build a model on; draws nothing."""
-    return self._batch_of(self._data.flat.rows(np.zeros(2, np.int64)))
+    return _with_tensors(self._batch_of(self._data.flat.rows(np.zeros(2, np.int64))))
 
   def __len__(self) -> int:
     """Returns the batches per epoch; refuses `fit` of a plain model."""

@@ -211,8 +211,14 @@ class Rows(GradientForm):
     self.vocabulary = vocabulary
 
   @classmethod
-  def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> Rows:
-    """Adds up gradients of repeated ids; the first place has the sum, others zeros."""
+  def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> GradientForm:
+    """Adds up gradients of repeated ids; the first place has the sum, others zeros.
+
+    Returns gradients of the whole table, as `Dense`, if it has fewer rows than ids: a
+    table of 32 relative positions is looked up 1,024 times by 32 tokens.
+    """
+    if vocabulary <= ids.shape[1]:
+      return Dense(cls(ids, values, vocabulary).dense(), [vocabulary, values.shape[-1]])
     same = tf.equal(ids[:, :, None], ids[:, None, :])
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(

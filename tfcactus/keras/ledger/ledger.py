@@ -8,7 +8,7 @@ from typing import Any, Optional, Protocol, runtime_checkable
 
 import dp_accounting
 
-from tfcactus import relations, sampling as sampling_lib
+from tfcactus import _checks, relations, sampling as sampling_lib
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
@@ -42,7 +42,7 @@ class Ledger:
   note: str = ''
   seeded: Seeded = Seeded.NOTHING
   condition: str = ''
-  _found: dict[dp_accounting.NeighboringRelation | None, _Found] = (
+  _found: dict[tuple[dp_accounting.NeighboringRelation | None, int], _Found] = (
       dataclasses.field(default_factory=dict, compare=False, repr=False))
 
   @property
@@ -75,12 +75,13 @@ class Ledger:
       return None
     return self.plan.steps_within(epsilon, sampling=self.scheme)
 
-  def guarantee(self, neighboring_relation: Relation | None = None) -> _Found:
+  def guarantee(self, neighboring_relation: Relation | None = None,
+                rows_of_one: int = 1) -> _Found:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
-    `neighboring_relation` is as for `PrivacyPlan.guarantee`; None takes the first
-    relation of the sampling scheme. With None, raises ValueError if the plan has no
-    account of the scheme.
+    `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
+    takes the first relation of the sampling scheme. With None and one row, raises
+    ValueError if the plan has no account of the scheme.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -88,12 +89,13 @@ class Ledger:
         relation = relations.check(relation)
       except ValueError as error:
         return None, f'No epsilon: {error}'
-    if relation not in self._found:
-      self._found[relation] = self._account(relation)
-    return self._found[relation]
+    key = relation, _checks.integer('rows_of_one', rows_of_one, 1)
+    if key not in self._found:
+      self._found[key] = self._account(*key)
+    return self._found[key]
 
-  def _account(self, relation: dp_accounting.NeighboringRelation | None
-              ) -> _Found:
+  def _account(self, relation: dp_accounting.NeighboringRelation | None,
+               rows_of_one: int) -> _Found:
     """Computes what `guarantee` returns, without keeping it."""
     scheme = self.scheme
     if self.steps == 0:
@@ -102,9 +104,10 @@ class Ledger:
       return None, self.note or _REASONS[self.sampling]
     count = max(self.epochs, 1) if scheme.draws_epochs else self.steps
     try:
-      guarantee = self.plan.guarantee(count, relation, sampling=scheme)
+      guarantee = self.plan.guarantee(
+          count, relation, sampling=scheme, rows_of_one=rows_of_one)
     except ValueError as error:
-      if relation is None:
+      if relation is None and rows_of_one == 1:
         raise
       return None, f'No epsilon: {error}'
     if self.condition:

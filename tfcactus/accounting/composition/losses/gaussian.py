@@ -13,6 +13,7 @@ from tfcactus.accounting import monotone
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 
 _TINY = float(np.finfo(np.float64).tiny)
@@ -109,7 +110,7 @@ class TiltedNormal(base.TiltedLoss):
 class ClosedForm:
   """One Gaussian release, accounted by its delta in closed form."""
 
-  loss: GaussianLoss
+  loss: GaussianLoss | GroupedGaussian
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta, rounding included."""

@@ -89,6 +89,11 @@ class SampledGaussian(base.ReleaseLoss):
     return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
         np.maximum(z - MAX_Z, 0.0))
 
+  def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
+    """Returns the sizes that rounding errors of `log_u` are relative to, shape (n,)."""
+    del y
+    return np.abs(log_u)
+
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
     a, b = self._power
@@ -245,7 +250,19 @@ class SampledGaussian(base.ReleaseLoss):
         exponent[None], log_density, step, np.array([peak + math.log(total)]),
         self._missing(y, step))
     return TiltedQuadrature(self, order, float(log_mgf), a * log_u, weight, step, cut,
-                      float(size))
+                            float(size), float(weight @ self._rounded(y, log_u)))
+
+  def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log |u(z + i strip)|, and arg u there or less, shape (strip, y).
+
+    The shape of `strip` ends with one; it is followed by that of `y` in the results.
+    """
+    # u = (1 - s)(1 + r e^z e^{i strip}).
+    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
+        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
+    cosine, sine = np.cos(strip)[..., None] * e, np.sin(strip)[..., None] * e
+    return (math.log1p(-self.sampling_prob) + 0.5 * np.log1p(e * e + 2 * cosine),
+            np.arctan2(sine, 1 + cosine))
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
@@ -262,14 +279,10 @@ class SampledGaussian(base.ReleaseLoss):
     strip = np.minimum(np.stack(
         [0.6 * narrow, 1.5 * narrow, 4 * narrow, np.full_like(t, 0.25 * widest),
          np.full_like(t, widest)]), widest)[..., None]
-    # u = (1 - s)(1 + r e^z e^{i strip}).
-    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
-        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
-    cosine, sine = np.cos(strip)[..., None] * e, np.sin(strip)[..., None] * e
     moved, growth = self._shifted(y, strip)
-    exponent = moved + power * math.log1p(-self.sampling_prob)
-    exponent = exponent + (0.5 * power) * np.log1p(e * e + 2 * cosine)
-    exponent -= t[:, None, None] * np.arctan2(sine, 1 + cosine)
+    log_size, turn = self._turned(y, strip)
+    exponent = moved + power * log_size
+    exponent -= t[:, None, None] * turn
     # The modulus is not analytic, so that no strip bounds the rule's error. Use two
     # rules whose errors have opposite signs, and add their difference.
     even, odd = np.moveaxis(_numerics.log_sum(exponent), -1, 0)
@@ -288,6 +301,7 @@ class TiltedQuadrature(base.TiltedSum):
     step: Step of the quadrature.
     cut: Bound on the relative mass beyond the nodes.
     size: Sum of the moduli of the terms that were added for log M, as in `_log_mean`.
+    rounded: Mean of `SampledGaussian._rounded` under the tilt.
   """
 
   law: SampledGaussian
@@ -298,9 +312,11 @@ class TiltedQuadrature(base.TiltedSum):
   step: float
   cut: float
   size: float
+  rounded: float
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    return (base.phi_error(self.loss, self.weight, self.order, self.size, t) +
+    return (base.phi_error(self.loss, self.weight, self.order, self.size, t,
+                           self.rounded) +
             self.quadrature(t) + 2 * self.cut)
 
   def quadrature(self, t: np.ndarray) -> np.ndarray:

@@ -197,7 +197,7 @@ def _summed(form: forms.GradientForm, rows: int) -> forms.GradientForm:
   if isinstance(form, forms.Outer):
     values = tf.matmul(_unfolded(form.inputs, rows), _unfolded(form.outputs, rows),
                        transpose_a=True)
-    return forms.Dense(values, values.shape[1:])
+    return forms.Dense(values, form.shape)
   if isinstance(form, forms.Rows):
     width = form.values.shape[-1]
     return forms.Rows.merged(

@@ -1,0 +1,90 @@
+"""Composed power curves: exact where they are known, and above exact groups."""
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tests.accounting.composition.losses.test_grouped import accountant, poisson
+from tests.representatives import representatives
+from tfcactus import accounting
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.composition.repeated import Repeated
+from tfcactus.pairs.dominating_pair import DominatingPair
+
+# (rows, sampling probability, noise multiplier, steps, delta, epsilon of the exact
+# account, epsilon of the composed power curve on a coarse grid, from above).
+TABLE = [(2, .01, 1, 2000, 1e-6, 6.4326, 6.5787), (3, .2, 1, 1, 1e-5, 8.6037, 9.8876),
+         (5, 250 / 60000, 1.3, 3600, 1e-5, 5.2055, 5.2495),
+         (4, .001, .7, 10_000, 1e-6, 6.2424, 10.4208)]
+
+
+@representatives('rows, prob, std, steps, delta, exact, above', TABLE)
+def test_above_exact_and_below_a_coarse_grid(
+    rows, prob, std, steps, delta, exact, above):
+  found = accountant(poisson(prob, std), rows, steps, sampled_alike=False)
+  lower, _, upper = found.epsilon_bounds(delta)
+  assert exact < lower <= upper <= above + 5e-5
+  assert upper - lower <= 2e-6 * upper
+
+
+class OfPair:
+  """A pair as an account of one row."""
+
+  def __init__(self, pair):
+    self.pair = pair
+
+  def epsilon(self, delta):
+    grid = np.linspace(0, 40, 40_001)
+    found = [x for x in grid if self.pair.hockey_stick(x) <= delta]
+    return Bounds(*[found[0] if found else np.inf] * 3)
+
+  def delta(self, epsilon):
+    return Bounds(*[self.pair.hockey_stick(epsilon)] * 3)
+
+
+def power(pair, level, rows):
+  """Returns the power curve of `pair`, applied `rows` times."""
+  order = np.argsort(-pair.loss)
+  x = np.append(0.0, np.cumsum(pair.q[order]))
+  y = pair.p_inf + np.append(0.0, np.cumsum(pair.p[order]))
+  for _ in range(rows):
+    level = np.interp(level, x, y)
+  return level
+
+
+@pytest.mark.parametrize('rows', [2, 3, 7])
+def test_brackets_the_power_curve_of_discrete_pairs(rows):
+  rng = np.random.default_rng(rows)
+  level = np.geomspace(1e-9, 1, 200_001)
+  for _ in range(10):
+    p, q = rng.dirichlet(np.ones(5), 2)
+    if rng.random() < 0.5:
+      q = np.append(q, 0.0)
+      p = np.append(p, 0.001) / 1.001
+    pair = DominatingPair.from_masses(p, q)
+    one = Repeated(OfPair(pair), rows, pair.p_inf)
+    for delta in (1e-4, 1e-2, 0.1):
+      lower, _, upper = one.epsilon(delta)
+      value = power(pair, level, rows)
+      if power(pair, 0.0, rows) > delta:
+        assert upper == np.inf
+        continue
+      # On a grid of levels the largest ratio is slightly less.
+      exact = max(np.log(np.max((value - delta) / level).clip(1e-300)), 0.0)
+      assert lower <= exact + 1e-3 and exact <= upper + 1e-9
+
+
+def test_normal_losses_are_exact():
+  found = accountant(dp_accounting.GaussianDpEvent(9.0), 3, 4, sampled_alike=False)
+  assert found.get_epsilon(1e-5) == pytest.approx(
+      accountant(dp_accounting.GaussianDpEvent(1.5), 1).get_epsilon(1e-5), rel=1e-9)
+
+
+def test_every_event_with_an_account_has_one_for_several_rows():
+  events = [accounting.RandomAllocationDpEvent(20, dp_accounting.GaussianDpEvent(1.0)),
+            accounting.randomized_response_event(0.9, 2)]
+  for event, relation in zip(events, ('ADD_OR_REMOVE_ONE', 'REPLACE_ONE')):
+    relation = getattr(dp_accounting.NeighboringRelation, relation)
+    one, two = (accountant(event, rows, 3, neighboring_relation=relation).get_epsilon(
+        1e-4) for rows in (1, 2))
+    assert one < two < np.inf

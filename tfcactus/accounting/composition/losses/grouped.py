@@ -1,0 +1,284 @@
+"""The privacy loss of a person with several rows, in a sampled Gaussian release.
+
+With j of k rows in the sample with probability w_j, and each of them shifting the mean
+by m standard deviations, the ratio of the output's densities with the rows and without
+them is a mean of ratios of normal densities,
+
+    u(y) = sum_j w_j exp(j m y - j^2 m^2 / 2),
+
+an increasing function of a standard normal y without the rows. In z = k m y the bounds
+of `quadrature` for one row hold word for word. At z + i b each term turns by j b / k,
+between 0 and b. So |u(z + i b)| <= u(z); the terms' projections on the direction b / 2
+give |u(z + i b)| >= cos(b / 2) u(z), so that log u is analytic for |b| < pi; and arg u
+is between 0 and b.
+
+Source: Ganesh, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of
+Gaussians Mechanisms" (2024), for the pair; its moments are this library's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from scipy import optimize, special
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting.composition.losses import quadrature
+from tfcactus.accounting.composition.losses.base import ROUNDOFF
+from tfcactus.noise import gaussian
+from tfcactus.pairs import overlap
+from tfcactus.pairs.dominating_pair import PairBounds
+
+BLOCK = 1 << 18
+"""Terms computed at once, so that they stay in the cache; any number is correct."""
+
+LARGEST_LEVEL = 35.0
+"""Largest output below the mean, in standard deviations, at which a single release is
+accounted for in closed form."""
+
+MAX_DOUBLINGS = 60
+"""Most widenings of an interval around a level. Affects speed only."""
+
+MAX_TERMS = 1 << 22
+"""Terms of a moment beyond which a bound by convexity stands in. Affects speed only."""
+
+NOTHING = 1e-40
+"""Mass of samples that cells of the output leave out; the upper pair counts it."""
+
+TAIL_ROUNDOFF = 1e-10
+"""Bound on the relative error of a sum of weights."""
+
+TOP_ROUNDS = 40
+"""Most rounds of the search for the end of quadrature. Affects speed only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedGaussian(quadrature.SampledGaussian):
+  """The loss of a person's rows in a sampled Gaussian release.
+
+  Attributes:
+    mu: Shift of all rows together, over standard deviation.
+    sampling_prob: Probability that at least one row is in the sample.
+    direction: 'add' or 'remove'.
+    log_weights: log P(j rows are in the sample), for j from 0 to the number of rows.
+  """
+
+  log_weights: tuple[float, ...]
+
+  @classmethod
+  def of(cls, shift: float, log_weights: np.ndarray, direction: str) -> GroupedGaussian:
+    """Returns the loss of rows that shift the mean by `shift` standard deviations each.
+
+    `log_weights` are as the attribute, shape (rows + 1,).
+    """
+    return cls((log_weights.size - 1) * shift, -math.expm1(float(log_weights[0])),
+               direction, tuple(map(float, log_weights)))
+
+  def truncated(self, most: float, last: int | None = None
+                ) -> tuple[GroupedGaussian, float]:
+    """Returns the loss with at most as many rows in a sample as need be, and a mass.
+
+    Samples with more rows have at most the returned mass. They count as samples with
+    the largest number that is kept: so the loss is that of a person of fewer rows, and
+    P differs from it by at most the mass. The mass is at most `most`, unless `last`,
+    the largest number that may be kept, forbids that.
+    """
+    beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
+    beyond *= 1 + TAIL_ROUNDOFF
+    kept = max(int(np.argmax(beyond <= most)), 1)
+    kept = kept if last is None else min(kept, last)
+    log_weights = np.array(self.log_weights[:kept + 1])
+    log_weights[-1] = np.logaddexp.reduce(self.log_weights[kept:])
+    fewer = dataclasses.replace(
+        self, mu=self._shift * kept, log_weights=tuple(log_weights))
+    return fewer, float(beyond[kept])
+
+  def pair_bounds(self, cells: int) -> PairBounds:
+    """Returns bounds on the dominating pair from about `cells` cells of the output."""
+    last = int(gaussian.LARGEST_MU / self._shift)
+    if not last:
+      return overlap.no_noise(self.sampling_prob)
+    part, beyond = self.truncated(NOTHING, last)
+    cells = max(cells // (1 + len(part.log_weights) // 8), 64)
+    bounds = gaussian.grouped_pair(
+        self._shift, np.exp(part.log_weights), beyond, cells, part.log_u)
+    return bounds if self.direction == 'remove' else bounds.reversed()
+
+  def delta(self, epsilon: float) -> tuple[float, float]:
+    """Returns delta of one release at `epsilon` >= 0, and a bound on its error.
+
+    Outputs above (removal) or below (addition) the one whose loss is epsilon are the
+    best test. Any level near it is nearly as good.
+    """
+    remove = self.direction == 'remove'
+    target = epsilon if remove else -epsilon
+    if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.
+      return 0.0, ROUNDOFF * (1 + epsilon)
+    level, width, step = self._level(target)
+    j, log_w = self._rows
+    size = np.append(0.0, j * self._shift)
+    log_w = np.append(self.log_weights[0], log_w)
+    x = size - level if remove else level - size
+    terms = np.exp(log_w + special.log_ndtr(x))
+    room = ROUNDOFF * (1 + np.where(log_w > -np.inf, np.abs(log_w), 0.0) + j.size +
+                       (size + abs(level)) * (1 + np.abs(x)))
+    other = float(special.ndtr(-level if remove else level))
+    rows, grown = float(np.sum(terms)), math.exp(min(epsilon, 700.0))
+    value = rows - grown * other if remove else other - grown * rows
+    error = float(np.sum(terms * room)) * (1.0 if remove else grown) + other * (
+        grown if remove else 1.0) * ROUNDOFF * (1 + level * level + epsilon)
+    slip = width * math.exp(-0.5 * max(abs(level) - width, 0.0)**2) * math.expm1(step)
+    return max(value, 0.0), error + slip * (grown if remove else 1.0)
+
+  def _level(self, target: float) -> tuple[float, float, float]:
+    """Returns y with log u(y) near `target`, and the width of an interval around it.
+
+    The interval holds the exact place; the last result is the change of log u on it.
+    """
+    log_u = lambda y: float(self._ratios(np.array([y]))[0][0])
+    low, high = -LARGEST_LEVEL, 1.0
+    if log_u(low) > target:
+      raise IntractableError
+    while log_u(high) < target:
+      high *= 2
+    level = optimize.brentq(lambda y: log_u(y) - target, low, high, xtol=1e-14)
+    half = 1e-13 * (1 + abs(level))
+    for _ in range(MAX_DOUBLINGS):
+      found, _, moduli = self._ratios(np.array([level - half, level + half]))
+      room = ROUNDOFF * (1 + moduli)
+      if found[0] + room[0] <= target <= found[1] - room[1]:
+        return level, 2 * half, float(found[1] - found[0] + np.sum(room))
+      half *= 2
+    raise IntractableError
+
+  @functools.cached_property
+  def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers j >= 1 of rows that can be in the sample, and log w_j, shape (n, 1)."""
+    log_w = np.array(self.log_weights)
+    j = np.flatnonzero(log_w > -np.inf)
+    j = j[j > 0]
+    return j[:, None].astype(np.float64), log_w[j][:, None]
+
+  @property
+  def _shift(self) -> float:
+    """Shift of one row, over standard deviation."""
+    return self.mu / (len(self.log_weights) - 1)
+
+  @property
+  def largest(self) -> float:
+    """The largest loss: finite for addition, unless some row is always in."""
+    return math.inf if self.direction == 'remove' else -self.log_weights[0]
+
+  @property
+  def max_order(self) -> float:
+    return 5e3 if self.direction == 'remove' else 1e8
+
+  @property
+  def _bend(self) -> float:
+    """The approximate best strip for many small losses, divided by t."""
+    j, log_w = self._rows
+    return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
+
+  def _ratios(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns log u, its derivative and `moduli` at `y`, each of shape (n,)."""
+    found = np.empty((3, y.size))
+    block = max(BLOCK // len(self.log_weights), 1)
+    for start in range(0, y.size, block):
+      part = slice(start, start + block)
+      found[:, part] = self._block_ratios(y[part])
+    log_u, slope, moduli = found
+    return log_u, slope, moduli
+
+  def _block_ratios(self, y: np.ndarray) -> np.ndarray:
+    """Returns `_ratios` of a few nodes at once, shape (3, n)."""
+    j, log_w = self._rows
+    size = j * self._shift
+    exponent = size * (y - 0.5 * size)
+    log_terms = log_w + exponent
+    peak = np.maximum(np.max(log_terms, axis=0), self.log_weights[0])
+    terms = np.exp(log_terms - peak)
+    total = np.sum(terms, axis=0) + np.exp(self.log_weights[0] - peak)
+    # The mean of e^x - 1 keeps the digits of log u near zero.
+    change = np.exp(log_w) * np.expm1(np.minimum(exponent, 1.0))
+    large = exponent > 1.0
+    change[large] = (np.exp(np.minimum(log_terms, 600.0)) - np.exp(log_w))[large]
+    excess = np.sum(change, axis=0)
+    near = np.abs(excess) < 0.5
+    log_u = np.where(near, np.log1p(np.where(near, excess, 0.0)), peak + np.log(total))
+    # Rounding: of w_j, of e^x - 1 and of the sum relatively, of x by its products.
+    terms /= total
+    off = np.where(near, 2 * np.abs(change), terms) * (j.size + 4 + np.abs(log_w))
+    off += terms * size * (np.abs(y) + size)
+    moduli = np.abs(log_u) + np.sum(off, axis=0)
+    return np.stack([log_u, np.sum(terms * size, axis=0), moduli])
+
+  def log_u(self, y: np.ndarray) -> np.ndarray:
+    return self._ratios(y.ravel())[0].reshape(y.shape)
+
+  def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
+    del log_u
+    return self._ratios(y)[2]
+
+  def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    j, log_w = self._rows
+    shape = (-1,) + (1,) * y.ndim
+    size = (j * self._shift).reshape(shape)
+    log_u = self.log_u(y)
+    share = np.exp(log_w.reshape(shape) + size * (y - 0.5 * size) - log_u)
+    angle = strip * (j[:, 0] / (len(self.log_weights) - 1))
+    rest = np.exp(self.log_weights[0] - log_u)
+    cosine = np.tensordot(np.cos(angle), share, (-1, 0)) + rest
+    sine = np.tensordot(np.sin(angle), share, (-1, 0))
+    return (log_u + 0.5 * np.log(cosine * cosine + sine * sine),
+            np.maximum(np.arctan2(sine, cosine), 0.0))
+
+  def _top(self, order: float) -> float:
+    # The slope of log u increases. So each value of `top` below bounds, if the last one
+    # does, the outputs at which the log of the integrand has a slope above -REACH.
+    top = self.mu * (1 + order)
+    for _ in range(TOP_ROUNDS):
+      found = (1 + order) * float(
+          self._ratios(np.array([top + quadrature.REACH]))[1][0])
+      if found > top - 1:
+        break
+      top = found
+    return top
+
+  def _mode(self, order: float) -> float:
+    if order <= 0:
+      return 0.0
+    low, high = -order * self.mu, 0.0
+    while high - low > 1e-2:
+      y = 0.5 * (low + high)
+      if y + order * float(self._ratios(np.array([y]))[1][0]) > 0:
+        high = y
+      else:
+        low = y
+    return high
+
+  def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    found = self._convex(orders)
+    for index, order in enumerate(orders):
+      y, _ = self._nodes(order, order, 0.0, 1e-16)
+      if y.size * len(self.log_weights) <= MAX_TERMS:
+        found[:, index] = super().cumulants(orders[index:index + 1])[:, 0]
+    return found
+
+  def _convex(self, orders: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on log M, and their derivatives, by Jensen's inequality."""
+    j, log_w = self._rows
+    size = 0.5 * (j * self._shift)**2
+    exponent = log_w + size * orders * (orders + 1)
+    exponent = np.concatenate(
+        [np.full_like(exponent[:1], self.log_weights[0]), exponent])
+    bound = _numerics.log_sum(exponent.T)
+    share = np.exp(exponent - bound)[1:]
+    slope = np.sum(share * size, axis=0)
+    bend = np.sum(share * (size - slope)**2, axis=0) + slope**2 * (
+        1 - np.sum(share, axis=0))
+    turn = 2 * orders + 1
+    return np.stack([bound, slope * turn, 2 * slope + bend * turn**2])

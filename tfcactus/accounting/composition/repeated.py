@@ -1,0 +1,272 @@
+"""Groups of rows, whatever the steps: the power curve of a run, applied repeatedly.
+
+The power curve R of a pair (P, Q) says how large P(S) can be if Q(S) <= b. Rows are
+added one at a time: for each set S of outputs of the whole run, P_k(S) <=
+R(P_{k-1}(S)) <= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k
+rows has epsilon at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R
+applied k times.
+
+R(b) is the least e^x b + delta(x) over x. Values at finitely many x bound it from
+above by a minimum of lines. delta is convex in e^x, which bounds it between these x
+from below, and R with it, again by a minimum of lines. Such minima are concave and
+increase, and so do their compositions: the largest (R_k(b) - delta) / b is at a kink.
+The lines that matter are found where the chain b, R(b), R(R(b)), ... needs them.
+
+Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), Theorem 2.14, for
+groups; the two-sided bounds are this library's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Callable
+
+import numpy as np
+
+from tfcactus import _numerics
+from tfcactus.accounting.bounds import Bounds, Method
+from tfcactus.pairs.dominating_pair import lower_hull
+
+FIRST = 16
+"""Number of lines in the range of the first epsilons, per unit of the scale."""
+
+LARGEST = 650.0
+"""Largest epsilon at which delta is computed: e^epsilon is a float."""
+
+FINER = 4.0
+"""Ratio of the distances of lines from one round to the next."""
+
+ROUNDS = 6
+"""Most rounds of refinement by default."""
+
+MOST_KINKS = 300
+"""Kinks examined at once."""
+
+LEAST_SCALE = 1e-3
+"""Least distance of the first lines, times FIRST, where none is known."""
+
+FALLS = 0.9
+"""Ratio of delta over `FIRST` lines above which no larger epsilon is tried."""
+
+TINY = 1e-280
+"""A delta that no line beyond needs to improve on."""
+
+APART = 1e-3
+"""Least distance of two lines, over the distance wanted."""
+
+MOST_LINES = 250
+"""Lines beyond which no more are added. Affects speed and width only."""
+
+GOOD = 1e-6
+"""Relative width of bounds that need no further round."""
+
+ROUNDOFF = 16 * _numerics.EPS
+"""Bound on the relative error of a line's value and of a kink's place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+  """A bound on a power curve: the least of 1 and of the lines slope b + height.
+
+  Attributes:
+    slope: Shape (lines,), increasing.
+    height: Shape (lines,), decreasing; convex in `slope`.
+  """
+
+  slope: np.ndarray
+  height: np.ndarray
+
+  @classmethod
+  def of(cls, slope: np.ndarray, height: np.ndarray) -> Lines:
+    """Returns the lines that matter, of lines in any order."""
+    order = np.lexsort((height, slope))
+    slope, first = np.unique(slope[order], return_index=True)
+    height = np.minimum.accumulate(height[order][first])
+    keep = lower_hull(slope, height)
+    return cls(slope[keep], height[keep])
+
+  @functools.cached_property
+  def kinks(self) -> np.ndarray:
+    """The levels, decreasing, at which the next line takes over; shape (lines - 1,)."""
+    return -np.diff(self.height) / np.diff(self.slope)
+
+  def index(self, level: np.ndarray) -> np.ndarray:
+    """Returns the number of the line that is least at each level."""
+    return np.searchsorted(-self.kinks, -level)
+
+  def __call__(self, level: np.ndarray) -> np.ndarray:
+    """Returns the bound at each level in [0, 1]."""
+    at = self.index(level)
+    return np.minimum(self.slope[at] * level + self.height[at], 1.0)
+
+  def preimages(self, value: np.ndarray) -> np.ndarray:
+    """Returns the levels at which the bound has these values, where there are any."""
+    value = value[(value > self.height[-1]) & (value <= 1) & (self.slope[0] > 0)]
+    ends = self.slope[:-1] * self.kinks + self.height[:-1]
+    at = np.searchsorted(-ends, -value)
+    return (value - self.height[at]) / self.slope[at]
+
+  def kinks_of_power(self, rows: int) -> np.ndarray:
+    """Returns the kinks in (0, 1] of the bound applied `rows` times, and one."""
+    kinks = np.append(self.kinks, self.preimages(np.ones(1)))
+    kinks = np.append(kinks[(kinks > 0) & (kinks < 1)], 1.0)
+    found = [kinks]
+    for _ in range(rows - 1):
+      level = self.preimages(found[-1])
+      found.append(level[(level > 0) & (level <= 1)])
+    return np.unique(np.concatenate(found))
+
+  def best(self, rows: int, gain: Callable[[np.ndarray, np.ndarray], np.ndarray]
+           ) -> tuple[float, float]:
+    """Returns the kink with the largest gain(level, value of the power), and the value.
+
+    Between kinks, and so over all of them, the gain has to rise and then fall.
+    """
+    kinks = self.kinks_of_power(rows)
+    while True:
+      places = np.unique(np.linspace(0, kinks.size - 1, MOST_KINKS).astype(np.int64))
+      value = self.power(kinks[places], rows)
+      best = int(np.argmax(gain(kinks[places], value)))
+      if places.size == kinks.size:
+        return float(kinks[best]), float(value[best])
+      kinks = kinks[places[max(best - 1, 0)]:
+                    places[min(best + 1, places.size - 1)] + 1]
+
+  def power(self, level: np.ndarray, rows: int) -> np.ndarray:
+    """Returns the bound applied `rows` times."""
+    for _ in range(rows):
+      level = self(level)
+    return level
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+  """The cost of a person with several rows, from that of one row.
+
+  Attributes:
+    one: The whole run's account for one row.
+    rows: Number of rows.
+    p_inf: Lower bound on the mass of infinite losses for one row.
+    rounds: Most rounds of refinement; affects speed and width only.
+  """
+
+  one: Method
+  rows: int
+  p_inf: float
+  rounds: int = ROUNDS
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    scale = self.one.epsilon(delta / self.rows).upper
+    if scale == 0:  # R(b) <= b + delta / rows.
+      return Bounds(0.0, 0.0, 0.0)
+
+    def solve(lines: Lines, sign: int) -> tuple[float, float]:
+      """Returns an epsilon, rounded towards `sign`, and the level that decides it."""
+      if lines.power(np.zeros(1), self.rows)[0] > delta:
+        return math.inf, 0.0
+      level, value = lines.best(self.rows, lambda b, r: (r - delta) / b)
+      if not value > delta:
+        return 0.0, level
+      room = self.rows * ROUNDOFF * (1 + value / (value - delta))
+      return max(math.log((value - delta) / level) + sign * room, 0.0), level
+
+    return self._refined(scale if math.isfinite(scale) else 1.0, solve)
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Returns bounds on the least delta at `epsilon` >= 0."""
+    def solve(lines: Lines, sign: int) -> tuple[float, float]:
+      """Returns a delta, rounded towards `sign`, and the level that decides it."""
+      slope = math.exp(min(epsilon, LARGEST))
+      level, value = lines.best(self.rows, lambda b, r: r - slope * b)
+      at_zero = float(lines.power(np.zeros(1), self.rows)[0])
+      room = sign * self.rows * ROUNDOFF * (value + slope * level)
+      return min(max(value - slope * level + room, at_zero, 0.0), 1.0), level
+
+    return self._refined(max(epsilon / self.rows, LEAST_SCALE), solve)
+
+  def stays_below(self, epsilon: float, delta: float) -> bool:
+    """Returns whether a few lines show (epsilon, delta)-DP; False proves nothing."""
+    return dataclasses.replace(self, rounds=0).epsilon(delta).upper <= epsilon
+
+  def _refined(self, scale: float, solve: Callable[[Lines, int], tuple[float, float]]
+               ) -> Bounds:
+    """Returns bounds by `solve`, from lines that get closer where they matter."""
+    spacing = scale / FIRST
+    known = {x: self.one.delta(x) for x in spacing * np.arange(2 * FIRST + 1)}
+    done = 0
+    while True:
+      x = np.array(sorted(known))
+      low, high = (np.array([getattr(known[one], side) for one in x])
+                   for side in ('lower', 'upper'))
+      lines = Lines.of(np.exp(x), high)
+      upper, level = solve(lines, 1)
+      lower = min(solve(_lower(x, low, high, self.p_inf), -1)[0], upper)
+      if not upper - lower > GOOD * min(upper, 1.0) or (
+          done == self.rounds or x.size > MOST_LINES):
+        return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
+                      upper)
+      chain = [np.array([level])]
+      for _ in range(self.rows - 1):
+        chain.append(lines(chain[-1]))
+      levels = np.concatenate(chain)
+      levels = levels[levels < 1]
+      beyond = np.any(lines.index(levels) == lines.slope.size - 1)
+      if beyond and x[-1] < LARGEST and high[-1] > TINY and (
+          high[-1] < FALLS * high[-1 - FIRST]):
+        new = x[-1] * np.linspace(1, 2, FIRST + 1)[1:]
+      else:
+        spacing, done = spacing / FINER, done + 1
+        near = np.rint(_minimisers(x, high, levels) / spacing)
+        new = spacing * np.unique(np.concatenate([near - 1, near, near + 1]))
+      # Values that differ in their last digits are one.
+      far = np.min(np.abs(new[:, None] - x), axis=1) > APART * spacing
+      for one in new[far & (new >= 0) & (new <= LARGEST)]:
+        known[one] = self.one.delta(float(one))
+
+
+def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndarray:
+  """Returns about the epsilon at which e^epsilon b + delta(epsilon) is least.
+
+  One for each of the `levels` b; `delta` are values at the increasing `x`.
+  """
+  found = []
+  for level in levels:
+    value = np.log(np.exp(x) * level + delta + 1e-300)
+    i = int(np.argmin(value))
+    if 0 < i < x.size - 1:
+      left, right = x[i] - x[i - 1], x[i + 1] - x[i]
+      fall, rise = (value[i - 1] - value[i]) / left, (value[i + 1] - value[i]) / right
+      move = 0.5 * (fall * right - rise * left) / max(fall + rise, 1e-300)
+      found.append(x[i] + min(max(move, -left), right))
+    else:
+      found.append(x[i])
+  return np.array(found)
+
+
+def _lower(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float) -> Lines:
+  """Returns lower bounds on a power curve, given bounds on delta at increasing `x`.
+
+  delta is a convex, decreasing function H of a = e^x with H(0) = 1, so that H lies
+  above each of its chords, extended to either side.
+  """
+  a = np.append(0.0, np.exp(x))
+  low, high = np.append(1.0, low), np.append(1.0, high)
+  # Least slope to the right of each point, and greatest slope to its left. Slopes of a
+  # convex function increase.
+  right = np.maximum.accumulate(np.append(-1.0, (low[1:] - high[:-1]) / np.diff(a)))
+  left = np.append(np.minimum((high[1:] - low[:-1]) / np.diff(a), 0.0), 0.0)
+  left = np.minimum.accumulate(left[::-1])[::-1]
+  gap = right[:-1] - left[1:]
+  with np.errstate(divide='ignore', invalid='ignore'):
+    cross = (np.diff(low) + right[:-1] * a[:-1] - left[1:] * a[1:]) / gap
+  cross = np.clip(np.where(gap < 0, cross, a[:-1]), a[:-1], a[1:])
+  value = np.minimum(low[:-1] + right[:-1] * (cross - a[:-1]),
+                     low[1:] + left[1:] * (cross - a[1:]))
+  value = np.maximum(value - ROUNDOFF * low[:-1], p_inf)
+  # Beyond the last point H falls no faster than before it, and to p_inf at most.
+  last = a[-1] + max(low[-1] - p_inf, 0.0) / max(-right[-1], 1e-300)
+  return Lines.of(np.concatenate([a, cross, [min(last, 1e300)]]),
+                  np.concatenate([np.maximum(low, p_inf), value, [p_inf]]))

@@ -1,0 +1,196 @@
+"""Pairs of a person with several rows, from the pairs of each number of rows.
+
+A step samples the rows. Let j of a person's rows be in the sample with probability
+w_j, whatever the others' rows are, and let R_j be the power curve of the noise against
+all shifts of j rows: R_j(b) is the largest P(S) of a set S with Q(S) <= b. For each S,
+
+    P(S) = sum_j w_j P_j(S) <= sum_j w_j R_j(Q(S)).
+
+So the mean of the power curves dominates, in both directions. For Gaussian noise it is
+attained by the pair of sum_j w_j N(j, sigma^2) and N(0, sigma^2), whose likelihood
+ratios increase together.
+
+Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), for power curves
+(one minus trade-off functions); Ganesh, "Tight Group-Level DP Guarantees for DP-SGD
+with Sampling via Mixture of Gaussians Mechanisms" (2024), for Gaussians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+from tfcactus import _checks, _numerics
+from tfcactus.pairs.cells import CELLS, RATIO_ROUNDOFF
+from tfcactus.pairs.dominating_pair import (
+  DominatingPair,
+  PairBounds,
+  split_fraction,
+)
+from tfcactus.pairs.envelope import LARGEST_LOSS
+
+MOST_ROWS = 1000
+"""Largest number of rows of one person that is accounted for exactly."""
+
+NOTHING = 1e-40
+"""Mass of numbers of rows that are left out; the upper pair counts it."""
+
+MOST_ATOMS = 1 << 15
+"""Atoms beyond which neighbouring ones are merged. Affects speed and width only."""
+
+NARROWEST = 1e-200
+"""Width of a cell whose ends have the same loss."""
+
+ROUNDOFF = 1e-14
+"""Bound on the relative error of a slope: a sum of masses' ratios."""
+
+
+def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
+  """Returns log P(j of `rows` rows are in a Poisson sample), shape (rows + 1,)."""
+  prob = _checks.sampling_prob(sampling_prob)
+  j = np.arange(rows + 1)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    out = np.where(j < rows, (rows - j) * np.log1p(-prob), 0.0)
+  return _log_choose(rows) + j * math.log(prob) + out
+
+
+def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
+  """Returns log P(j of `rows` rows are in a sample without replacement).
+
+  `size` of `total` rows are drawn; the result has shape (rows + 1,), and is -inf for
+  impossible numbers of rows.
+  """
+  def falling(first: int) -> list[int]:
+    """Returns first (first - 1) ... of 0 to `rows` factors."""
+    return list(itertools.accumulate(
+        range(rows), lambda product, i: product * max(first - i, 0), initial=1))
+
+  drawn, left, every = falling(size), falling(total - size)[::-1], falling(total)[-1]
+  return np.array([_log_share(math.comb(rows, j) * a * b, every)
+                   for j, (a, b) in enumerate(zip(drawn, left))])
+
+
+def _log_share(part: int, whole: int) -> float:
+  """Returns log(part / whole) to a few ulps of 1 + |log|, however large both are."""
+  if not part:
+    return -math.inf
+  room = whole.bit_length() - part.bit_length()
+  return math.log((part << max(room, 0)) / whole) - max(room, 0) * math.log(2)
+
+
+def _log_choose(rows: int) -> np.ndarray:
+  """Returns log of the binomial coefficients, shape (rows + 1,)."""
+  return np.array([math.log(math.comb(rows, j)) for j in range(rows + 1)])
+
+
+def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:
+  """Returns weights of the likely numbers of rows, and the mass of larger numbers.
+
+  The mass counts as that of the largest number of rows that is kept. It is at most
+  `NOTHING`; at least one row is kept.
+  """
+  beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
+  last = max(int(np.argmax(beyond <= NOTHING)), 1)
+  return np.append(weights[:last], weights[last] + beyond[last]), float(beyond[last])
+
+
+def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.0
+            ) -> PairBounds:
+  """Returns bounds on the pair whose power curve is a mean of power curves.
+
+  `parts` bound the pairs (P with the rows, Q without) of one row, of two rows and so
+  on. `weights`, shape (parts + 1,), are the probabilities of no row, one row and so on.
+  The upper pair has another P-mass of `beyond` at infinity.
+  """
+  lower, upper = (_mean([getattr(part, side) for part in parts], weights, sign)
+                  for side, sign in (('lower', -1), ('upper', 1)))
+  upper = dataclasses.replace(upper, p_inf=upper.p_inf + beyond)
+  return PairBounds(_merged(lower).lower, _merged(upper).upper)
+
+
+def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
+          ) -> DominatingPair:
+  """Returns the pair of the mean power curve, raised by rounding if `sign` is 1.
+
+  Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
+  its ratio e^loss, that decreases. Both ends are measured from where they are small.
+  """
+  ends = [_Steps.of(pair) for pair in pairs]
+  masses, ratios = [], []
+  for top in (True, False):
+    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(top) for step in ends)]))
+    at = at[at <= 0.5]
+    middle = 0.5 * (at[1:] + at[:-1])
+    ratio = weights[0] + sum(
+        weight * step.ratio(middle, top) for weight, step in zip(weights[1:], ends))
+    size = max(pair.q.size for pair in pairs)
+    room = sign * (1 if top else -1) * (ROUNDOFF + size * _numerics.EPS)
+    order = slice(None, None, 1 if top else -1)
+    masses.append(np.diff(at)[order])
+    ratios.append((ratio * (1 + room))[order])
+  q, p = np.concatenate(masses), np.concatenate(masses) * np.concatenate(ratios)
+  p_inf = float(sum(weight * pair.p_inf for weight, pair in zip(weights[1:], pairs)))
+  # In the middle, where the two halves meet, P-mass makes up for rounding.
+  middle = masses[0].size - 1
+  p[middle] = max(p[middle] + 1 - p_inf - float(np.sum(p)), 0.0)
+  real = (p > 0) & (q > 0)
+  return DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real], p_inf,
+                        float(np.sum(q[~real])))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+  """The density of P on [0, 1] if Q is uniform, decreasing; constant between ends.
+
+  Attributes:
+    levels: Q-masses from the largest loss on, and from the smallest on, cumulated.
+    ratios: Densities up to each of `levels`, for both.
+  """
+
+  levels: tuple[np.ndarray, np.ndarray]
+  ratios: tuple[np.ndarray, np.ndarray]
+
+  @classmethod
+  def of(cls, pair: DominatingPair) -> _Steps:
+    """Returns the density of a pair's finite losses; zero on its `q_inf`."""
+    order = np.argsort(-pair.loss, kind='stable')
+    ratio = np.append(np.exp(np.minimum(pair.loss[order], LARGEST_LOSS)), 0.0)
+    q = np.append(pair.q[order], pair.q_inf)
+    return cls((np.cumsum(q), np.cumsum(q[::-1])), (ratio, ratio[::-1]))
+
+  def ends(self, top: bool) -> np.ndarray:
+    """Returns the levels below one half at which the density changes."""
+    levels = self.levels[0 if top else 1]
+    return levels[(levels > 0) & (levels < 0.5)]
+
+  def ratio(self, level: np.ndarray, top: bool) -> np.ndarray:
+    """Returns the density at each of `level`, measured from the top or the bottom."""
+    side = 0 if top else 1
+    index = np.searchsorted(self.levels[side], level)
+    return self.ratios[side][np.minimum(index, self.ratios[side].size - 1)]
+
+
+def _merged(pair: DominatingPair) -> PairBounds:
+  """Returns bounds on a pair with fewer atoms; exact if it has few enough."""
+  if pair.loss.size <= MOST_ATOMS:
+    return PairBounds.exact(pair)
+  order = np.argsort(pair.loss)
+  first = np.unique(np.linspace(0, order.size, CELLS + 1).astype(np.int64))[:-1]
+  loss = pair.loss[order]
+  edges = np.append(loss[first], loss[-1])
+  p, q = (np.add.reduceat(mass[order], first) for mass in (pair.p, pair.q))
+  width = np.maximum(np.diff(edges), NARROWEST)
+  lower = DominatingPair(np.log(p) - np.log(q), p, q, pair.p_inf, pair.q_inf)
+  share = np.minimum(split_fraction(p, q, edges[:-1], width) +
+                     RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
+  raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+  mass = raised * np.exp(-edges)
+  real = (raised > 0) & (mass > 0)
+  lost = pair.p_inf + float(np.sum(raised[~real]))
+  return PairBounds(lower, DominatingPair(
+      edges[real], raised[real], mass[real], lost,
+      max(1 - float(np.sum(mass[real])), pair.q_inf)))
