@@ -111,6 +111,29 @@ def test_class_weights_weigh_rows():
       atol=1e-5)
 
 
+@pytest.mark.parametrize('options', [{}, pytest.param(
+    {'local_steps': 1, 'local_learning_rate': 1.0}, marks=pytest.mark.more)])
+def test_weights_of_tokens_weigh_parts_of_rows(options):
+  """A user may have no weight at all, and a row some tokens of weight zero."""
+  rng = np.random.default_rng(1)
+  x, y = rng.integers(0, 9, (N, 4)), rng.integers(0, 3, (N, 4))
+  weights = rng.integers(0, 2, (N, 4)).astype(np.float32)
+  weights[IDS == 12] = 0
+  model = tf.keras.Sequential([
+      layers.Input((4,), dtype='int32'), layers.Embedding(9, 3), layers.Dense(3)])
+  variables, want = models.tf_variables(model), 0
+  for each in np.unique(IDS):
+    found = []
+    for i in np.flatnonzero((IDS == each) & weights.any(1)):
+      with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(NONE(y[i:i + 1], model(x[i:i + 1])) * weights[i]) / 4
+      found.append(flat(map(tf.convert_to_tensor, tape.gradient(loss, variables))))
+    want += clipped(np.mean(found, 0)) if found else 0
+  np.testing.assert_allclose(
+      moved(users(x, y, sample_weight=weights), privatized(model=model, **options)),
+      want, atol=1e-5)
+
+
 def test_per_layer_and_automatic_clipping_act_on_means():
   model = model_of()
   parts = np.array([0] * 35 + [1] * 18)  # The entries of each layer.

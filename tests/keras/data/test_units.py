@@ -216,6 +216,20 @@ def test_ids_may_be_a_part_of_the_inputs():
     UnitData({'user': IDS}, units='user', examples_per_unit=4)
 
 
+def test_texts_are_filled_with_texts():
+  """A unit without rows, and one of fewer rows than others."""
+  data = UnitData({'text': np.array(list('abcdefg')), 'user': IDS}, units='user',
+                  examples_per_unit=4, num_units=4)
+  text = data.rows(np.arange(4))[0]['text']
+  assert sorted(set(text[1])) == [b'a', b'c', b'd', b'g'] and set(text[2]) == {b'e'}
+  assert set(text[3]) == {b''}
+
+
+def test_batches_of_units_say_so():
+  assert repr(ours.PoissonBatches(data_of(), sampling_prob=0.5)).startswith(
+      '<PoissonBatches of 3 units: ')
+
+
 class Source:
   """A random access source whose inputs hold the ids."""
 

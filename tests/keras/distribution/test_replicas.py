@@ -75,6 +75,12 @@ def trained(strategy, plan, batches='poisson', optimizer=None, dtype=None, epoch
   return private, history.history
 
 
+OWNERS = np.repeat(np.arange(20), [1, 5, 3, 3, 1, 5, 2, 4, 3, 3] * 2)
+BATCHES['users'] = lambda plan: PoissonBatches(
+    X, Y, plan.sampling_prob, seed=5, steps_per_epoch=15, units=OWNERS,
+    examples_per_unit=5)
+
+
 def adam():
   return tf.keras.optimizers.Adam(0.01, clipnorm=1.0)
 
@@ -94,10 +100,11 @@ CASES = {
     'vectorised': {'engine': 'vectorized', 'class_weight': {0: 1.0, 1: 2.0}},
     'small parts': {'physical_batch_size': 2},
     'several views': {'augmentation_multiplicity': 2},
+    'users': {'batches': 'users', 'plan': {'unit': 'user', 'num_examples': 20}},
     'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('adaptive', 'cyclic')
+OFTEN = ('adaptive', 'cyclic', 'users')
 
 
 @pytest.mark.parametrize('name', [
@@ -129,6 +136,12 @@ def assert_same_bits(model):
   for variable in model.inner.trainable_variables:
     first, second = compat.models.tf_variable(variable).values
     np.testing.assert_array_equal(first.numpy(), second.numpy())
+
+
+def test_local_steps_on_replicas_are_refused():
+  with two_replicas().scope():
+    with pytest.raises(ValueError, match='one replica .* got 2 replicas'):
+      privatize(inner(), plan_of(unit='user'), local_steps=1, local_learning_rate=0.1)
 
 
 def test_a_model_without_input_shapes_trains_alike_on_replicas():

@@ -165,7 +165,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self.scheme.check_plan(plan)
 
   def __repr__(self) -> str:
-    return (f'<{type(self).__name__} of {self.num_examples:,} examples: {self.scheme}, '
+    kind = 'examples' if self.examples_per_unit is None else 'units'
+    return (f'<{type(self).__name__} of {self.num_examples:,} {kind}: {self.scheme}, '
             f'{self.steps_per_epoch} batches per epoch, {self._drawn} drawn'
             f'{", seeded" if self.seeded else ""}>')
 
