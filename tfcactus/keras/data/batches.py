@@ -45,12 +45,11 @@ class PoissonBatches(SampledBatches):
     Args:
       x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
         list or tuple of arrays, for a model of several inputs; of numbers, or of texts,
-        which are copied. A column of pandas is an array of shape (num_examples, 1), and
-        a table of texts beside numbers a dict of columns. Or a sparse matrix of
-        SciPy, whose rows become dense as they are drawn. With y=None also a source of
-        pairs (x, y) or triples (x, y, weight), one per example: a `tf.data.Dataset`,
-        read once and in full, or a random access source (with a length and
-        `__getitem__`, such as `tfds.data_source` of pairs), read as examples are drawn.
+        which are copied. A column of pandas counts as shape (num_examples, 1), a table
+        of texts and numbers as a dict of columns; rows of a sparse matrix of SciPy
+        become dense as they are drawn. With y=None also a source of pairs (x, y) or
+        triples (x, y, weight), one per example: a `tf.data.Dataset`, read in full, or a
+        source with a length and `__getitem__`, read as examples are drawn.
       y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
         targets.
       sampling_prob: The sampling probability q in (0, 1].
