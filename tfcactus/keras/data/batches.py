@@ -56,8 +56,7 @@ class PoissonBatches(SampledBatches):
       batch_size: Expected batch size instead: q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
-      physical_batch_size: Pads each batch to a multiple of this size; by default only
-        empty batches are padded. (A `PrivateModel` pads by itself.)
+      physical_batch_size: Pads batches to a multiple of it; by default, only empty ones.
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: Array of weights, shape (num_examples,), or one per output in a
         dict or list; they multiply losses before clipping. Weights of tokens, shape
