@@ -187,6 +187,18 @@ def test_weights_of_no_part_of_the_targets_are_refused_at_the_batches(y, shape, 
     PoissonBatches(np.zeros((40, 4)), y, 0.25, sample_weight=np.ones(shape))
 
 
+def test_rows_of_units_take_weights_of_tokens_or_none():
+  x, y, weights = _data()
+  ids = np.arange(40) % 12
+  plan = tiny.plan_of(num_examples=12, unit='user')
+  private = privatize(_model(), plan)
+  private.compile('sgd', tiny.MEAN)
+  private.fit(PoissonBatches(x, y, 0.25, sample_weight=weights, units=ids,
+                             examples_per_unit=3), verbose=0)
+  assert private.guarantee().upper > 0
+  assert PoissonBatches(x, None, 0.25, units=ids, examples_per_unit=3)[0]
+
+
 def test_weights_that_the_loss_has_no_parts_for_are_refused_in_words():
   private = privatize(tf.keras.Sequential([layers.Input((4,)), layers.Dense(5)]),
                       tiny.plan_of())
