@@ -50,13 +50,12 @@ class PoissonBatches(SampledBatches):
         become dense as they are drawn. With y=None also a source of pairs (x, y) or
         triples (x, y, weight), one per example: a `tf.data.Dataset`, read in full, or a
         source with a length and `__getitem__`, read as examples are drawn.
-      y: Targets, shape (num_examples, ...), in such a structure; None if no loss takes
-        targets.
+      y: Targets, shape (num_examples, ...), in such a structure; or None.
       sampling_prob: The sampling probability q in (0, 1].
       batch_size: Expected batch size instead: q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
-      physical_batch_size: Pads batches to a multiple of it; by default, only empty ones.
+      physical_batch_size: Pads batches to a multiple; by default, only empty ones.
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: Array of weights, shape (num_examples,), or one per output in a
         dict or list; they multiply losses before clipping. Weights of tokens, shape
