@@ -474,9 +474,10 @@ def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(
   assert privatize(_dense(), plan).physical_batch_size == 288
   wide = tf.keras.Sequential([layers.Input((1000,)), layers.Dense(1000),
                               layers.Dense(1000)])
-  assert privatize(wide, plan).physical_batch_size == 288
+  # Large examples: fewer rows of padding are worth a rare second physical batch.
+  assert privatize(wide, plan).physical_batch_size == 280
   # Two gradients of 2,002,000 numbers each, and half as much again.
-  assert privatize(wide, plan, engine='vectorized').physical_batch_size == 44
+  assert privatize(wide, plan, engine='vectorized').physical_batch_size == 40
   assert privatize(_dense(), make_plan()).physical_batch_size == 16
 
 
