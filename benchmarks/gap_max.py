@@ -20,8 +20,8 @@ from typing import Any, Callable
 import numpy as np
 
 from benchmarks import _results
-from tfcactus import _format, accounting, noise as noise_lib
-from tfcactus.accounting import auditing, calibration
+from tfcactus import _format, accounting, audit, noise as noise_lib
+from tfcactus.accounting import calibration
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import planner, selection
 from tfcactus.release.result import repeated
@@ -98,7 +98,7 @@ def measured(noise, options: int, gap: float, method: str, purpose: str) -> dict
     right = np.concatenate([
         selection.top_m_draws(scores, 1, fine, noise, rng, batch)[:, 0] ==
         options // 3 for _ in range(RUNS[options] // batch)])
-  interval = auditing.clopper_pearson(int(np.sum(right)), right.size)
+  interval = audit.clopper_pearson(int(np.sum(right)), right.size)
   return {'share': float(np.mean(right)), 'runs': right.size,
           'interval': list(interval)}
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import dataclasses
+from typing import Any, Callable
 
 import attr
 import dp_accounting
 
-from tfcactus import _format, accounting, relations
+from tfcactus import _checks, _format, accounting, relations
+from tfcactus.accounting import attacks
+from tfcactus.accounting.attacks import AttackReport
 from tfcactus.relations import Relation
 
 _ACCOUNTANT = 'tfcactus PhiAccountant'
@@ -55,6 +58,7 @@ class Guarantee:
     conditions: Unchecked conditions of the guarantee, sentences that end the statement.
     seeded: Whether some of the randomness came from a seed. Whoever knows the seed can
       repeat it; the guarantee holds against all others, as its statement says.
+    account: The accountant that holds the released steps, which `report` asks.
   """
 
   lower: float
@@ -68,6 +72,8 @@ class Guarantee:
   statement: str
   conditions: tuple[str, ...] = ()
   seeded: bool = False
+  account: accounting.PhiAccountant | None = dataclasses.field(
+      default=None, repr=False, compare=False)
 
   def __str__(self) -> str:
     if self.seeded:
@@ -100,6 +106,49 @@ class Guarantee:
     """
     return dataclasses.replace(
         self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}')
+
+  def report(self, *, prior: float = 0.5,
+             false_positive: Sequence[float] = attacks.RATES) -> AttackReport:
+    """Returns what a membership attack on the released steps can do at most.
+
+    Args:
+      prior: Probability that a record is in the data, before the attack.
+      false_positive: False positive rates at which attacks are bounded.
+
+    Returns:
+      True positive rates, membership advantage, posteriors, and the mu of Gaussian
+      differential privacy, each with proved bounds on both sides.
+
+    Raises:
+      ValueError: if the guarantee is not proven, or an argument is out of range.
+    """
+    return AttackReport.of(self.proven_account(), self.statement, prior=prior,
+                           false_positive=false_positive)
+
+  def proven_account(self) -> accounting.PhiAccountant:
+    """Returns the accountant; ValueError unless it holds all that was released."""
+    if not self.proven or self.account is None:
+      raise ValueError(
+          'Expected a proven guarantee with its account, got one '
+          f'{"without an account" if self.proven else "that is not proven"}: {self}')
+    return self.account
+
+
+def _tpr_target(true_positive: float, false_positive: float
+                ) -> tuple[float, Callable[[Guarantee], float]]:
+  """Returns a target for true positive rates, and their bound under a guarantee."""
+  return true_positive, lambda found: attacks.true_positive_rate(
+      found.proven_account(), false_positive).upper
+
+
+TARGETS: dict[str, Callable[[Any], tuple[float, Callable[[Guarantee], float]]]] = {
+    'target_epsilon': lambda epsilon: (
+        _checks.positive('target_epsilon', epsilon), lambda found: found.upper),
+    'target_advantage': lambda advantage: (
+        _checks.delta(advantage, 'target_advantage'),
+        lambda found: found.proven_account().get_delta(0.0)),
+    'target_tpr': lambda rates: _tpr_target(*attacks.check_target(rates))}
+"""By the name of a target: returns its value, and the cost to hold against that."""
 
 
 class ReleasedStatistic:
@@ -204,6 +253,7 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       upper=float(bounds.upper),
       delta=delta, steps=count, neighboring_relation=relations.label(relation),
       accountant=_ACCOUNTANT, proven=proven,
-      statement=statement if proven else f'{_UNPROVEN} {statement}')
+      statement=statement if proven else f'{_UNPROVEN} {statement}',
+      account=accountant)
   given = _holds_pair(releases) or (count > 0 and _holds_pair(event))
   return found.given(_PAIRS_GIVEN) if given else found

@@ -126,6 +126,8 @@ class PrivacyPlan:
                    num_units: int | None = None,
                    noise: noise_lib.Noise | None = None,
                    target_epsilon: float | None = None,
+                   target_advantage: float | None = None,
+                   target_tpr: tuple[float, float] | None = None,
                    sampling: type[SamplingScheme] | None = None,
                    correlation: correlated.AnyCorrelation | str = None,
                    **settings: Any) -> PrivacyPlan:
@@ -133,53 +135,73 @@ class PrivacyPlan:
 
     Train on `PoissonBatches(x, y, batch_size=...)`; with RandomAllocationSampling on
     `AllocatedBatches`; with a correlation on `CyclicBatches(x, y, plan=plan)`. Other
-    arguments are those of `PrivacyPlan`.
+    arguments are those of `PrivacyPlan`. A target chooses the least Gaussian noise that
+    keeps it. The plan's target_epsilon is the given one, or what another target costs.
 
     Args:
-      batch_size: Expected batch size; actual sizes vary. It counts units if there is a
-        `unit`.
+      batch_size: Expected batch size, of units if there is a `unit`; sizes vary.
       epochs: Number of epochs; an epoch uses each example once on average.
       num_examples: Size of the training set.
       num_units: Number of units, instead of num_examples, with a `unit`.
-      noise: The noise; or None with `target_epsilon`.
-      target_epsilon: Chooses the least Gaussian noise that keeps this target, which
-        becomes the plan's.
+      noise: The noise; or None with one target.
+      target_epsilon: Largest epsilon at `delta`.
+      target_advantage: Largest advantage of a membership attack (true minus false
+        positive rate).
+      target_tpr: Pair (true positive rate, false positive rate) such as (0.05, 0.01):
+        the most that a membership attack of that false positive rate may reach.
       sampling: Sampling scheme from `tfcactus.sampling` for which the noise is
         chosen; give it to `guarantee` too, whose default applies here.
-      correlation: As the attribute; or 'auto', with `target_epsilon`, for the number
-        of bands of least total error: one band, independent noise, if more do not help.
+      correlation: As the attribute; or 'auto', with a target, for the number of bands
+        of least total error: one band, independent noise, if more do not help.
       **settings: The other attributes.
 
     Raises:
-      ValueError: if an argument is out of range, or noise and target_epsilon are
-        both given or both missing.
+      ValueError: if an argument is out of range, or not one of noise and targets given.
     """
+    given = dict(
+        settings, batch_size=batch_size, epochs=epochs, num_examples=num_examples,
+        num_units=num_units, delta=delta, l2_norm_clip=l2_norm_clip, noise=noise,
+        sampling=sampling, target_epsilon=target_epsilon,
+        target_advantage=target_advantage, target_tpr=target_tpr)
     if isinstance(correlation, str):
-      return cls._of_least_error(
-          correlation, batch_size=batch_size, epochs=epochs,
-          num_examples=num_examples, num_units=num_units, delta=delta,
-          l2_norm_clip=l2_norm_clip, noise=noise, target_epsilon=target_epsilon,
-          sampling=sampling, **settings)
+      return cls._of_least_error(correlation, **given)
+    return cls._for_training(correlation=correlation, **given)
+
+  @classmethod
+  def _for_training(cls, *, batch_size: int, epochs: int, num_examples: int | None,
+                    num_units: int | None, noise: noise_lib.Noise | None,
+                    target_epsilon: float | None, target_advantage: float | None,
+                    target_tpr: tuple[float, float] | None,
+                    sampling: type[SamplingScheme] | None,
+                    correlation: correlated.AnyCorrelation, **settings: Any
+                   ) -> PrivacyPlan:
+    """Returns the plan of `for_training` with a correlation that is no word."""
     size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
     scheme = kind.of_batch_size(batch_size, size, groups)
+    targets = {'target_epsilon': target_epsilon, 'target_advantage': target_advantage,
+               'target_tpr': target_tpr}
     numbers = dict(
         settings, num_examples=scheme.num_examples,
         sampling_prob=kind.prob_of_batch_size(batch_size, size, groups),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
-        delta=delta, l2_norm_clip=l2_norm_clip, correlation=correlation)
-    return cls(noise=_noise_within(noise, target_epsilon, kind, numbers),
+        correlation=correlation)
+    plan = cls(noise=_noise_within(noise, targets, kind, numbers),
                target_epsilon=target_epsilon, **numbers)
+    if noise is not None or target_epsilon is not None:
+      return plan
+    # Rounded up: the last bits must not stop `fit` a step early.
+    return dataclasses.replace(plan, target_epsilon=float(_format.upper(
+        plan.guarantee(sampling=kind).upper)))
 
   @classmethod
   def _of_least_error(cls, correlation: str, *, batch_size: int,
                       num_examples: int | None, num_units: int | None,
-                      noise: noise_lib.Noise | None,
-                      target_epsilon: float | None, **settings: Any
-                     ) -> PrivacyPlan:
+                      noise: noise_lib.Noise | None, **settings: Any) -> PrivacyPlan:
     """Returns the plan for training whose number of bands has the least total error."""
-    if correlation != 'auto' or noise is not None or target_epsilon is None:
+    if correlation != 'auto' or noise is not None or all(
+        settings[name] is None for name in guarantee_lib.TARGETS):
       raise ValueError(
           "Expected correlation='auto' with a target_epsilon and no noise, which "
           'depends on the number of bands, or a request such as '
@@ -190,7 +212,6 @@ class PrivacyPlan:
         choice.numbers_of_bands(batches),
         lambda bands: cls.for_training(
             batch_size=batch_size, num_examples=num_examples, num_units=num_units,
-            target_epsilon=target_epsilon,
             correlation=correlated.BandedStrategy(bands), **settings))
     return plan
 
@@ -407,19 +428,23 @@ class PrivacyPlan:
         self._draws(self._scheme(sampling)))
 
 
-def _noise_within(noise: noise_lib.Noise | None, target_epsilon: float | None,
+def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
                   sampling: type[SamplingScheme], numbers: dict[str, Any]
                  ) -> noise_lib.Noise:
-  """Returns the noise, or the least Gaussian noise within a target, if that is given.
+  """Returns the noise, or the least Gaussian noise within the target that is given.
 
   `numbers` are other arguments of `PrivacyPlan`.
   """
-  if (noise is None) == (target_epsilon is None):
-    raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
-                     f'and target_epsilon={target_epsilon!r}.')
-  return noise if noise is not None else calibrate_noise_multiplier(
-      _checks.positive('target_epsilon', target_epsilon), noise_lib.Gaussian,
-      sampling=sampling, **numbers)
+  given = {name: value for name, value in targets.items() if value is not None}
+  if len(given) + (noise is not None) != 1:
+    raise ValueError(f'Expected either noise or one of {", ".join(targets)}, got '
+                     f'noise={noise!r} and {given or "no target"}.')
+  for name, value in given.items():
+    target, cost = guarantee_lib.TARGETS[name](value)
+    noise = _least_noise(target, cost, noise_lib.Gaussian, name, sampling=sampling,
+                         **numbers)
+  assert noise is not None
+  return noise
 
 
 def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
@@ -457,13 +482,20 @@ def calibrate_noise_multiplier(
   Raises:
     ValueError: if no noise multiplier up to 1e4 reaches the target.
   """
+  return _least_noise(
+      target_epsilon, lambda found: found.upper, make_noise, 'target_epsilon',
+      tolerance, neighboring_relation, sampling, **settings)
+
+
+def _least_noise(target: float, cost: Callable[[Guarantee], float],
+                 make_noise: Callable[[float], noise_lib.Noise], name: str,
+                 tolerance: float = 1e-4, neighboring_relation: Relation | None = None,
+                 sampling: type[SamplingScheme] | None = None, **settings: Any
+                ) -> noise_lib.Noise:
+  """Returns the least noise whose guarantee has a cost within a target."""
   plan = PrivacyPlan(noise=make_noise(0.5), **settings)
-
-  def cost(multiplier: float) -> float:
-    """Returns the upper bound on epsilon with this noise multiplier."""
-    return plan._guarantee(
-        make_noise(multiplier), None, neighboring_relation, sampling).upper
-
   noise = make_noise(calibration.calibrate_noise(
-      target_epsilon, cost, low=1e-2, high=1e4, tolerance=tolerance))
+      target, lambda multiplier: cost(plan._guarantee(
+          make_noise(multiplier), None, neighboring_relation, sampling)),
+      low=1e-2, high=1e4, tolerance=tolerance, target_name=name))
   return dataclasses.replace(plan, noise=noise).noise  # Checked.

@@ -12,8 +12,8 @@ from scipy import stats
 
 from tests.fuzz import oracles
 from tests.representatives import representatives
-from tfcactus import accounting
-from tfcactus.accounting import auditing, calibration, views
+from tfcactus import accounting, audit
+from tfcactus.accounting import calibration, views
 
 ROUNDING = 1e-10
 
@@ -178,7 +178,7 @@ def test_clopper_pearson_intervals_cover_as_often_as_stated(significance):
     prob = float(rng.choice([rng.random(), 10**rng.uniform(-4, 0)]))
     counts = np.arange(trials + 1)
     chance = stats.binom.pmf(counts, trials, prob)
-    ends = [auditing.clopper_pearson(int(k), trials, significance=significance)
+    ends = [audit.clopper_pearson(int(k), trials, significance=significance)
             for k in counts]
     below = sum(c for c, end in zip(chance, ends) if end.lower > prob)
     above = sum(c for c, end in zip(chance, ends) if end.upper < prob)
@@ -193,7 +193,7 @@ def test_audited_bounds_are_wrong_no_more_often_than_stated():
     wrong = sum(
         stats.binom.pmf(i, trials, p) * stats.binom.pmf(j, trials, q)
         for i in range(trials + 1) for j in range(trials + 1)
-        if auditing.epsilon_lower_bound(i, j, trials, delta=delta,
+        if audit.epsilon_lower_bound(i, j, trials, delta=delta,
                                      significance=significance) > epsilon)
     assert wrong <= significance
   for sigma, level in ((1.0, 0.2), (0.4, 0.5)):
@@ -201,6 +201,6 @@ def test_audited_bounds_are_wrong_no_more_often_than_stated():
     wrong = sum(
         stats.binom.pmf(i, trials, level) * stats.binom.pmf(j, trials, miss)
         for i in range(trials + 1) for j in range(trials + 1)
-        if auditing.gaussian_noise_upper_bound(
+        if audit.gaussian_noise_upper_bound(
             i, j, trials, significance=significance) < sigma)
     assert wrong <= significance

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tests.keras.tiny import plan_of, privatized
 import tfcactus
-from tfcactus import accounting, correlated
-from tfcactus.accounting import auditing, views
+from tfcactus import accounting, audit, correlated
+from tfcactus.accounting import views
 from tfcactus.keras import AllocatedBatches, CyclicBatches, DPKerasSGDOptimizer
 
 _DELTA = 1e-3
@@ -28,7 +28,7 @@ def _lower_bound(without, with_canary):
   threshold = 0.5 * _CLIP / 3  # Half of the canary's move, known beforehand.
   alarms = np.sum(without > threshold)
   misses = np.sum(with_canary <= threshold)
-  return _plan(auditing.gaussian_noise_upper_bound(
+  return _plan(audit.gaussian_noise_upper_bound(
       alarms, misses, _TRIALS, significance=1e-4)).guarantee().lower
 
 
@@ -167,7 +167,7 @@ def _error_rates(ratio, threshold=0.25):
   """Returns upper bounds on the attack's error rates, at 99.99 % confidence."""
   half = _CANARIES // 2
   with_it, without = ratio[..., :half].ravel(), ratio[..., half:].ravel()
-  return [auditing.clopper_pearson(int(np.sum(wrong)), wrong.size,
+  return [audit.clopper_pearson(int(np.sum(wrong)), wrong.size,
                                    significance=2e-4).upper
           for wrong in (without > threshold, with_it <= threshold)]
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.representatives import representatives
-from tfcactus import accounting, noise, release
-from tfcactus.accounting import auditing
+from tfcactus import accounting, audit, noise, release
 from tfcactus.randomness import SystemRandom
 from tfcactus.release import interior, noise_sources, selection, threshold_queries
 
@@ -53,7 +52,7 @@ def attack(draw, delta=DELTA):
     # Few outcomes are ordered by likelihood ratio, other statistics by value.
     order = (np.argsort(-(hits + 0.5) / (others + 0.5)) if cells <= 16 else
              np.arange(cells)[::-1 if np.mean(p) > np.mean(q) else 1])
-    bounds = [auditing.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
+    bounds = [audit.epsilon_lower_bound(int(a), int(b), PILOT, delta=delta)
               for a, b in zip(np.cumsum(hits[order]), np.cumsum(others[order]))]
     last = int(np.argmax(bounds))
     if bounds[last] > best:
@@ -61,7 +60,7 @@ def attack(draw, delta=DELTA):
   one, other, chosen = plan
   event = np.zeros(cells, bool)
   event[chosen] = True
-  return auditing.epsilon_lower_bound(*(
+  return audit.epsilon_lower_bound(*(
       int(np.sum(event[cell(draw(which, RUNS, seed))]))
       for which, seed in ((one, 3), (other, 4))), RUNS, delta=delta)
 
@@ -109,8 +108,8 @@ def test_noisy_value_in_single_calls(runs):
             for size in (law, noise.Laplace(0.5)) for which in (1, 0)]
   claim = accounting.PhiAccountant().compose(
       accounting.noise_event(law)).get_epsilon(DELTA)
-  assert auditing.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
-  assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
 def test_noisy_sum_of_clipped_records():
@@ -191,8 +190,8 @@ def test_threshold_sketch_in_single_calls(runs):
   event = release.threshold_sketch(
       [1], num_values=2, depth=1, noise=laws[0]).event
   claim = accounting.PhiAccountant().compose(event).get_epsilon(DELTA)
-  assert auditing.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
-  assert auditing.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
+  assert audit.epsilon_lower_bound(*counts[:2], runs, delta=DELTA) <= claim
+  assert audit.epsilon_lower_bound(*counts[2:], runs, delta=DELTA) > claim
 
 
 @representatives('law', LAWS.values(), ids=LAWS)

@@ -43,7 +43,8 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
 
 def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
                     high: float = 1e6, tolerance: float = TOLERANCE,
-                    name: str = 'noise multiplier') -> float:
+                    name: str = 'noise multiplier',
+                    target_name: str = 'target_epsilon') -> float:
   """Returns the least noise multiplier (or scale) whose cost is within the target.
 
   Args:
@@ -53,6 +54,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     high: Largest noise tried.
     tolerance: Relative; the result may be too large by it, never too small.
     name: Name of the parameter in error messages.
+    target_name: Name of the target in error messages.
 
   Returns:
     Noise that was accounted: its cost is within the target.
@@ -60,7 +62,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
   Raises:
     ValueError: if no noise up to `high` has that cost, or an argument is out of range.
   """
-  target = _checks.positive('target_epsilon', target_epsilon)
+  target = _checks.positive(target_name, target_epsilon)
   tolerance = _checks.positive('tolerance', tolerance)
   least, most = math.log(low), math.log(high)
 
@@ -75,7 +77,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     while excess(right) > 0:
       if right == most:
         raise ValueError(
-            f'Expected target_epsilon={target!r} to be reachable with a {name} '
+            f'Expected {target_name}={target!r} to be reachable with a {name} '
             f'of at most {high:g}; raise the target or lower the steps.')
       left, right = right, min(right + math.log(2), most)
   else:

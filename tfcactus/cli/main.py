@@ -10,6 +10,7 @@ import dp_accounting
 
 from tfcactus import design as design_lib
 from tfcactus.cli import (
+  audit,
   calibrate,
   delta,
   design,
@@ -32,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     release.COMMAND,
     gap.COMMAND,
     tcdp.COMMAND,
+    audit.COMMAND,
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Callable
 import dp_accounting
 
 from tfcactus import _checks, _format, accounting, noise as noise_lib, relations
+from tfcactus.accounting.attacks import AttackReport
 from tfcactus.cli import command
 from tfcactus.noise import library
 from tfcactus.release import planner
@@ -202,22 +203,22 @@ def counted(args: argparse.Namespace) -> int | None:
   return getattr(args, name)
 
 
-def _groups(args: argparse.Namespace) -> list[StepGroup]:
+def groups(args: argparse.Namespace) -> list[StepGroup]:
   """Returns the groups of --step, --steps-file and --noise; ValueError if none."""
-  groups = list(args.step)
+  found = list(args.step)
   if args.steps_file:
-    groups += _read(args.steps_file)
+    found += _read(args.steps_file)
   if args.noise is not None:
     count = counted(args)
     if count is None:
       raise ValueError('Expected --steps with --noise, or --epochs with --sampling '
                        'allocation.')
-    groups.append(StepGroup(args.noise, args.noise_multiplier,
+    found.append(StepGroup(args.noise, args.noise_multiplier,
                             args.sampling_prob, count, args.sampling,
                             args.bend, args.batches))
-  if not groups:
+  if not found:
     raise ValueError('Expected --noise and --steps, --step or --steps-file.')
-  return groups
+  return found
 
 
 def _read(path: str) -> list[StepGroup]:
@@ -234,25 +235,26 @@ def _read(path: str) -> list[StepGroup]:
 
 
 def show_bounds(args: argparse.Namespace, name: str, at: str,
-                solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
-                ) -> None:
+                solve: Callable[[accounting.PhiAccountant], accounting.Bounds],
+                report: Callable[[accounting.PhiAccountant, str], AttackReport] |
+                None = None) -> None:
   """Accounts for the steps in the arguments, and prints the bounds.
 
   The arguments are those of `add_steps` and `add_rows`.
 
   `name` is the bounded quantity ('epsilon' or 'delta'), and `at` states the other one
   in words, rounded up. `solve` returns the bounds from an accountant that has composed
-  the steps.
+  the steps. `report` returns a report from it and a statement, printed with the bounds.
   """
-  groups = _groups(args)
+  listed = groups(args)
   # A fraction has lost the numbers of records, which matter for several of them.
-  if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in groups):
+  if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in listed):
     raise ValueError(
         'Expected --rows-of-one with sampling poisson or allocation, got fixed: the '
         'cost of several rows then depends on the numbers of records, not on their '
         'share. Use PrivacyPlan(...).guarantee(rows_of_one=..., '
         'sampling=FixedSizeSampling).')
-  events = [group.event() for group in groups]
+  events = [group.event() for group in listed]
   start = time.perf_counter()
   relation = relations.NAMES[args.relation]
   accountant = accounting.PhiAccountant(
@@ -267,12 +269,14 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
       relations.protected(relation, 'record', 'the data', args.rows_of_one) + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
                        'or number of batches, and the number of steps', 'record') + '.')
+  found = None if report is None else report(accountant, statement)
   command.show(args, {
       'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,
       'relation': args.relation, 'direction': args.direction,
       'rows_of_one': args.rows_of_one,
-      'statement': statement, 'seconds': seconds},
+      'statement': statement, 'seconds': seconds,
+      **({} if found is None else {'report': found.as_dict()})},
       f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
       f'({args.relation}, direction {args.direction}; estimate '
-      f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}). '
-      f'{statement}')
+      f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}).'
+      + (f' {statement}' if found is None else f'\n{found}'))

@@ -160,7 +160,7 @@ def test_a_plan_by_batch_size_and_epochs():
       target_epsilon=3.0)
   assert 2.99 < target.guarantee().upper <= 3.0
   for wrong in ({}, {'noise': noise_lib.Gaussian(1.0), 'target_epsilon': 1.0}):
-    with pytest.raises(ValueError, match='either noise or target_epsilon'):
+    with pytest.raises(ValueError, match='either noise or one of target_epsilon'):
       PrivacyPlan.for_training(batch_size=3, epochs=4, num_examples=ROWS, delta=1e-5,
                                l2_norm_clip=1.0, **wrong)
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfcactus.accounting import auditing
+from tfcactus import audit
 
 
 def test_clopper_pearson_against_scipy():
   for hits, runs in ((0, 10), (3, 10), (10, 10), (512, 100_000)):
     expected = stats.binomtest(hits, runs).proportion_ci(0.999, 'exact')
-    found = auditing.clopper_pearson(hits, runs)
+    found = audit.clopper_pearson(hits, runs)
     assert found == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
@@ -20,7 +20,7 @@ def test_lower_bound_never_passes_the_truth_of_randomised_response():
   """Loss exactly 1: over many audits the bound stays below, and comes near."""
   rng = np.random.default_rng(0)
   p = math.e / (1 + math.e)
-  bounds = [auditing.epsilon_lower_bound(
+  bounds = [audit.epsilon_lower_bound(
       rng.binomial(100_000, p), rng.binomial(100_000, 1 - p), 100_000)
             for _ in range(300)]
   assert max(bounds) <= 1.0
@@ -28,26 +28,26 @@ def test_lower_bound_never_passes_the_truth_of_randomised_response():
 
 
 def test_lower_bound_counts_delta_off():
-  assert auditing.epsilon_lower_bound(500, 0, 1000, delta=0.6) == 0
-  assert auditing.epsilon_lower_bound(500, 10, 1000) > auditing.epsilon_lower_bound(
+  assert audit.epsilon_lower_bound(500, 0, 1000, delta=0.6) == 0
+  assert audit.epsilon_lower_bound(500, 10, 1000) > audit.epsilon_lower_bound(
       500, 10, 1000, delta=0.1) > 0
 
 
 def test_gaussian_bound():
   runs = 1_000_000
   rate = stats.norm.sf(0.5 / 1.3)
-  bound = auditing.gaussian_noise_upper_bound(
+  bound = audit.gaussian_noise_upper_bound(
       round(rate * runs), round(rate * runs), runs)
   assert 1.3 < bound < 1.33
-  assert auditing.gaussian_noise_upper_bound(500, 500, 1000) == math.inf
+  assert audit.gaussian_noise_upper_bound(500, 500, 1000) == math.inf
 
 
 @pytest.mark.parametrize('call', [
-    lambda: auditing.clopper_pearson(3, 2),
-    lambda: auditing.clopper_pearson(-1, 2),
-    lambda: auditing.clopper_pearson(1, 0),
-    lambda: auditing.clopper_pearson(1, 2, significance=0),
-    lambda: auditing.epsilon_lower_bound(1, 1, 2, delta=-1)])
+    lambda: audit.clopper_pearson(3, 2),
+    lambda: audit.clopper_pearson(-1, 2),
+    lambda: audit.clopper_pearson(1, 0),
+    lambda: audit.clopper_pearson(1, 2, significance=0),
+    lambda: audit.epsilon_lower_bound(1, 1, 2, delta=-1)])
 def test_bad_arguments_are_refused(call):
   with pytest.raises(ValueError, match='Expected'):
     call()

@@ -1,0 +1,323 @@
+"""What an attacker can do: the trade-off curve of an account, bounded on both sides.
+
+A membership attack decides from what was released whether one record was in the data.
+An account gives the privacy profile H(alpha), alpha = e^epsilon. A test of false
+positive rate a has a true positive rate of at most the minimum over alpha of H(alpha) +
+alpha a. H is convex, so that chords through points of it bound it from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from tfcactus import _checks, _format
+from tfcactus.accounting.base import TwoSidedAccountant
+from tfcactus.accounting.bounds import Bounds
+from tfcactus.pairs.dominating_pair import lower_hull
+
+RATES = (1e-3, 1e-2)
+"""False positive rates of a report."""
+
+LEAST_RATE = 1e-10
+"""Least error rate at which the mu of a report is proved."""
+
+POINTS, FEW_POINTS = 160, 40
+"""Points of the profile on each side of epsilon 0, if all steps are Gaussian, and for
+other noise, whose profile takes 50 times as long. Affects tightness only."""
+
+LARGEST_LOSS = 100.0
+"""Largest loss at which the profile is evaluated. Affects tightness only."""
+
+STEP = 1e-4
+"""Distance in epsilon of the points around a minimum. Affects tightness only."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TradeoffCurve:
+  """Bounds on the symmetric trade-off function (f-DP) of an account.
+
+  The curve covers both directions, and is the convex hull of the two. dp_accounting's
+  `get_true_positive_rates` bounds the same curve.
+
+  Attributes:
+    alpha: Shape (points,), e^epsilon, increasing from 0.
+    lower: Shape (points,), lower bounds on the profile H(alpha).
+    upper: Shape (points,), upper bounds on it.
+  """
+
+  alpha: np.ndarray
+  lower: np.ndarray
+  upper: np.ndarray
+
+  @classmethod
+  def at(cls, accountant: TwoSidedAccountant, epsilon: npt.ArrayLike) -> TradeoffCurve:
+    """Returns the curve from the profile at given points, of either sign, increasing.
+
+    Raises:
+      ValueError: if the accountant's direction is not 'both'.
+    """
+    if accountant.direction != 'both':
+      raise ValueError(
+          "Expected an accountant of direction 'both', got direction="
+          f'{accountant.direction!r}; one direction alone is no guarantee.')
+    loss = np.asarray(epsilon, dtype=np.float64)
+    found = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
+    delta = np.array([found[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
+    alpha = np.exp(loss)
+    # H(alpha) = 1 - alpha + alpha H(1 / alpha), by the symmetry of the curve.
+    below = 1 - alpha + alpha * delta
+    low, high = np.clip(np.where(loss < 0, below, delta), 0.0, 1.0)
+    return cls(*(np.append(end, values) for end, values in (
+        (0.0, alpha), (1.0, low), (1.0, high))))
+
+  @classmethod
+  def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
+         least: float = LEAST_RATE) -> TradeoffCurve:
+    """Returns the curve from a grid that reaches error rates of about `least`."""
+    if points is None:
+      quick = all(step.loss is not None for part in accountant.compositions().values()
+                  for step, _ in part.groups)
+      points = POINTS if quick else FEW_POINTS
+    low, top = 0.0, 1.0
+    while top < LARGEST_LOSS and accountant.get_delta(top) > 0.01 * least:
+      low, top = top, 2 * top
+    for _ in range(4):
+      middle = 0.5 * (low + top)
+      low, top = (low, middle) if accountant.get_delta(middle) <= 0.01 * least else (
+          middle, top)
+    half = np.linspace(0.0, top, points)
+    return cls.at(accountant, np.append(-half[:0:-1], half))
+
+  def most_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
+    """Returns an upper bound on the true positive rate of any test, any shape."""
+    rate = _rates(false_positive)
+    return np.minimum(np.min(
+        self.upper + self.alpha * rate[..., None], axis=-1), 1.0)
+
+  def best_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
+    """Returns a lower bound on the curve's true positive rate, any shape."""
+    rate = _rates(false_positive)[..., None]
+    gap = np.diff(self.alpha)
+    value = self.lower + self.alpha * rate
+    # Between two points, the chord before them and the chord behind them lie below H.
+    before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
+    behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
+    from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
+    from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
+    last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
+    found = np.append(np.maximum(from_left, from_right), last, axis=-1)
+    return np.clip(np.min(found, axis=-1), rate[..., 0], 1.0)
+
+  def false_negatives(self, false_positive: npt.ArrayLike) -> np.ndarray:
+    """Returns the trade-off function: a lower bound on the false negative rate."""
+    return 1 - self.most_true_positives(false_positive)
+
+  def gaussian(self) -> tuple[float, float]:
+    """Returns (mu, rate): the least mu of Gaussian differential privacy, and where.
+
+    The curve lies above that of mu-GDP wherever both error rates are at least
+    `LEAST_RATE`. The mu is attained at the false positive rate `rate`.
+    """
+    hull = lower_hull(self.alpha, self.upper)
+    alpha, value = self.alpha[hull], self.upper[hull]
+    # The lower bound on the trade-off function is linear between these rates, and the
+    # one of mu-GDP is convex. The curve is symmetric: half of it is enough.
+    rate = np.clip(-np.diff(value) / np.diff(alpha), 0.0, 1.0)
+    rate = np.append(LEAST_RATE, rate[rate > LEAST_RATE])
+    missed = self.false_negatives(rate)
+    rate, missed = rate[rate <= missed], missed[rate <= missed]
+    with np.errstate(divide='ignore'):
+      mu = -special.ndtri(rate) - special.ndtri(missed)
+    if not mu.size:
+      return 0.0, 0.5
+    best = int(np.argmax(mu))
+    return max(float(mu[best]), 0.0), float(rate[best])
+
+  def regret(self, mu: float) -> Bounds:
+    """Returns bounds on the regret of the curve of mu-GDP in place of this one.
+
+    The regret is the least k with f(x + k) - k <= f_mu(x) for all x, where f is this
+    curve. Both error rates are overstated by at most k if only mu is known.
+
+    Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela,
+    "Gaussian DP for Reporting Differential Privacy Guarantees in Machine Learning"
+    (2025).
+    """
+    if math.isinf(mu):  # Every release is as good as open.
+      return Bounds(0.0, 0.5, 1.0)
+    knots = special.ndtr(np.linspace(-8.0, 8.0, 401))
+    x = np.append(0.0, special.ndtr(np.linspace(-8.0, 8.0, 20001)))
+    x = np.append(x, 1.0)
+    normal = special.ndtr(-special.ndtri(x) - mu)
+    found = []
+    for rates, beyond in (
+        (self.most_true_positives(knots), normal[:-1]),
+        # A convex curve is below its chords, and falls from cell to cell.
+        (self.best_true_positives(knots), normal[1:])):
+      low, high = 0.0, 1.0
+      f_knots = np.concatenate([[0.0], knots, [1.0]])
+      f = np.concatenate([[1.0], 1 - rates, [0.0]])
+      for _ in range(40):
+        middle = 0.5 * (low + high)
+        within = np.all(np.interp(
+            np.minimum(x[:-1] + middle, 1.0), f_knots, f) - middle <= beyond)
+        low, high = (low, middle) if within else (middle, high)
+      found.append(high)
+    return Bounds(found[0], 0.5 * (found[0] + found[1]), found[1])
+
+
+def _rates(false_positive: npt.ArrayLike) -> np.ndarray:
+  """Returns false positive rates as an array; ValueError unless in [0, 1]."""
+  rate = _checks.numbers_of('false_positive', false_positive)
+  if not np.all((rate >= 0) & (rate <= 1)):
+    raise ValueError(f'Expected false_positive in [0, 1], got {false_positive!r}.')
+  return rate
+
+
+def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
+                       ) -> Bounds:
+  """Returns bounds on the largest true positive rate of a membership attack.
+
+  Args:
+    accountant: Holds the composition, in both directions.
+    false_positive: The attack's false positive rate, in (0, 1).
+
+  Returns:
+    Bounds on 1 - f(false_positive), f the symmetric trade-off function. No attack
+    passes the upper one.
+  """
+  rate = _checks.delta(false_positive, 'false_positive')
+  @functools.lru_cache
+  def estimate(loss: float) -> float:
+    """Returns the bound on the true positive rate from the profile at one point."""
+    delta = accountant.delta_bounds(abs(loss)).estimate
+    return delta + math.exp(loss) * rate if loss >= 0 else (
+        1 - math.exp(loss) * (1 - rate - delta))
+
+  # The estimate is convex in e^loss, and at least 1 where the loss is -log(rate).
+  low, high = 0.0, min(-math.log(rate), LARGEST_LOSS)
+  if estimate(STEP) >= estimate(0.0):
+    low, high = STEP, 0.0
+    while low < LARGEST_LOSS and estimate(-low) <= estimate(-0.5 * low):
+      low *= 2
+  best = float(optimize.minimize_scalar(
+      estimate, bounds=(-low, high), method='bounded', options={'xatol': STEP}).x)
+  # Slopes between the points must stand out against the width of the bounds.
+  bounds = accountant.delta_bounds(abs(best))
+  step = max(STEP, 4 * math.sqrt(bounds.upper - bounds.lower))
+  curve = TradeoffCurve.at(accountant, np.unique(
+      np.append(best + step * np.array([-2, -1, 0, 1, 2]), 0.0)))
+  lower, upper = curve.best_true_positives(rate), curve.most_true_positives(rate)
+  return Bounds(float(lower), 0.5 * float(lower + upper), float(upper))
+
+
+def check_target(rates: object) -> tuple[float, float]:
+  """Returns a target (true positive rate, false positive rate); ValueError if wrong."""
+  pair = rates if isinstance(rates, (tuple, list)) and len(rates) == 2 else None
+  if pair is None:
+    raise ValueError(
+        'Expected target_tpr to be a pair (true positive rate, false positive rate) '
+        f'such as (0.05, 0.01), got target_tpr={rates!r}.')
+  most, rate = (_checks.delta(x, 'each rate of target_tpr') for x in pair)
+  if most <= rate:
+    raise ValueError(
+        'Expected the true positive rate of target_tpr, the first, above the false '
+        f'positive rate, which guessing reaches, got target_tpr={rates!r}.')
+  return most, rate
+
+
+def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
+  """Returns bounds on the probability that a record was in the data after an alarm.
+
+  Args:
+    prior: Probability of that before the attack, in (0, 1).
+    false_positive: The attack's false positive rate.
+    true_positive: Bounds on its true positive rate.
+  """
+  prior = _checks.delta(prior, 'prior')
+  return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)
+                  for rate in true_positive))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttackReport:
+  """What an attacker can do against released steps, in plain quantities.
+
+  Publish the `upper` of each pair of bounds.
+
+  Attributes:
+    true_positive: Bounds on the true positive rate of the best membership attack, by
+      its false positive rate.
+    advantage: Bounds on the largest true minus false positive rate of an attack.
+    posterior: Bounds on the probability that a record was in the data if the attack of
+      that false positive rate says so.
+    prior: Probability of that before the attack.
+    mu: Bounds on the mu of Gaussian differential privacy, for attacks whose two error
+      rates are at least `LEAST_RATE`.
+    regret: Bounds on how much error rates are overstated if only mu is known; below
+      0.01 mu stands for the whole curve.
+    statement: Statement of the guarantee: who is protected, and what is public.
+    curve: The trade-off curve.
+  """
+
+  true_positive: dict[float, Bounds]
+  advantage: Bounds
+  posterior: dict[float, Bounds]
+  prior: float
+  mu: Bounds
+  regret: Bounds
+  statement: str
+  curve: TradeoffCurve = dataclasses.field(repr=False)
+
+  @classmethod
+  def of(cls, accountant: TwoSidedAccountant, statement: str, *, prior: float = 0.5,
+         false_positive: Sequence[float] = RATES) -> AttackReport:
+    """Returns the report of an account; as `Guarantee.report`."""
+    prior = _checks.delta(prior, 'prior')
+    rates = {rate: true_positive_rate(accountant, rate) for rate in false_positive}
+    curve = TradeoffCurve.of(accountant)
+    mu, where = curve.gaussian()
+    # The true positive rate that is attained at one point refutes smaller ones.
+    least = float(special.ndtri(curve.best_true_positives(where)) - special.ndtri(
+        where)) if 0 < where < 1 else 0.0
+    least = min(max(least, 0.0), mu)
+    return cls(
+        rates, accountant.delta_bounds(0.0),
+        {rate: posterior(prior, rate, found) for rate, found in rates.items()}, prior,
+        Bounds(least, mu, mu), curve.regret(mu), statement, curve)
+
+  def as_dict(self) -> dict[str, Any]:
+    """Returns the report without its curve, ready for JSON."""
+    return {
+        'true_positive': {str(rate): found._asdict()
+                          for rate, found in self.true_positive.items()},
+        'advantage': self.advantage._asdict(), 'prior': self.prior,
+        'posterior': {str(rate): found._asdict()
+                      for rate, found in self.posterior.items()},
+        'mu': self.mu._asdict(), 'regret': self.regret._asdict(),
+        'statement': self.statement}
+
+  def __str__(self) -> str:
+    lines = [
+        f'At a false positive rate of {rate:g}, a membership attack has a true '
+        f'positive rate of {_within(found)}. With a prior of {self.prior:g} its alarm '
+        f'is right with probability {_within(self.posterior[rate])}.'
+        for rate, found in self.true_positive.items()]
+    return '\n'.join((
+        *lines, f'Membership advantage: {_within(self.advantage)}.',
+        f'Gaussian differential privacy: mu {_within(self.mu)} where both error rates '
+        f'are at least {LEAST_RATE:g}; regret {_within(self.regret)}.', self.statement))
+
+
+def _within(bounds: Bounds) -> str:
+  """Returns bounds in words, rounded to the safe side."""
+  return (f'at most {_format.upper(bounds.upper)} (at least '
+          f'{_format.lower(bounds.lower)})')

@@ -1,0 +1,195 @@
+"""Checks of a run's components: noise, amplitude, participations, repeated noise.
+
+A canary is an example whose clipped gradient has the clipping norm along a direction of
+its own. A component check finds a fault that a membership test would hardly see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _checks
+from tfcactus.audit.families import Claim
+
+_BLOCK = 1000
+"""Rows of correlations at a time. Affects memory only."""
+
+
+class Check(NamedTuple):
+  """A component check: a p-value of the claim, which is small if a fault is there."""
+
+  name: str
+  p_value: float
+  fault: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Observations:
+  """What a run shows of its canaries. Directions of canaries are orthogonal.
+
+  Attributes:
+    values: Shape (steps, canaries), the noisy sum of each step along the direction of
+      each canary, in clipping norms, before any division. Noise that is correlated over
+      steps is whitened first.
+    present: Shape (canaries,), whether a fair coin put the canary into the data.
+    drawn: Shape (steps, canaries), whether the batch of the step held the canary; None
+      if that is not known, which leaves out the checks that need it.
+  """
+
+  values: np.ndarray
+  present: np.ndarray
+  drawn: np.ndarray | None = None
+
+  def __post_init__(self) -> None:
+    values = _checks.numbers_of('values', self.values)
+    if values.ndim != 2 or not np.all(np.isfinite(values)):
+      raise ValueError('Expected values to be finite and of shape (steps, canaries), '
+                       f'got shape {values.shape}.')
+    object.__setattr__(self, 'values', values)
+    object.__setattr__(self, 'present', coins(self.present, values.shape[1]))
+    if self.drawn is not None:
+      drawn = np.asarray(self.drawn, dtype=bool)
+      if drawn.shape != values.shape or np.any(drawn & ~self.present):
+        raise ValueError(
+            f'Expected drawn of shape {values.shape}, true for present canaries only, '
+            f'got shape {drawn.shape} with {int(np.sum(drawn))} draws.')
+      object.__setattr__(self, 'drawn', drawn)
+
+  @property
+  def noise(self) -> np.ndarray:
+    """The values of absent canaries, which are noise alone."""
+    return self.values[:, ~self.present]
+
+  @property
+  def _amplitudes(self) -> np.ndarray | None:
+    """The values of canaries where they were drawn; None if too few are known."""
+    return None if self.drawn is None or not np.any(self.drawn) else (
+        self.values[self.drawn])
+
+  def scores(self, noise_multiplier: float, sampling_prob: float) -> np.ndarray:
+    """Returns each canary's log likelihood ratio of being present, shape (canaries,).
+
+    Never give the noise multiplier that was actually drawn, which hides a fault, nor
+    one that was estimated from the canaries that are scored.
+    """
+    ratio = (self.values - 0.5) / noise_multiplier**2
+    with np.errstate(divide='ignore'):
+      absent = np.log1p(-sampling_prob)
+    return np.sum(np.logaddexp(absent, math.log(sampling_prob) + ratio), axis=0)
+
+  def checks(self, claim: Claim) -> list[Check]:
+    """Returns the checks of a claim with Gaussian noise.
+
+    Raises:
+      ValueError: if the claim's noise is not Gaussian.
+    """
+    sigma = _sigma(claim)
+    steps, absent = self.noise.shape
+    squares = np.sum((self.noise / sigma)**2, axis=1)
+    # Exactly normal for every step if the noise is as claimed.
+    normal = special.ndtri(special.chdtr(absent, squares))
+    found = [
+        Check('noise', float(special.chdtr(self.noise.size, np.sum(squares))),
+              'less noise than claimed'),
+        Check('noise of each step', float(special.chdtrc(steps, np.sum(normal**2))),
+              'noise or divisor that changes from step to step'),
+        Check('repeated noise', min(2 * min(
+            _correlated(self.noise), _correlated(self.noise.T)), 1.0),
+              'noise of one step or coordinate that another one repeats')]
+    if (on := self._amplitudes) is not None:
+      scale = math.sqrt(np.mean(self.noise**2) / on.size)
+      found.append(Check(
+          'amplitude', float(special.stdtr(
+              self.noise.size, -(np.mean(on) - 1) / scale)),
+          'a contribution above the clipping norm'))
+    if self.drawn is not None and claim.poisson:
+      found.append(Check('participations', self._participations(claim.sampling_prob),
+                         'batches that are not the claimed Poisson samples'))
+    return found
+
+  def _participations(self, prob: float) -> float:
+    """Returns the p-value of binomial participations of present canaries, two-sided."""
+    assert self.drawn is not None
+    steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
+    # Exactly uniform, by random numbers between the steps of the distribution function.
+    share = generator(0).random(count.size)
+    below = np.where(
+        count > 0, special.bdtr(np.maximum(count - 1, 0), steps, prob), 0.0)
+    uniform = below + share * (special.bdtr(count, steps, prob) - below)
+    total = np.sum(special.ndtri(uniform)**2)
+    return 2 * min(float(special.chdtr(count.size, total)),
+                   float(special.chdtrc(count.size, total)))
+
+  def epsilon(self, claim: Claim, significance: float = 0.05) -> float:
+    """Returns a lower bound on epsilon within the family of the claim.
+
+    The family has the claim's steps and scheme, and any Gaussian noise, amplitude and,
+    for Poisson samples, sampling probability. Each takes a third of `significance`.
+    """
+    third = _checks.delta(significance, 'significance') / 3
+    sigma = _sigma(claim)
+    on = self._amplitudes
+    if self.drawn is None or on is None:
+      return 0.0
+    most = math.sqrt(float(np.sum(self.noise**2) / special.chdtri(
+        self.noise.size, 1 - third)))
+    least = float(np.mean(on) + special.ndtri(third) * most / math.sqrt(on.size))
+    if least <= 0:
+      return 0.0
+    sampled = 1.0
+    if claim.poisson:
+      trials = self.drawn.shape[0] * int(np.sum(self.present))
+      sampled = float(special.betaincinv(on.size, trials - on.size + 1, third)
+                      ) / claim.sampling_prob
+    return claim.account(most / least / sigma, sampled).epsilon_bounds(
+        claim.delta).lower
+
+
+def generator(seed: int) -> np.random.Generator:
+  """Returns random numbers for an audit.
+
+  They differ from those of default_rng(seed), which may have drawn the coins.
+  """
+  return np.random.default_rng([_checks.integer('seed', seed, 0), 0x6175646974])
+
+
+def coins(present: object, canaries: int) -> np.ndarray:
+  """Returns `present` as booleans; ValueError unless some canaries are on each side."""
+  found = np.asarray(present)
+  if found.shape != (canaries,) or not np.all((found == 0) | (found == 1)):
+    raise ValueError(f'Expected present to be {canaries} times true or false, one for '
+                     f'each canary, got {present!r}.')
+  found = found.astype(bool)
+  if min(np.sum(found), np.sum(~found)) < 2:
+    raise ValueError('Expected at least two canaries present and two absent, got '
+                     f'{int(np.sum(found))} present of {canaries}.')
+  return found
+
+
+def _sigma(claim: Claim) -> float:
+  """Returns the claimed noise multiplier; ValueError unless the noise is Gaussian."""
+  if claim.noise_multiplier is None:
+    raise ValueError('Expected a claim with Gaussian noise for component checks, got '
+                     'another noise; audit the scores alone.')
+  return claim.noise_multiplier
+
+
+def _correlated(rows: np.ndarray) -> float:
+  """Returns the p-value of the largest correlation of two rows of normal numbers."""
+  count, size = rows.shape
+  if count < 2 or size < 2:
+    return 1.0
+  unit = rows / np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
+  most = 0.0
+  for start in range(0, count, _BLOCK):
+    block = np.abs(unit[start:start + _BLOCK] @ unit[start:].T)
+    block[np.arange(block.shape[0]), np.arange(block.shape[0])] = 0.0
+    most = max(most, float(np.max(block)))
+  # The squared correlation of two independent rows has a beta distribution.
+  return 0.5 * count * (count - 1) * float(
+      special.betainc(0.5 * (size - 1), 0.5, max(1 - most**2, 0.0)))

@@ -1,0 +1,174 @@
+"""Bounds on epsilon and noise from counted events.
+
+An auditor runs a mechanism on two neighbouring inputs, or plants canaries in one run,
+and counts an event on each side. Epsilons, and trade-off functions, under which the
+counts are improbable are refuted. An audit can refute a claim; it never proves one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from typing import Callable, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from tfcactus import _checks
+
+Curve = Callable[[np.ndarray], np.ndarray]
+"""Trade-off function: the least false negative rate at each false positive rate."""
+
+_CELLS = 32
+"""Cells of false positive rates at the start. Affects speed only."""
+
+_TOLERANCE = 0.01
+"""Relative error of p-values, upwards."""
+
+_OUTSIDE = 1e-12
+"""Bound on the probability of counts that are left out of a sum."""
+
+
+class Interval(NamedTuple):
+  """A confidence interval for a probability."""
+
+  lower: float
+  upper: float
+
+
+def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
+                    ) -> Interval:
+  """Returns the exact two-sided confidence interval of a probability.
+
+  The interval misses the truth with probability at most `significance`, half on each
+  side. `trials` counts independent runs.
+
+  Source: Clopper and Pearson, "The Use of Confidence or Fiducial Limits
+  Illustrated in the Case of the Binomial" (1934).
+  """
+  trials = _checks.integer('trials', trials, 1)
+  successes = _checks.integer('successes', successes, 0)
+  if successes > trials:
+    raise ValueError(
+        f'Expected successes <= trials={trials}, got successes={successes}.')
+  half = 0.5 * _checks.delta(significance, 'significance')
+  return Interval(
+      float(special.betaincinv(successes, trials - successes + 1, half))
+      if successes else 0.0,
+      1 - float(special.betaincinv(trials - successes, successes + 1, half))
+      if successes < trials else 1.0)
+
+
+def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int,
+                        trials_on_neighbor: int | None = None, *,
+                        delta: float = 0.0, significance: float = 1e-3) -> float:
+  """Returns a lower bound on a mechanism's epsilon at `delta`.
+
+  An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
+  input and in `hits_on_neighbor` of `trials_on_neighbor` (by default `trials`) runs on
+  its neighbour. The bound is
+  log((p - delta) / q). Here p is the lower end of the confidence interval for the
+  event's probability on the input, and q the upper end for the neighbour. The bound is
+  zero if the counts refute no epsilon. It exceeds the mechanism's epsilon with
+  probability at most `significance`.
+  """
+  delta = _checks.non_negative('delta', delta)
+  # Each of the two one-sided limits fails with at most half the significance.
+  p = clopper_pearson(hits, trials, significance=significance).lower - delta
+  others = trials if trials_on_neighbor is None else trials_on_neighbor
+  q = clopper_pearson(hits_on_neighbor, others, significance=significance).upper
+  return max(math.log(p / q), 0.0) if p > 0 else 0.0
+
+
+def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
+                               significance: float = 1e-3) -> float:
+  """Returns an upper bound on the noise multiplier of Gaussian noise.
+
+  A test guesses from a run's output whether the record was in the data. It guessed
+  wrongly in `false_alarms` of `trials` runs without the record, and in `misses` of
+  `trials` runs with the record. The bound is inf if the counts refute no noise
+  multiplier. It is below the true one with probability at most `significance`.
+  The trade-off function of two normal distributions one apart is the least error of any
+  test (Dong, Roth and Su, 2022).
+  """
+  rates = [clopper_pearson(count, trials, significance=significance).upper
+           for count in (false_alarms, misses)]
+  apart = -float(np.sum(special.ndtri(rates)))
+  return 1 / apart if apart > 0 else math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+  """Errors of a membership test, fixed before it saw the canaries that it is tried on.
+
+  Attributes:
+    absent: Number of canaries that were not in the data.
+    present: Number of canaries that were in the data.
+    false_positives: Absent canaries that the test called present.
+    false_negatives: Present canaries that the test called absent.
+  """
+
+  absent: int
+  present: int
+  false_positives: int
+  false_negatives: int
+
+  def __post_init__(self) -> None:
+    for name in ('absent', 'present'):
+      _checks.integer(name, getattr(self, name), 1)
+    _checks.integer('false_positives', self.false_positives, 0, self.absent)
+    _checks.integer('false_negatives', self.false_negatives, 0, self.present)
+
+  def epsilon(self, delta: float, significance: float = 0.05) -> float:
+    """Returns the lower bound on epsilon at `delta` by Clopper and Pearson."""
+    return epsilon_lower_bound(
+        self.present - self.false_negatives, self.false_positives, self.present,
+        self.absent, delta=delta, significance=significance)
+
+  def p_value(self, curve: Curve, enough: float = 0.0) -> float:
+    """Returns an upper bound on the p-value of a trade-off function.
+
+    The errors are binomial and independent, with rates a and b >= curve(a) for an
+    unknown a. The p-value is the supremum over a of the probability of at most as many
+    errors of both kinds together. On a cell [a, a'] the rates (a, curve(a')) bound it.
+
+    Args:
+      curve: The trade-off function.
+      enough: Returns early once the p-value is known to be above this, or below.
+    """
+    edges = np.linspace(0.0, 1.0, _CELLS + 1)
+    least = curve(edges)
+    cells = [(-self._tail(a, c), a, b, float(c))
+             for a, b, c in zip(edges, edges[1:], least[1:])]
+    heapq.heapify(cells)
+    attained = 0.0
+    while True:
+      most, a, b, c = cells[0]
+      if (-most <= max(enough, 2 * _OUTSIDE) or
+          attained >= -most * (1 - _TOLERANCE) or 0 < enough < attained):
+        return min(-most, 1.0)
+      middle = 0.5 * (a + b)
+      at_middle = float(curve(np.array(middle)))
+      attained = max(attained, self._tail(middle, at_middle) - _OUTSIDE)
+      heapq.heapreplace(cells, (-self._tail(a, at_middle), a, middle, at_middle))
+      heapq.heappush(cells, (-self._tail(middle, c), middle, b, c))
+
+  def refutes(self, curve: Curve, significance: float = 0.05) -> bool:
+    """Returns whether the counts refute a trade-off function."""
+    return self.p_value(curve, significance) <= significance
+
+  def _tail(self, a: float, b: float) -> float:
+    """Returns P(Bin(absent, a) + Bin(present, b) <= errors), too large by 1e-12."""
+    n, errors = self.absent, self.false_positives + self.false_negatives
+    # Bernstein's inequality: counts farther out have a probability below _OUTSIDE.
+    reach = 8 * math.sqrt(n * a * (1 - a)) + 20
+    first = max(math.floor(n * a - reach), 0)
+    k = np.arange(first, min(n, errors, math.ceil(n * a + reach)) + 1)
+    if not k.size:
+      return _OUTSIDE
+    log_p = (special.gammaln(n + 1) - special.gammaln(k + 1)
+             - special.gammaln(n - k + 1)
+             + special.xlogy(k, a) + special.xlog1py(n - k, -a))
+    return float(np.exp(log_p) @ special.bdtr(
+        np.minimum(errors - k, self.present), self.present, b)) + _OUTSIDE

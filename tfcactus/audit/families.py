@@ -1,0 +1,126 @@
+"""Families of trade-off functions, in which an audit looks for the least private one.
+
+An epsilon found in this way is an extrapolation inside the family. Canaries never see
+events as rare as delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import math
+
+import dp_accounting
+from scipy import special
+
+from tfcactus import accounting
+from tfcactus.accounting import attacks
+from tfcactus.audit.counts import Curve
+from tfcactus.noise import Gaussian
+from tfcactus.plan import PrivacyPlan
+from tfcactus.sampling import PoissonSampling, SamplingScheme
+
+Refutes = Callable[[Curve], bool]
+"""A test: whether the counts refute a trade-off function."""
+
+POINTS = 60
+"""Points of the profile of a claim. Affects tightness only."""
+
+LARGEST_MU = 20.0
+"""Largest mu of Gaussian differential privacy that is looked at."""
+
+REACH, STRIDE = 5.0, 0.25
+"""Log of the largest change of noise that is looked at, and of one step towards it."""
+
+
+def largest(refuted: Callable[[float], bool], low: float, high: float,
+            tolerance: float = 1e-6) -> float:
+  """Returns a refuted value near the largest one, by bisection; `low` if none is."""
+  if not refuted(low):
+    return low
+  if refuted(high):
+    return high
+  while high - low > tolerance:
+    middle = 0.5 * (low + high)
+    low, high = (middle, high) if refuted(middle) else (low, middle)
+  return low
+
+
+def gaussian_curve(mu: float) -> Curve:
+  """Returns the trade-off function of mu-GDP (Gaussian differential privacy)."""
+  return lambda rate: special.ndtr(-special.ndtri(rate) - mu)
+
+
+def gaussian_mu(refutes: Refutes) -> float:
+  """Returns the largest refuted mu of Gaussian differential privacy, or zero."""
+  return largest(lambda mu: refutes(gaussian_curve(mu)), 0.0, LARGEST_MU, 1e-5)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+  """Returns a lower bound on the epsilon of mu-GDP at `delta`."""
+  if mu <= 0:
+    return 0.0
+  event = dp_accounting.GaussianDpEvent(1 / mu)
+  return accounting.PhiAccountant().compose(event).epsilon_bounds(delta).lower
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A claim of privacy that an audit tries to refute.
+
+  Attributes:
+    account: Returns the account of the whole run if the noise multiplier is so many
+      times the claimed one, and the sampling probability so many times the claimed one.
+    delta: Delta of the claim.
+    noise_multiplier: Standard deviation of the noise over the clipping norm; None if
+      the noise is not Gaussian, which leaves the claim itself as all that is tested.
+    sampling_prob: Sampling probability of one step.
+    poisson: Whether batches are Poisson samples.
+  """
+
+  account: Callable[[float, float], accounting.PhiAccountant]
+  delta: float
+  noise_multiplier: float | None = None
+  sampling_prob: float = 1.0
+  poisson: bool = True
+
+  @classmethod
+  def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None
+              ) -> Claim:
+    """Returns the claim of a plan's guarantee, for a scheme as in `plan.guarantee`."""
+    normal = isinstance(plan.noise, Gaussian)
+
+    def account(noise: float, sampled: float) -> accounting.PhiAccountant:
+      """Returns the account of the plan with this share of its noise and sampling."""
+      other = plan if noise == sampled == 1 else dataclasses.replace(
+          plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
+          sampling_prob=sampled * plan.sampling_prob)
+      return other.guarantee(sampling=sampling).proven_account()
+
+    return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
+               plan.sampling_prob,
+               plan.groups == 1 and sampling in (None, PoissonSampling))
+
+  def curve(self, noise: float = 1.0) -> Curve:
+    """Returns the trade-off function with `noise` times the claimed noise."""
+    return attacks.TradeoffCurve.of(
+        self.account(noise, 1.0), POINTS, 1e-6).false_negatives
+
+  def epsilon(self, refutes: Refutes) -> float:
+    """Returns the epsilon of the largest noise that is not refuted, in this family.
+
+    The family has the claim's scheme and steps, and other noise multipliers.
+    """
+    refuted = functools.lru_cache(
+        lambda loss: refutes(self.curve(math.exp(-loss))))
+    # More noise is less loss: amounts of noise from infinity down to one are refuted.
+    low = high = 0.0
+    while refuted(low) and refuted(high) and high < REACH:
+      low, high = high, high + STRIDE
+    while not refuted(low):
+      if low <= -REACH:
+        return 0.0
+      low, high = low - STRIDE, low
+    loss = largest(refuted, low, high, 1e-3)
+    return self.account(math.exp(-loss), 1.0).epsilon_bounds(self.delta).lower
