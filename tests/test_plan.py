@@ -395,6 +395,49 @@ def test_auto_needs_a_target(settings):
     tfcactus.PrivacyPlan.for_training(**TRAINING, **settings)
 
 
+@representatives('target, kind', [
+    ({'target_advantage': 0.1}, None), ({'target_tpr': (0.05, 0.01)}, None),
+    ({'target_tpr': (0.05, 0.01)}, RandomAllocationSampling)], 2)
+def test_plans_for_a_target_of_attacks(target, kind):
+  planned = tfcactus.PrivacyPlan.for_training(**TRAINING, **target, sampling=kind)
+
+  def reached(plan):
+    report = plan.guarantee(sampling=kind).report(false_positive=(0.01,))
+    return report.advantage.upper if 'target_advantage' in target else (
+        report.true_positive[0.01].upper)
+
+  most = 0.1 if 'target_advantage' in target else 0.05
+  assert reached(planned) <= most
+  less = noise.Gaussian(0.998 * planned.noise.noise_multiplier)
+  assert reached(dataclasses.replace(planned, noise=less)) > most
+  # `fit` stops at the epsilon that the target costs.
+  epsilon = planned.guarantee(sampling=kind).upper
+  assert epsilon <= planned.target_epsilon < 1.0001 * epsilon
+
+
+@pytest.mark.parametrize('target, said', [
+    ({'target_tpr': 0.05}, 'a pair'), ({'target_tpr': (0.01, 0.05)}, 'above the false'),
+    ({'target_advantage': 1.0}, 'target_advantage'),
+    ({}, 'got noise=None and no target'),
+    ({'target_advantage': 0.1, 'target_epsilon': 1.0}, 'noise or one of'),
+    ({'target_advantage': 0.1, 'noise': noise.Gaussian(1.0)}, 'noise or one of')])
+def test_targets_of_attacks_are_checked(target, said):
+  with pytest.raises(ValueError, match=said):
+    tfcactus.PrivacyPlan.for_training(**TRAINING, **target)
+
+
+def test_a_report_says_whom_the_guarantee_protects_and_needs_a_proof():
+  planned = tfcactus.PrivacyPlan.for_training(**TRAINING, noise=noise.Gaussian(1.0))
+  found = planned.guarantee()
+  assert found == dataclasses.replace(found, account=None)
+  assert found.seeded_by('noise').report().statement.endswith('not a private release.')
+  assert planned.guarantee(0).report().advantage.upper == 0
+  for bad in (dataclasses.replace(found, account=None),
+              dataclasses.replace(found, proven=False)):
+    with pytest.raises(ValueError, match='a proven guarantee with its account'):
+      bad.report()
+
+
 def test_batch_sizes_are_rounded_to_whole_turns():
   planned = tfcactus.PrivacyPlan.for_training(
       **{**TRAINING, 'batch_size': 485}, noise=noise.Gaussian(1.0),

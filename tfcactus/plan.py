@@ -180,8 +180,8 @@ class PrivacyPlan:
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
     scheme = kind.of_batch_size(batch_size, size, groups)
-    targets = {'target_epsilon': target_epsilon, 'target_advantage': target_advantage,
-               'target_tpr': target_tpr}
+    targets = dict(target_epsilon=target_epsilon, target_tpr=target_tpr,
+                   target_advantage=target_advantage)
     numbers = dict(
         settings, num_examples=scheme.num_examples,
         sampling_prob=kind.prob_of_batch_size(batch_size, size, groups),
@@ -200,11 +200,11 @@ class PrivacyPlan:
                       num_examples: int | None, num_units: int | None,
                       noise: noise_lib.Noise | None, **settings: Any) -> PrivacyPlan:
     """Returns the plan for training whose number of bands has the least total error."""
-    if correlation != 'auto' or noise is not None or all(
-        settings[name] is None for name in guarantee_lib.TARGETS):
+    targets = [settings[name] for name in guarantee_lib.TARGETS]
+    if correlation != 'auto' or noise is not None or targets == [None] * len(targets):
       raise ValueError(
-          "Expected correlation='auto' with a target_epsilon and no noise, which "
-          'depends on the number of bands, or a request such as '
+          "Expected correlation='auto' with a target, such as target_epsilon, and no "
+          'noise, which depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
     size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
@@ -443,8 +443,7 @@ def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
     target, cost = guarantee_lib.TARGETS[name](value)
     noise = _least_noise(target, cost, noise_lib.Gaussian, name, sampling=sampling,
                          **numbers)
-  assert noise is not None
-  return noise
+  return noise  # type: ignore[return-value]
 
 
 def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
@@ -496,6 +495,6 @@ def _least_noise(target: float, cost: Callable[[Guarantee], float],
   plan = PrivacyPlan(noise=make_noise(0.5), **settings)
   noise = make_noise(calibration.calibrate_noise(
       target, lambda multiplier: cost(plan._guarantee(
-          make_noise(multiplier), None, neighboring_relation, sampling)),
-      low=1e-2, high=1e4, tolerance=tolerance, target_name=name))
+          make_noise(multiplier), None, neighboring_relation, sampling)), low=1e-2,
+      high=1e4, tolerance=tolerance, target_name=name))
   return dataclasses.replace(plan, noise=noise).noise  # Checked.

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
-from tfcactus import _checks, _format
+from tfcactus import _checks, _format, _numerics
 from tfcactus.accounting.base import TwoSidedAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.pairs.dominating_pair import lower_hull
@@ -35,6 +35,9 @@ other noise, whose profile takes 50 times as long. Affects tightness only."""
 
 LARGEST_LOSS = 100.0
 """Largest loss at which the profile is evaluated. Affects tightness only."""
+
+ROUNDING = 16 * _numerics.EPS
+"""Allowance for rounding."""
 
 STEP = 1e-4
 """Distance in epsilon of the points around a minimum. Affects tightness only."""
@@ -74,7 +77,10 @@ class TradeoffCurve:
     alpha = np.exp(loss)
     # H(alpha) = 1 - alpha + alpha H(1 / alpha), by the symmetry of the curve.
     below = 1 - alpha + alpha * delta
-    low, high = np.clip(np.where(loss < 0, below, delta), 0.0, 1.0)
+    low, high = np.where(loss < 0, below, delta)
+    # The difference from one is rounded absolutely, all else relatively.
+    rounded = ROUNDING * np.where(loss < 0, 1.0, delta[1])
+    low, high = np.clip(low - rounded, 0.0, 1.0), np.clip(high + rounded, 0.0, 1.0)
     return cls(*(np.append(end, values) for end, values in (
         (0.0, alpha), (1.0, low), (1.0, high))))
 
@@ -99,7 +105,7 @@ class TradeoffCurve:
   def most_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns an upper bound on the true positive rate of any test, any shape."""
     rate = _rates(false_positive)
-    return np.minimum(np.min(
+    return np.minimum((1 + ROUNDING) * np.min(
         self.upper + self.alpha * rate[..., None], axis=-1), 1.0)
 
   def best_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
@@ -114,7 +120,7 @@ class TradeoffCurve:
     from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
     last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
     found = np.append(np.maximum(from_left, from_right), last, axis=-1)
-    return np.clip(np.min(found, axis=-1), rate[..., 0], 1.0)
+    return np.clip(np.min(found, axis=-1) - ROUNDING, rate[..., 0], 1.0)
 
   def false_negatives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns the trade-off function: a lower bound on the false negative rate."""
@@ -134,10 +140,9 @@ class TradeoffCurve:
     rate = np.append(LEAST_RATE, rate[rate > LEAST_RATE])
     missed = self.false_negatives(rate)
     rate, missed = rate[rate <= missed], missed[rate <= missed]
-    with np.errstate(divide='ignore'):
-      mu = -special.ndtri(rate) - special.ndtri(missed)
-    if not mu.size:
-      return 0.0, 0.5
+    if not rate.size:  # A test has smaller errors of both kinds.
+      return math.inf, LEAST_RATE
+    mu = -special.ndtri(rate) - special.ndtri(missed)
     best = int(np.argmax(mu))
     return max(float(mu[best]), 0.0), float(rate[best])
 
@@ -212,7 +217,7 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
       estimate, bounds=(-low, high), method='bounded', options={'xatol': STEP}).x)
   # Slopes between the points must stand out against the width of the bounds.
   bounds = accountant.delta_bounds(abs(best))
-  step = max(STEP, 4 * math.sqrt(bounds.upper - bounds.lower))
+  step = max(STEP, 8 * math.sqrt((bounds.upper - bounds.lower) / estimate(best)))
   curve = TradeoffCurve.at(accountant, np.unique(
       np.append(best + step * np.array([-2, -1, 0, 1, 2]), 0.0)))
   lower, upper = curve.best_true_positives(rate), curve.most_true_positives(rate)

@@ -52,9 +52,12 @@ def gaussian_curve(mu: float) -> Curve:
   return lambda rate: special.ndtr(-special.ndtri(rate) - mu)
 
 
-def gaussian_mu(refutes: Refutes) -> float:
-  """Returns the largest refuted mu of Gaussian differential privacy, or zero."""
-  return largest(lambda mu: refutes(gaussian_curve(mu)), 0.0, LARGEST_MU, 1e-5)
+def gaussian_mu(refutes: Refutes, *, tolerance: float = 1e-3) -> float:
+  """Returns the largest refuted mu of Gaussian differential privacy, or zero.
+
+  It is too small by at most `tolerance`.
+  """
+  return largest(lambda mu: refutes(gaussian_curve(mu)), 0.0, LARGEST_MU, tolerance)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -112,6 +115,8 @@ class Claim:
 
     The family has the claim's scheme and steps, and other noise multipliers.
     """
+    if not refutes(gaussian_curve(0.0)):  # Not even guessing is refuted.
+      return 0.0
     refuted = functools.lru_cache(
         lambda loss: refutes(self.curve(math.exp(-loss))))
     # More noise is less loss: amounts of noise from infinity down to one are refuted.
