@@ -101,11 +101,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return self._counts
 
   def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}; {} if no step with a pair was composed.
-
-    The only direction of REPLACE_ONE is 'replace'. Other relations have 'remove', 'add'
-    or both, as `direction` says.
-    """
+    """Returns {direction: composition}, {} without pairs; REPLACE_ONE has 'replace'."""
     counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -197,11 +193,7 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns both directions' maximum; `non_private` if an event protects nothing.
-
-    `solve` returns one direction's bounds. `stays_below(part, value)` is True only if
-    the direction `part` is proved to be at most `value`.
-    """
+    """Returns the largest bounds; `stays_below(part, x)` is True only if proved."""
     if self._non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)

@@ -63,10 +63,8 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
 
 def _check_order(bounds: pair_lib.PairBounds) -> None:
-  """Raises ValueError unless the upper profile bounds the lower one everywhere.
-
-  Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
-  """
+  """Raises ValueError unless the upper profile bounds the lower one everywhere."""
+  # Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
   if bounds.lower is bounds.upper:
     return
   loss = np.concatenate([bounds.lower.loss, bounds.upper.loss])

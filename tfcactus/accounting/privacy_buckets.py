@@ -137,32 +137,20 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Buckets:
-  """P- and Q-masses of the total loss of several releases, in buckets.
+  """P- and Q-masses of the total loss of several releases, in buckets."""
 
-  Attributes:
-    width: Width of a bucket in units of loss: log of the factor.
-    first: Index of the lowest bucket; losses in bucket i are labelled i * width.
-    p: Shape (buckets,), P-masses.
-    q: Shape (buckets,), Q-masses.
-    q_kept: Shape (buckets,), as `q`, but losses raised to the lowest bucket have at
-      most the Q-mass that their P-mass has at the label, e^-label times.
-    p_inf: P-mass of infinite losses and of labels above the highest bucket.
-    known_inf: P-mass of infinite losses only.
-    raised: Bound on the total P-mass raised to the lowest bucket.
-    releases: Number of releases; a label is at most as many buckets too high.
-    error: Bound on the error of any sum of masses.
-  """
-
-  width: float
-  first: int
-  p: np.ndarray
-  q: np.ndarray
+  width: float  # Width of a bucket in units of loss: log of the factor.
+  first: int  # Index of the lowest bucket; losses in bucket i are labelled i * width.
+  p: np.ndarray  # Shape (buckets,), P-masses.
+  q: np.ndarray  # Shape (buckets,), Q-masses.
+  # Shape (buckets,), as `q`, but losses raised to the lowest bucket have at most the
+  # Q-mass that their P-mass has at the label, e^-label times.
   q_kept: np.ndarray
-  p_inf: float
-  known_inf: float
-  raised: float = 0.0
-  releases: int = 1
-  error: float = 0.0
+  p_inf: float  # P-mass of infinite losses and of labels above the highest bucket.
+  known_inf: float  # P-mass of infinite losses only.
+  raised: float = 0.0  # Bound on the total P-mass raised to the lowest bucket.
+  releases: int = 1  # Number of releases; a label is at most as many buckets too high.
+  error: float = 0.0  # Bound on the error of any sum of masses.
 
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int
@@ -265,8 +253,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     ) -> tuple[Buckets, Buckets]:
   """Returns all steps' buckets for the lower and the upper pairs; one object if exact.
 
-  `groups` holds (step, repetitions). `factor` is the ratio P / Q of one bucket to that
-  of the next lower one; None chooses it from the likely losses.
+  `factor` is the ratio P / Q of neighbouring buckets; None covers the likely losses.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(

@@ -116,11 +116,9 @@ class StepLoss:
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:
-    """Returns Renyi divergences; `below` is true at the orders below one.
-
-    Orders below one have no closed form. They use the upper pair, whose hockey-stick
-    divergences are larger: a Renyi divergence increases with each of these.
-    """
+    """Returns Renyi divergences; `below` is true at the orders below one."""
+    # Orders below one have no closed form. They use the upper pair, whose hockey-stick
+    # divergences are larger: a Renyi divergence increases with each of these.
     found = np.empty(orders.shape)
     if not np.all(below):
       found[~below] = self.renyi_divergence(orders[~below])
@@ -221,11 +219,8 @@ class Composition:
         for step, count in self.groups], axis=0).reshape(order.shape)
 
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
-    """Returns the first method's bounds within tolerance, else the narrowest.
-
-    `ask` calls `epsilon` or `delta` of a method. The lattice's bounds are returned if
-    no method has any, and are intersected with wide bounds on allocated releases.
-    """
+    """Returns the first method's bounds within tolerance, else the narrowest."""
+    # The lattice is the last resort, and narrows wide bounds on allocated releases.
     found = []
     for make in self._methods():
       try:
@@ -326,11 +321,8 @@ class Composition:
 
   @property
   def _total_variation(self) -> float:
-    """An upper bound on delta(0): the sum of the steps' delta(0); inf if not needed.
-
-    It is inf unless all steps are Gaussian and some are sampled: unsampled ones have a
-    closed form, and other steps have other methods.
-    """
+    """An upper bound on delta(0), the sum of the steps' delta(0); inf if not needed."""
+    # Unsampled Gaussians have a closed form, and other steps have other methods.
     if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
       return math.inf
     # `delta` returns a value and a bound on its error.

@@ -53,14 +53,11 @@ class BoundedAtoms(AtomicLoss):
 
 @dataclasses.dataclass(frozen=True)
 class MixedContours:
-  """A composition of losses in closed form, at least one, and of discrete losses.
+  """A composition of losses in closed form, at least one, and of discrete losses."""
 
-  Attributes:
-    groups: Pairs (closed-form loss or bounds on a discrete pair, number of steps).
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
-
+  # Pairs (closed-form loss or bounds on a discrete pair, number of steps).
   groups: Sequence[tuple[Part, int]]
+  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
@@ -99,10 +96,7 @@ class MixedContours:
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 
   def _side(self, side: str) -> contour.Contour:
-    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs.
-
-    Raises IntractableError if a pair has too many atoms or no finite loss.
-    """
+    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs."""
     groups = []
     for part, count in self.groups:
       if isinstance(part, pair_lib.PairBounds):
@@ -138,14 +132,10 @@ class SmoothedContour(contour.Contour):
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContours:
-  """Bounds on epsilon by smoothed contours of the lower and of the upper pairs.
+  """Bounds on epsilon by smoothed contours of the lower and of the upper pairs."""
 
-  Attributes:
-    groups: Pairs (bounds on a step's dominating pair, number of steps).
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
-
-  groups: Groups
+  groups: Groups  # Pairs (bounds on a step's dominating pair, number of steps).
+  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:

@@ -134,10 +134,8 @@ class TwoSteps:
     return self._partition(self._edges)
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
-    """Returns the edges of about `count` cells, from a coarser partition's `edges`.
-
-    Cells add about equally to the gap of chords and tangents of delta at `epsilon`.
-    """
+    """Returns the edges of about `count` cells, from a coarser partition's `edges`."""
+    # Cells add about equally to the gap of chords and tangents of delta at `epsilon`.
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = cells_lib.normal_cells(edges[:-1], width)
@@ -206,12 +204,9 @@ class TwoSteps:
 class _Cells:
   """The loss of one release, with its outcomes put into cells.
 
-  Attributes:
-    loss: Shape (cells + 1,), losses at the cells' ends.
-    raised: Shape (cells + 1,), P-masses moved to the ends, which raises delta.
-    mean: Shape (cells,), losses of the merged cells.
-    p: Shape (cells,), P-masses of the merged cells.
-    mean_error: Shape (cells,), bounds on the error of `mean`.
+  Shapes: `loss` and `raised`, the P-masses moved to the cells' ends, which raises
+  delta, are (cells + 1,); the merged cells' losses `mean`, bounds on their errors and
+  P-masses `p` are (cells,).
   """
 
   loss: np.ndarray

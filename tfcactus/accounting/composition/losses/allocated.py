@@ -42,19 +42,13 @@ _Order = TypeVar('_Order', float, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedGaussian(base.ReleaseLoss):
-  """The loss of a record that enters one of several Gaussian sums.
-
-  Attributes:
-    mu: Sensitivity over standard deviation of each sum.
-    bins: Number of sums.
-    direction: 'add' or 'remove'.
-  """
+  """The loss of a record that enters one of several Gaussian sums."""
 
   moments_are_proved = False
 
-  mu: float
-  bins: int
-  direction: str
+  mu: float  # Sensitivity over standard deviation of each sum.
+  bins: int  # Number of sums.
+  direction: str  # 'add' or 'remove'.
 
   @property
   def _law(self) -> MeanLognormal:

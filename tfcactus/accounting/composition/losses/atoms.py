@@ -92,11 +92,9 @@ class TiltedAtoms(base.TiltedSum):
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
-    """Shows that |phi| <= level on [start, end], or raises IntractableError.
-
-    Small t use all atoms, larger t a subset: |phi| <= 1 - W + |S|, where W is the
-    subset's weight and S the sum of weight e^(i t loss) over it.
-    """
+    """Shows that |phi| <= level on [start, end], or raises IntractableError."""
+    # Small t use all atoms, larger t a subset: |phi| <= 1 - W + |S|, where W is the
+    # subset's weight and S the sum of weight e^(i t loss) over it.
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
     seen = float(everything.gap(start, 0.0, 1)[0])
@@ -113,11 +111,7 @@ class TiltedAtoms(base.TiltedSum):
 
 
 class _Atoms:
-  """Some of the atoms of a distribution, with the mean of their losses moved to zero.
-
-  Attributes:
-    total: W, the sum of their weights.
-  """
+  """Some of a distribution's atoms, centred; `total` is the sum of their weights."""
 
   def __init__(self, weight: np.ndarray, loss: np.ndarray):
     self._weight = weight
@@ -145,12 +139,9 @@ class _Atoms:
 
   def certify(self, start: float, end: float, everything: _Atoms,
               level: float, expected: float) -> float:
-    """Shows |phi| <= level on [start, end], and returns the least gap on its grid.
-
-    Grid points where the gap is too small are examined with `everything`, all atoms.
-    `expected`, a guess of the least gap, sets the spacing. Raises IntractableError if
-    the bound cannot be shown, or the grid is too large.
-    """
+    """Shows |phi| <= level on [start, end], and returns the least gap on its grid."""
+    # Grid points where the gap is too small are examined with all atoms, `everything`.
+    # `expected`, a guess of the least gap, sets the spacing.
     need = 1 - level
     # The gap changes by at most `_slope` per unit of t.
     margin = expected - need
@@ -233,11 +224,6 @@ class TiltedSmoothing(base.TiltedLoss):
   order: float
   log_mgf: float
 
-  @property
-  def nodes(self) -> int:
-    """One: phi has a closed form."""
-    return 1
-
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
@@ -248,11 +234,8 @@ class TiltedSmoothing(base.TiltedLoss):
 
 def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
-  """Shows that |product of phi^count| <= exp(-log_need) on [start, end].
-
-  `tilted` are pairs (loss under the tilt, steps). One has to show it, since |phi| of
-  the others is at most one. Raises IntractableError if none does.
-  """
+  """Shows that |product of phi^count| <= exp(-log_need) on [start, end], or raises."""
+  # One has to show it, since |phi| of the others is at most one.
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:
       part.certify(start, end, math.exp(-log_need / count))

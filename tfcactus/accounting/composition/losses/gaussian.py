@@ -93,11 +93,6 @@ class TiltedNormal(base.TiltedLoss):
   mu: float
   order: float
 
-  @property
-  def nodes(self) -> int:
-    """One: phi has a closed form."""
-    return 1
-
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
     t = spacing * np.arange(count)
     return 0.5 * self.mu**2 * t * (1j * (2 * self.order + 1) - t)

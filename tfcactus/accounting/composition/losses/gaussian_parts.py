@@ -68,14 +68,10 @@ class PartLoss(quadrature.SampledGaussian):
   log-likelihood ratio of the output minus the one at which the loss is `level`. The
   first term makes W vanish fast on small losses. The second makes 1 - W fall faster
   than any exponential of the loss grows.
-
-  Attributes:
-    low: Approximate lower level, above the least possible loss.
-    high: Approximate upper level.
   """
 
-  low: float
-  high: float
+  low: float  # Approximate lower level, above the least possible loss.
+  high: float  # Approximate upper level.
 
   moments_are_proved = False
   _max_strip = 0.7
@@ -107,11 +103,9 @@ class PartLoss(quadrature.SampledGaussian):
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the real and imaginary parts of the argument of Phi in W(level).
-
-    The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is one
-    at level zero and zero at level inf.
-    """
+    """Returns the real and imaginary parts of the argument of Phi in W(level)."""
+    # The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is
+    # one at level zero and zero at level inf.
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),
                       -np.inf if level else np.inf)
@@ -188,10 +182,8 @@ class PartLoss(quadrature.SampledGaussian):
 
 def _log_size(real: np.ndarray, imag: np.ndarray
               ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn.
-
-  The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
-  """
+  """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn."""
+  # The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
   other = np.logaddexp(0.0, small)
   return np.where(real < 0, small, other), np.where(real < 0, other, small)
@@ -201,12 +193,7 @@ def _log_size(real: np.ndarray, imag: np.ndarray
 class RareLoss(base.Loss):
   """The total loss of steps, on outcomes whose largest loss lies between two levels.
 
-  Its measure has a mass of less than one.
-
-  Attributes:
-    groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
-    low: Approximate lower level, above the least possible loss.
-    high: Approximate upper level.
+  Its measure has a mass of less than one. The levels `low` and `high` are approximate.
   """
 
   groups: Groups
@@ -272,19 +259,14 @@ def _share(log_part: _Real, log_full: _Real) -> _Real:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedRare(base.TiltedLoss):
-  """A `RareLoss` under a tilt.
-
-  Attributes:
-    parts: Triples, as in `TiltedParts`. Losses between `low` and `high` are large.
-    shares: For each triple, M of a step's large losses over M of its losses below
-      `high`.
-    log_share: log of M of the outcomes with a large loss, over M of all outcomes of
-      losses below `high`, for all steps together.
-  """
+  """A `RareLoss` under a tilt; losses between `low` and `high` are large."""
 
   order: float
   parts: TiltedParts
+  # For each part, M of a step's large losses over M of its losses below `high`.
   shares: Sequence[float]
+  # log of M of the outcomes with a large loss, over M of all outcomes of losses below
+  # `high`, for all steps together.
   log_share: float
   log_mgf: float
 

@@ -71,10 +71,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   @classmethod
   def of(cls, shift: float, log_weights: np.ndarray, direction: str) -> GroupedGaussian:
-    """Returns the loss of rows that shift the mean by `shift` standard deviations each.
-
-    `log_weights` are as the attribute, shape (rows + 1,).
-    """
+    """Returns the loss of rows that shift the mean by `shift` deviations each."""
     return cls((log_weights.size - 1) * shift, -math.expm1(float(log_weights[0])),
                direction, tuple(map(float, log_weights)))
 
@@ -135,10 +132,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return max(value, 0.0), error + slip * (grown if remove else 1.0)
 
   def _level(self, target: float) -> tuple[float, float, float]:
-    """Returns y with log u(y) near `target`, and the width of an interval around it.
-
-    The interval holds the exact place; the last result is the change of log u on it.
-    """
+    """Returns y with log u(y) near `target`, and an interval's width and rise."""
+    # The interval around y holds the exact place; log u rises by so much on it.
     log_u = lambda y: float(self._ratios(np.array([y]))[0][0])
     low, high = -LARGEST_LEVEL, 1.0
     if log_u(low) > target:
@@ -241,24 +236,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
     # does, the outputs at which the log of the integrand has a slope above -REACH.
     top = self.mu * (1 + order)
     for _ in range(TOP_ROUNDS):
-      found = (1 + order) * float(
-          self._ratios(np.array([top + quadrature.REACH]))[1][0])
+      found = (1 + order) * self._slope(top + quadrature.REACH)
       if found > top - 1:
         break
       top = found
     return top
 
-  def _mode(self, order: float) -> float:
-    if order <= 0:
-      return 0.0
-    low, high = -order * self.mu, 0.0
-    while high - low > 1e-2:
-      y = 0.5 * (low + high)
-      if y + order * float(self._ratios(np.array([y]))[1][0]) > 0:
-        high = y
-      else:
-        low = y
-    return high
+  def _slope(self, y: float) -> float:
+    return float(self._ratios(np.array([y]))[1][0])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     found = self._convex(orders)
