@@ -41,7 +41,6 @@ class Laplace(base.ScalarNoise):
     return math.sqrt(2) * self.scale
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise of shape `size`, with tails out to 70 scales."""
     sign = np.where(rng.random(size) < 0.5, -self.scale, self.scale)
     return sign * np.log(fine_uniform(rng, size))
 

@@ -42,11 +42,8 @@ def check_norm(norm: int) -> int:
 def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range), both whole numbers.
 
-  `value` is the range, in units of sensitivity. `bins` is the requested number of cells
-  per unit; None chooses one that tiles the range.
-
-  Raises ValueError if the range is at most 1/2, so that the noise would never hide a
-  full change, or if no whole number of cells tiles it.
+  `bins` None chooses cells that tile the range. Raises ValueError if the range is at
+  most 1/2, so that the noise would never hide a full change, or if no cells tile it.
   """
   value = _checks.positive('range', value)
   if value <= 0.5:
@@ -87,11 +84,8 @@ def _is_whole(value: float) -> bool:
 
 
 def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
-  """Returns (least, most) utility of tables whose density never increases with |z|.
-
-  The narrowest table has the least, uniform noise the most (`most` is lower by a
-  billionth). The utility is E|Z| for norm 1, sqrt(E Z^2) for norm 2.
-  """
+  """Returns (least, most) utility of tables whose density never increases with |z|."""
+  # The narrowest table has the least, uniform noise the most (less a billionth).
   cost = cell_cost(cells, bins, norm)
   return (float(cost[0])**(1 / norm),
           float(np.mean(cost))**(1 / norm) * (1 - 1e-9))

@@ -263,10 +263,8 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """Returns a pair with a lower profile: each atom gets a random label on a grid.
 
   A label is an integer; the mean of label times `width` is the loss. Given the atom,
-  the label is drawn alike under P and Q, so that labels are post-processing. A label is
-  not the exact loss of its masses. Losses below `floor` get the label of `floor`.
-  Returns (first, p, q): the least label and the masses of the labels first,
-  first + 1, ... under P and Q.
+  the label is drawn alike under P and Q, so that labels are post-processing. Returns
+  the least label, and the masses of it and the next ones under P and under Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -293,10 +291,9 @@ def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
 
 def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
-  """Returns a pair with a higher profile, on the losses (first + j) * width.
+  """Returns a pair with a higher profile: (first, p) on losses (first + j) * width.
 
-  Losses below `floor` are raised to it first. Returns (first, p): the index of the
-  first grid point and the P-masses; the loss of point j is exactly (first + j) * width.
+  Losses below `floor` are raised to it first.
   """
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)
