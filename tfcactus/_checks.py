@@ -6,7 +6,7 @@ Each check returns the value converted to its canonical Python type, and raises
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import math
 import numbers
 from typing import Any
@@ -76,6 +76,13 @@ def integer(name: str, value: object, minimum: int, maximum: int | None = None
     raise ValueError(
         f'Expected {name} <= {maximum}, got a number of {whole.bit_length()} bits.')
   return whole
+
+
+def choice(name: str, value: object, choices: Iterable[str]) -> None:
+  """Raises ValueError unless `value` is one of `choices`."""
+  known = tuple(choices)
+  if not isinstance(value, str) or value not in known:
+    raise ValueError(f'Expected {name} in {known}, got {name}={value!r}.')
 
 
 def delta(value: object, name: str = 'delta') -> float:

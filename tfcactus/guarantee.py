@@ -107,14 +107,10 @@ class ReleasedStatistic:
 
   Plans check the type, since a DpEvent may have attributes of these names with another
   meaning: a PoissonSampledDpEvent has an `event`.
-
-  Attributes:
-    event: Event of the whole cost of the result.
-    seeded: Whether whoever knows a seed can repeat the noise.
   """
 
-  event: dp_accounting.DpEvent
-  seeded: bool
+  event: dp_accounting.DpEvent  # Event of the whole cost of the result.
+  seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
 def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:

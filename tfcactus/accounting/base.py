@@ -51,9 +51,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       ValueError: for another relation or direction.
     """
     neighboring_relation = relations.check(neighboring_relation)
-    if direction not in DIRECTIONS:
-      raise ValueError(
-          f'Expected direction in {DIRECTIONS}, got direction={direction!r}.')
+    _checks.choice('direction', direction, DIRECTIONS)
     if direction != 'both' and neighboring_relation == relations.REPLACE:
       raise ValueError(
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "

@@ -102,7 +102,6 @@ class AllocatedStep(PairedStep):
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
     mu, bins = 1 / self.std, self.num_batches
     return StepLoss(
         lambda cells: gaussian.allocated_pair(
@@ -118,7 +117,6 @@ class AllocatedPairStep(PairedStep):
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
     return StepLoss.of(_allocated(self.one, self.num_batches, direction))
 
 

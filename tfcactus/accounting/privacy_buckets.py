@@ -77,9 +77,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
       ValueError: if an argument is out of range.
     """
     super().__init__(neighboring_relation, direction=direction)
-    if guarantee not in GUARANTEES:
-      raise ValueError(
-          f'Expected guarantee in {GUARANTEES}, got guarantee={guarantee!r}.')
+    _checks.choice('guarantee', guarantee, GUARANTEES)
     self._guarantee = guarantee
     self._buckets = _checks.integer('buckets', buckets, 16)
     self._factor = None if factor is None else _checks.real('factor', factor)

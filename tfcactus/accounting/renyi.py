@@ -88,9 +88,7 @@ class RenyiAccountant(base.OneSidedAccountant):
       **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
-    if conversion not in _CONVERSIONS:
-      raise ValueError(
-          f'Expected conversion in {tuple(_CONVERSIONS)}, got {conversion!r}.')
+    _checks.choice('conversion', conversion, _CONVERSIONS)
     self._orders = check_orders(orders)
     self._convert = _CONVERSIONS[conversion]
 

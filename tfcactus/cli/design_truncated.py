@@ -43,11 +43,7 @@ def refuse_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Designs truncated noise, accounts for it, writes it and reports.
-
-  Raises ValueError if an argument is missing, foreign or out of range, and SolverError
-  if a program with a global optimum was not proved to be at it.
-  """
+  """Designs truncated noise, accounts for it, writes it and reports."""
   missing = [name for name in ('range', 'epsilon', 'steps')
              if getattr(args, name) is None]
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]

@@ -52,11 +52,7 @@ def requests() -> dict[str, Request]:
 
 
 def check(name: str, request: Request) -> str:
-  """Recomputes a shipped table's certificate from its arrays; returns a report line.
-
-  Raises ValueError if the table is unreadable or not what its name says, SolverError
-  if its certificate does not hold.
-  """
+  """Recomputes a shipped table's certificate from its arrays; returns a report line."""
   shipped = noise.load(TABLES / f'{name}.npz')
   stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else

@@ -81,7 +81,6 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
   """Returns the table of a family whose noise multiplier is `target`.
 
   `build` maps a scale to a table whose noise multiplier increases with the scale.
-  Raises ValueError if the grid cannot carry noise of that size.
   """
   def error(log_factor: float) -> float:
     """Returns log(noise multiplier / target) at the scale target * e^log_factor."""

@@ -23,20 +23,11 @@ CostFunction = Callable[[np.ndarray], np.ndarray]
 """Maps an array of distances from zero to costs."""
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-  """Returns `value` if it is one of `choices`; raises ValueError otherwise."""
-  if not isinstance(value, str) or value not in choices:
-    raise ValueError(
-        f'Expected {name} to be one of {", ".join(choices)}, got '
-        f'{name}={value!r}.')
-  return value
-
-
 def check_program(power: object, cost: CostFunction | None, solver: object,
                   objective: object) -> cost_lib.Cost:
   """Returns the cost of an optimised request; raises ValueError for a bad argument."""
   checked = cost_lib.make(power, cost)
-  check_choice('solver', solver, tuple(GAPS))
+  _checks.choice('solver', solver, GAPS)
   divergence.parse(objective)
   return checked
 
@@ -99,8 +90,7 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
               ) -> dict[str, Any]:
   """Returns the `info` of a table whose certificate `design.verify` can recompute.
 
-  `theta` holds a multiplier for each shift by 1, 2, ... cells, or only for the unit
-  shift if the table is radial. `parameters` is the request as JSON values.
+  `theta` holds a multiplier for each shift by 1, 2, ... cells, or for the unit shift.
   """
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,

@@ -67,7 +67,7 @@ class Isotropic:
     objective: 'kl' for many full releases, 'chi2' for subsampled training, 'renyi:A',
       or one of them followed by '@Q' for releases subsampled at rate Q (see
       `divergence.parse`).
-    solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
+    solver: 'interior-point' or 'cvxpy' (small bins only).
     cost: Cost function that replaces |z|^power. It maps an array of distances, in units
       of sensitivity, to costs, and must meet the papers' assumptions.
 
@@ -106,7 +106,6 @@ class Isotropic:
     Raises:
       ValueError: if the grid cannot meet the budget.
       SolverError: if the optimum could not be certified.
-      ImportError: if solver='cvxpy' and cvxpy is absent.
     """
     cost, budget, sigma = self.checked()
     layout, rough = self._layout(cost, budget, sigma)
@@ -282,11 +281,9 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
 
 def gaussian_start(program: convex_program.Program, dim: int, layout: shells.Layout,
            cost: Cost) -> np.ndarray:
-  """Returns masses, within budget, from which a solver starts.
-
-  Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
-  exponential, else of an exponential density.
-  """
+  """Returns masses, within budget, from which a solver starts."""
+  # Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
+  # exponential, else of an exponential density.
   if dim <= shells.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)

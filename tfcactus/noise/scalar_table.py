@@ -314,7 +314,11 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     cells = _checks.integer('shift', shift, 1) * self.bins
     if self.monotone:
       return PairBounds.exact(shifted_pair(self, cells))
-    return _largest_pair(self, cells)
+    # No single shift dominates all smaller ones. The maximum of the profiles does
+    # (Corollary 25 of Zhu et al., 2022). Shifts between whole cells lie below their
+    # whole neighbours, since H is convex in the mixture.
+    return envelope_lib.envelope_of([
+        PairBounds.exact(shifted_pair(self, k)) for k in range(1, cells + 1)])
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
     """Returns the exact pair if monotone; else bounds by joint convexity."""
@@ -376,15 +380,6 @@ def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
       log_p[both] - log_q[both], p[both], q[both],
       float(np.sum(p[np.isneginf(log_q)])),
       float(np.sum(q[np.isneginf(log_p)])))
-
-
-def _largest_pair(table: ScalarTable, cells: int) -> PairBounds:
-  """Returns bounds on the largest privacy profile over the shifts 1..cells."""
-  # If a density is not monotone, no single shift dominates all smaller ones. The
-  # maximum of the profiles does (Corollary 25 of Zhu et al., 2022). Shifts between
-  # whole cells lie below their whole neighbours, since H is convex in the mixture.
-  return envelope_lib.envelope_of([
-      PairBounds.exact(shifted_pair(table, k)) for k in range(1, cells + 1)])
 
 
 def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]

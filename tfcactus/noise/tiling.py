@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tfcactus import _checks
@@ -107,9 +105,3 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
         f'[-{cells / bins:g}, {cells / bins:g}], got utility={value!r}; widen '
         'the range.')
   return value
-
-
-def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
-  """Returns E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of masses w of mirrored cells."""
-  cost = cell_cost(w.size, bins, norm)
-  return float((w @ cost) / math.fsum(w))**(1 / norm)

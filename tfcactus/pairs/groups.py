@@ -55,7 +55,8 @@ def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
   j = np.arange(rows + 1)
   with np.errstate(divide='ignore', invalid='ignore'):
     out = np.where(j < rows, (rows - j) * np.log1p(-prob), 0.0)
-  return _log_choose(rows) + j * math.log(prob) + out
+  choices = np.array([math.log(math.comb(rows, drawn)) for drawn in range(rows + 1)])
+  return choices + j * math.log(prob) + out
 
 
 def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
@@ -76,11 +77,6 @@ def _log_share(part: int, whole: int) -> float:
     return -math.inf
   room = whole.bit_length() - part.bit_length()
   return math.log((part << max(room, 0)) / whole) - max(room, 0) * math.log(2)
-
-
-def _log_choose(rows: int) -> np.ndarray:
-  """Returns log of the binomial coefficients, shape (rows + 1,)."""
-  return np.array([math.log(math.comb(rows, j)) for j in range(rows + 1)])
 
 
 def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:

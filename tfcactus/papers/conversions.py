@@ -189,11 +189,9 @@ def _moment(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float
 
 def _transform(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float,
                at_one: Decimal, near: Decimal) -> Decimal:
-  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1).
-
-  The formula has no value at s = 1. Within `near` of it, the result is the mean of F at
-  two points beside it, since F is smooth.
-  """
+  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1)."""
+  # The formula has no value at s = 1. Within `near` of it, the result is the mean of F
+  # at two points beside it, since F is smooth.
   if abs(s - 1) < near:
     return sum((_transform(log_moment, 1 + sign * near, most, at_one, near)
                 for sign in (-1, 1)), Decimal(0)) / 2

@@ -272,10 +272,7 @@ class LevyComposition:
             np.concatenate([error for _, error in parts]))
 
   def _log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns the total loss's log phi at few `t`, and bounds on its error.
-
-    Each phi is called once, with the whole of `t`.
-    """
+    """Returns log of the composition's phi at `t` > 0, continuous along `t`."""
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
     for phi, count in self.groups:
       own, off = phi.values(t)

@@ -93,13 +93,12 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
                   rank_error: float | None = None) -> int:
   """Returns the answer of `interior_point`, without its event.
 
-  `records` are integers in [1, size] of shape (n,); `noise` is in units of one record.
-  A domain of one value costs no query. `rank_error` is for 'recursion' only.
+  `records` are integers in [1, size] of shape (n,); a domain of one value costs no
+  query. `rank_error` is for 'recursion' only.
   """
   if size > _LARGEST_DOMAIN:
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
-  if method not in METHODS:
-    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  _checks.choice('method', method, METHODS)
   noise_sources.spread_noise(noise)
   balance = Balance.of(records, fraction, size)
   if method == 'binary-search':
@@ -122,17 +121,11 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-  """The balance g(j) = (1 - q) #{records <= j} - q #{records > j}, a function of j.
+  """The balance g(j) = (1 - q) #{records <= j} - q #{records > j}, a function of j."""
 
-  Attributes:
-    records: Sorted int64 values in [1, size].
-    fraction: Fraction q of the quantile, in (0, 1).
-    size: Number of values in the domain.
-  """
-
-  records: np.ndarray
-  fraction: float
-  size: int
+  records: np.ndarray  # Sorted int64 values in [1, size].
+  fraction: float  # Fraction q of the quantile, in (0, 1).
+  size: int  # Number of values in the domain.
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
@@ -199,12 +192,10 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 
 def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) -> float:
-  """Returns an upper bound on P(rank error of the recursion > `width`).
-
-  A comparison of levels or of the ends of a node errs only if its noise, at sensitivity
-  one, exceeds width/5. The noisy maximum errs only if the noise of another node exceeds
-  that of the best node by 2 width/5, both at sensitivity two.
-  """
+  """Returns an upper bound on P(rank error of the recursion > `width`)."""
+  # A comparison of levels or of the ends of a node errs only if its noise, at
+  # sensitivity one, exceeds width/5. The noisy maximum errs only if the noise of
+  # another node exceeds that of the best node by 2 width/5, both at sensitivity two.
   above = lambda z: float(noise.cdf(-z))
   compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
   # A union bound: the best node's noise exceeds a part of the margin, or the noise of
@@ -228,10 +219,8 @@ def _levels(size: int) -> int:
 
 def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-  """Returns the least j in [low, high] with `ask(j)` true, else `high`, shape (runs,).
-
-  Asks exactly `halvings` questions. `ask` maps candidates, shape (runs,), to booleans.
-  """
+  """Returns the least j in [low, high] with `ask(j)` true, else `high`, (runs,)."""
+  # Asks exactly `halvings` questions.
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)
   for _ in range(halvings):
@@ -254,10 +243,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of the method 'recursion', shape (runs,).
-
-  `width` is the rank error. Source: Theorem 25 of the paper that the module names.
-  """
+  """Returns independent answers of Theorem 25 at rank error `width`, shape (runs,)."""
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
@@ -283,12 +269,10 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
 
 def _nodes(balance: Balance, width: float, level: int
            ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the nodes over which f may grow, and 2 width times f's growth over each.
-
-  `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
-  i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of the
-  domain.
-  """
+  """Returns the nodes over which f may grow, and 2 width times f's growth over each."""
+  # `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
+  # i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of
+  # the domain.
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)
   last = np.minimum((places + 1) << level, balance.size + 1)
@@ -299,14 +283,13 @@ def _nodes(balance: Balance, width: float, level: int
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
                    noise: noise_lib.ScalarNoise, rng: SystemRandom, runs: int
                    ) -> np.ndarray:
-  """Returns the node of a level with the largest noisy value, shape (runs,).
-
-  `places` and `value` are those of `_nodes`; the other nodes have value zero. An added
-  record x changes 2 width f by 0 at j = 0, by -q below x, by 1 - q from x on, and by 0
-  at j = size + 1 (clipping only reduces this). The values of all nodes change by at
-  most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The largest noise of all
-  nodes of value zero is drawn at once, from the distribution of their maximum.
-  """
+  """Returns the node of a level with the largest noisy value, shape (runs,)."""
+  # `places` and `value` are those of `_nodes`; the other nodes have value zero. An
+  # added record x changes 2 width f by 0 at j = 0, by -q below x, by 1 - q from x on,
+  # and by 0 at j = size + 1 (clipping only reduces this). The values of all nodes
+  # change by at most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The
+  # largest noise of all nodes of value zero is drawn at once, from the distribution of
+  # their maximum.
   noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
                        rng)
   best = np.argmax(noisy, axis=1)

@@ -98,9 +98,8 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
 
   A release on the grid has no low bits that leak the data. The grid depends on the
   arguments alone, never on the values or their type, which could reveal a record.
-  `sensitivity_` is the largest change of each value by one record. `resolution` is a
-  power of two of which all values are multiples, whatever the records; None rounds
-  values to about a millionth of the sensitivity.
+  `resolution` is a power of two of which all values are multiples, whatever the
+  records; None rounds values to about a millionth of the sensitivity.
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
@@ -169,11 +168,8 @@ def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float
 
 def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
           ) -> np.ndarray:
-  """Returns exact answers plus independent noise times `scale`, the sensitivity.
-
-  The sums are on no grid, so that their low bits may leak the data: compare them, and
-  never publish them.
-  """
+  """Returns exact answers plus independent noise times `scale`, on no grid."""
+  # Low bits of the sums may leak the data: compare them, and never publish them.
   return exact + scale * noise.sample(rng, exact.shape)
 
 
@@ -184,11 +180,10 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
               ) -> float:
-  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta.
-
-  Each sum has at most `terms` draws of the noise. The bound is Markov's inequality for
-  exp(u sum) with the best u (Chernoff), or the sum of the largest draws if smaller.
-  """
+  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta."""
+  # Each sum has at most `terms` draws of the noise. The bound is Markov's inequality
+  # for exp(u sum) with the best u (Chernoff), or the sum of the largest draws if
+  # smaller.
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return noise.max_error(sums, beta)

@@ -117,11 +117,8 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 def _splits(x: np.ndarray, size: int, depth: int,
             draw: Callable[[np.ndarray, int], int]) -> np.ndarray:
-  """Splits 1..size at drawn points in `depth` rounds; returns the points.
-
-  `draw(records, length)` returns an interior point of records in 1..length. The result
-  is int64, increasing, below `size`: at most 2^depth - 1 points.
-  """
+  """Splits 1..size in `depth` rounds at points that `draw(records, length)` returns."""
+  # The result is int64, increasing, below `size`: at most 2^depth - 1 points.
   points = np.zeros(0, np.int64)
   for _ in range(depth):
     edges = np.concatenate([[0], points, [size]])

@@ -262,11 +262,9 @@ class DealtSampling(SamplingScheme):
 
   @property
   def batches_per_epoch(self) -> int:
-    """Batches in an epoch: num_batches."""
     return self.num_batches
 
   def check_plan(self, plan: PlannedNumbers) -> None:
-    """Raises ValueError unless num_examples, batches and groups match the plan's."""
     self._check_examples(plan)
     planned = whole_batches(plan)
     if self.num_batches != planned:

@@ -160,11 +160,10 @@ class _Search:
     self._refine()
 
   def _refine(self) -> None:
-    """Descends along the gradient of epsilon from the best monotone design.
-
-    After many steps, the design of the best Renyi order is nearly optimal. After a few
-    steps epsilon is no function of one Renyi divergence, and the descent reduces it.
-    """
+    """Descends along the gradient of epsilon from the best monotone design."""
+    # After many steps, the design of the best Renyi order is nearly optimal. After a
+    # few steps epsilon is no function of one Renyi divergence, and the descent reduces
+    # it.
     label, (start, noise, best) = min(
         self._tried.items(), key=lambda item: item[1][0])
     if not label.startswith('monotone') or start == 0:

@@ -271,10 +271,12 @@ class Composition:
     if self._laplace is not None:
       top, count = self._laplace
       mixed = [lambda: LaplaceSum.of(top, count)]
-    if any(step.loss or step.scalar for step, _ in self.groups):
+    parts = [(step.loss or step.scalar or step.bounds(), count)
+             for step, count in self.groups]
+    pairs = [(part, count) for part, count in parts if isinstance(part, PairBounds)]
+    if len(pairs) < len(parts):
       mixed.append(lambda: MixedContours(
-          [(step.loss or step.scalar or step.bounds(), count)
-           for step, count in self.groups], self._closed_p_inf))
+          parts, lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)))
     enumeration = self._enumeration
     if enumeration is None:
       return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
@@ -287,13 +289,6 @@ class Composition:
             for step, _ in self.groups}
     [top, *others] = tops
     return None if others or math.isnan(top) else (top, self._steps)
-
-  @property
-  def _closed_p_inf(self) -> tuple[float, float]:
-    """Bounds (lower, upper) on P(infinite loss) from steps without a closed form."""
-    pairs = [(step.bounds(), count) for step, count in self.groups
-             if not (step.loss or step.scalar)]
-    return lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)
 
   @property
   def _steps(self) -> int:

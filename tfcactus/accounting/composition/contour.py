@@ -124,20 +124,18 @@ class Contour:
     """Returns bounds on delta; raises IntractableError if a contour is too hard."""
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
-      self._check_nothing(saddles.best_order(epsilon), epsilon)
-      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING + NOTHING_ROOM))
+      most, order = LOG_NOTHING + NOTHING_ROOM, saddles.best_order(epsilon)
+      if not self._moments_are_proved:
+        # Chernoff's bound, from a moment that is proved.
+        log_bound = self.log_moment(order) - order * epsilon + (
+            _numerics.log_kernel(order))
+        if not log_bound + 1 + STEP_ROUNDOFF * self._steps < most:
+          raise IntractableError
+      return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(
         saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
-
-  def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Raises IntractableError unless delta is proved tiny, by Chernoff at `order`."""
-    if self._moments_are_proved:
-      return
-    log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
-    if not log_bound + 1 + STEP_ROUNDOFF * self._steps < LOG_NOTHING + NOTHING_ROOM:
-      raise IntractableError
 
   @property
   def _steps(self) -> int:

@@ -66,7 +66,9 @@ class MixedContours:
       raise IntractableError
     most, least = infinite_mass.without(delta, self.p_inf)
     low = self._side('lower').epsilon(most)
-    high = low if self._exact and most == least else self._side('upper').epsilon(least)
+    alike = most == least and all(part.lower is part.upper for part, _ in self.groups
+                                  if isinstance(part, pair_lib.PairBounds))
+    high = low if alike else self._side('upper').epsilon(least)
     lower, upper = max(low.lower - self._slack, 0.0), high.upper
     if upper > 0:
       upper += self._slack
@@ -82,12 +84,6 @@ class MixedContours:
       # At negative epsilon, delta falls by at most one per unit of epsilon.
       upper = min(upper + self._slack, 1.0)
     return Bounds(lower, 0.5 * (lower + upper), upper)
-
-  @property
-  def _exact(self) -> bool:
-    """Returns whether every discrete pair is its own lower and upper bound."""
-    return all(part.lower is part.upper for part, _ in self.groups
-               if isinstance(part, pair_lib.PairBounds))
 
   @property
   def _slack(self) -> float:

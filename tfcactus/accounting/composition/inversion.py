@@ -36,15 +36,10 @@ _Profile = TypeVar('_Profile', bound='Profile')
 
 
 class Table:
-  """Values of phi on the nodes; gives bounds on delta at any epsilon nearby.
+  """Values of phi on `count` nodes at the tilt `order`; bounds on delta nearby.
 
-  Args:
-    order: The tilt.
-    spacing: Spacing of the nodes.
-    count: Number of nodes.
-    tilted: Pairs (loss under the tilt, number of steps).
-    alias: Bounds on the aliasing error at this tilt.
-    log_tail: Bound on log |phi| beyond the last node.
+  `tilted` holds pairs (loss under the tilt, number of steps). `log_tail` bounds log
+  |phi| beyond the last node.
   """
 
   def __init__(self, order: float, spacing: float, count: int,

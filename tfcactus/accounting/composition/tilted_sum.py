@@ -90,17 +90,8 @@ class TiltedSum:
   """Masses of a sum of lattice variables under an exponential tilt.
 
   The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass. Sums of losses
-  that are all at most `bulk` are left out.
-
-  Args:
-    groups: Tuples (first index, masses, steps). A step's masses lie on consecutive
-      lattice points, from the first index on.
-    window: The part of the lattice on which the sum's masses are computed.
-    tilt: The tilt.
-    bulk: Largest loss of a step that counts as small.
-
-  Attributes:
-    losses: Shape (points,), the losses in the window.
+  that are all at most `bulk` are left out. `groups` are tuples (first index, masses,
+  steps): a step's masses lie on consecutive lattice points, from the first index on.
   """
 
   def __init__(self, groups: Sequence[tuple], window: Window, tilt: float,
@@ -206,16 +197,10 @@ class TiltedSum:
     edges = (self.losses[-1] + self._window.width, -self.losses[0])
     total = 0.0
     for sign, edge, u in zip((1, -1), edges, self._window.exponents):
-      log_mass = self._mgf(self.tilt + sign * u) - self._log_mgf - u * edge
-      total += math.exp(min(log_mass, 0.0))
-    return total
-
-  def _mgf(self, order: float) -> float:
-    """Returns log of the moment generating function of the total loss at `order`."""
-    total = 0.0
-    for first, mass, count in self._groups:
-      x = (first + np.arange(mass.size)) * self._window.width
-      total += count * _tilt(mass, x, order)[0]
+      log_mgf = sum(count * _tilt(
+          mass, (first + np.arange(mass.size)) * self._window.width,
+          self.tilt + sign * u)[0] for first, mass, count in self._groups)
+      total += math.exp(min(log_mgf - self._log_mgf - u * edge, 0.0))
     return total
 
 

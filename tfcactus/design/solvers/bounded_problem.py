@@ -26,25 +26,15 @@ _Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-  """The request for truncated noise, as a grid with a bound on utility.
+  """The request for truncated noise, as a grid with a bound on utility."""
 
-  Attributes:
-    bins: Cells per unit of sensitivity.
-    cells: Cells between zero and the range.
-    norm: Utility is E|Z| for 1, sqrt(E Z^2) for 2.
-    utility: Upper bound on the utility.
-    epsilon: The epsilon at which delta is minimised.
-    steps: Number of releases.
-    sampling_prob: Poisson sampling probability; 1 for no sampling.
-  """
-
-  bins: int
-  cells: int
-  norm: int
-  utility: float
-  epsilon: float
-  steps: int
-  sampling_prob: float = 1.0
+  bins: int  # Cells per unit of sensitivity.
+  cells: int  # Cells between zero and the range.
+  norm: int  # Utility is E|Z| for 1, sqrt(E Z^2) for 2.
+  utility: float  # Upper bound on the utility.
+  epsilon: float  # The epsilon at which delta is minimised.
+  steps: int  # Number of releases.
+  sampling_prob: float = 1.0  # Poisson sampling probability; 1 for no sampling.
 
   @functools.cached_property
   def cost(self) -> np.ndarray:
@@ -94,24 +84,18 @@ def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-  """The optimum of a linear program.
+  """The optimum of a linear program."""
 
-  Attributes:
-    w: Shape (cells,), masses of the mirrored pairs of cells.
-    delta: The delta of w.
-    lower_bound: Lower bound on the delta of all masses that the program allows.
-  """
-
-  w: np.ndarray
-  delta: float
-  lower_bound: float
+  w: np.ndarray  # Shape (cells,), masses of the mirrored pairs of cells.
+  delta: float  # The delta of w.
+  lower_bound: float  # Lower bound on the delta of all masses that the program allows.
 
 
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  If `monotone`, masses must not increase outwards; else the full shift is not the
-  worst, and delta does not account the table. Raises SolverError without an optimum.
+  Unless `monotone` (masses that never increase outwards), the full shift is not the
+  worst, and delta does not account the table.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -130,10 +114,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 
 
 def _program_of(problem: Problem, monotone: bool) -> _Program:
-  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1.
-
-  The variables x are w, one excess per outcome and direction, and delta.
-  """
+  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1."""
+  # The variables x are w, one excess per outcome and direction, and delta.
   n = problem.cells
   maps = _pair_maps(problem)
   outcomes = maps[0][0].shape[0]

@@ -23,9 +23,9 @@ def solve(program: convex_program.Program, start: np.ndarray
           ) -> convex_program.Solution:
   """Solves a program with cvxpy and Clarabel; the result is not yet certified.
 
-  `start` holds positive masses, the units that scale the unknowns. Raises ImportError
-  without cvxpy, SolverError if the program is too large or the solver fails, and
-  ValueError if the objective has no conic form in `OBJECTIVES`.
+  `start` holds positive masses, the units that scale the unknowns. Raises SolverError
+  if the program is too large or the solver fails, and ValueError if the objective has
+  no conic form in `OBJECTIVES`.
   """
   if program.objective not in OBJECTIVES:
     raise ValueError(
@@ -36,7 +36,8 @@ def solve(program: convex_program.Program, start: np.ndarray
     raise convex_program.SolverError(
         f'Expected at most {MAX_EDGES} edges for solver="cvxpy", got {edges}; '
         'use fewer bins or solver="interior-point".')
-  cp = _cvxpy()
+  import cvxpy as cp  # Takes a second, and few callers need it.
+
   unit = start / (program.mass @ start)
   x = cp.Variable(start.size, pos=True)
   tops, within, rest = _constraints(cp, program, unit, x)
@@ -56,18 +57,7 @@ def solve(program: convex_program.Program, start: np.ndarray
   price = float(within.dual_value) / program.budget
   p = _mend_tail(program, unit * np.maximum(x.value, 1e-12), theta, price)
   return convex_program.Solution(p, theta, price,
-                                 int(problem.solver_stats.num_iters))
-
-
-def _cvxpy() -> Any:
-  """Imports cvxpy, which is optional."""
-  try:
-    import cvxpy  # pylint: disable=import-outside-toplevel
-  except ImportError as error:
-    raise ImportError(
-        'solver="cvxpy" needs cvxpy: pip install cvxpy, or use '
-        'solver="interior-point".') from error
-  return cvxpy
+                                 int(problem.solver_stats.num_iters or 0))
 
 
 def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
@@ -88,11 +78,9 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                price: float) -> np.ndarray:
-  """Replaces the tail, where the solver's absolute tolerance leaves only noise.
-
-  With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
-  to its minimum. The lower bound, valid at every positive point, chooses the cut.
-  """
+  """Replaces the tail, where the solver's absolute tolerance leaves only noise."""
+  # With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
+  # to its minimum. The lower bound, valid at every positive point, chooses the cut.
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)
   held = program.mass * p

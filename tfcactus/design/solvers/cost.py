@@ -17,12 +17,9 @@ _JUMP = 1e-3
 
 
 class Cost(abc.ABC):
-  """Base class: the cost of noise as a function of its distance from zero.
+  """Base class: the cost of noise as a function of its distance from zero."""
 
-  Attributes:
-    power: Exponent of |z|^power; None for another function, which no file can hold.
-  """
-
+  # Exponent of |z|^power; None for another function, which no file can hold.
   power: float | None = None
 
   @abc.abstractmethod
@@ -53,7 +50,6 @@ class PowerCost(Cost):
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """Returns the exact mean cost between two radii, by volume in R^dim."""
     power = self.power
     with np.errstate(divide='ignore'):
       # In thin shells far out the difference of powers would cancel.
@@ -67,11 +63,8 @@ class FunctionCost(Cost):
 
   The constructor checks the papers' assumptions on a grid of distances.
 
-  Raises:
-    ValueError: naming the assumption that fails.
-
-  Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and
-  Assumption 1 of Alghamdi et al. (ISIT 2023).
+  Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and of
+  Alghamdi et al. (ISIT 2023).
   """
 
   def __init__(self, function: Callable[[np.ndarray], np.ndarray]):

@@ -14,11 +14,9 @@ _CROSSENTROPIES = (
 
 
 def warn(model: keras.Model, losses: Any) -> None:
-  """Warns if a loss expects probabilities of a linear output, or vice versa.
-
-  `losses` is one loss for all outputs, or a list of one for each output. Silent if the
-  activation of an output is not known, as in subclassed models.
-  """
+  """Warns if a loss expects probabilities of a linear output, or vice versa."""
+  # `losses` is one loss for all outputs, or one for each. Silent if the activation of
+  # an output is not known, as in subclassed models.
   layers = models.last_layers(model)
   given = list(losses) if isinstance(losses, (list, tuple)) else [losses] * len(layers)
   for layer, loss in zip(layers, given):

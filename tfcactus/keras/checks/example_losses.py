@@ -54,11 +54,9 @@ _found = threading.local()
 
 @contextlib.contextmanager
 def looked_at_once(model: keras.Model) -> Iterator[None]:
-  """Caches proofs of losses while a step is traced, since its pass is traced twice.
-
-  The cache ends with the block, because a loss may have become another function before
-  the next trace. `model` is the model that is trained, whose weights a loss may read.
-  """
+  """Caches proofs of losses while a step is traced, since its pass is traced twice."""
+  # The cache ends with the block, because a loss may have become another function
+  # before the next trace.
   _found.reasons, _found.model = {}, model
   try:
     yield
@@ -237,13 +235,11 @@ def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 
 @tf.autograph.experimental.do_not_convert
 def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
-  """Returns why a loss is not proved to depend on its own example only, or ''.
-
-  `known_to_mix` says that Keras reads an example's labels in a way that depends on the
-  other labels of the batch. Such a loss is not refused, but computed one by one. Raises
-  ValueError if another loss mixes examples, or if any loss keeps, reads or draws
-  unknown data.
-  """
+  """Returns why a loss is not proved to depend on its own example only, or ''."""
+  # `known_to_mix` says that Keras reads an example's labels in a way that depends on
+  # the other labels of the batch. Such a loss is not refused, but computed one by one.
+  # Raises ValueError if another loss mixes examples, or if any loss keeps, reads or
+  # draws unknown data.
   # A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
   specs = tf.nest.map_structure(
@@ -285,10 +281,8 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 
 
 def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
-  """Returns each example's loss on a batch of this example alone, shape (batch,).
-
-  One pass computes the losses and their gradients with respect to the predictions.
-  """
+  """Returns each example's loss on a batch of this example alone, shape (batch,)."""
+  # One pass computes the losses and their gradients with respect to the predictions.
   targets, predictions, beside = given
   if predictions.shape[0] == 1:
     return call(targets, predictions, **beside)

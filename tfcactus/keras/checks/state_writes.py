@@ -159,12 +159,10 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
-  """Raises ValueError for captured variables that are not weights of the model.
-
-  Weights are safe to read: if they change outside of steps, this library notices and
-  ends the guarantee. Any other variable may be set to values of the data, unseen, such
-  as by a callback.
-  """
+  """Raises ValueError for captured variables that are not weights of the model."""
+  # Weights are safe to read: if they change outside of steps, this library notices and
+  # ends the guarantee. Any other variable may be set to values of the data, unseen,
+  # such as by a callback.
   weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
   for outside, _ in graph.captures:

@@ -116,10 +116,8 @@ _REGULARIZERS = (
 
 
 def check_own_training(model: keras.Model) -> None:
-  """Raises ValueError if a model overrides a training method; warns of other steps.
-
-  Such a method may do anything besides calling the model and its compiled loss.
-  """
+  """Raises ValueError if a model overrides a training method; warns of other steps."""
+  # Such a method may do anything besides calling the model and its compiled loss.
   own = _overridden(model, _TRAINING)
   if own:
     cls = type(model).__name__

@@ -79,10 +79,7 @@ check_versions(tf.__version__, KERAS_VERSION,
 
 
 def check_same_keras(name: str, thing: object) -> None:
-  """Raises ValueError if a Keras object belongs to another package than `tf.keras`.
-
-  `name` is the name of the argument that holds `thing`.
-  """
+  """Raises ValueError if `thing`, an argument, is of another Keras than `tf.keras`."""
   cls = thing if isinstance(thing, type) else type(thing)
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:

@@ -70,7 +70,6 @@ class AllocatedGaussian(base.ReleaseLoss):
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Estimates log M at `orders` and its first two derivatives, shape (3, n)."""
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound
@@ -131,7 +130,6 @@ class TiltedAllocated(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
-    """The largest number of terms summed for a value of phi."""
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:

@@ -28,7 +28,6 @@ class GaussianLoss(SampledGaussian):
 
   @property
   def normal(self) -> bool:
-    """Returns whether the loss is a normal variable: nothing is sampled."""
     return self.sampling_prob == 1
 
   @property
@@ -51,7 +50,6 @@ class GaussianLoss(SampledGaussian):
 
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
-    """Returns the loss under the tilt `order`, in closed form if it is normal."""
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)

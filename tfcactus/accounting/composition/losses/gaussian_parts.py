@@ -92,7 +92,6 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
-    """Returns about the best strip of `log_decay`, over t, for many small losses."""
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
@@ -129,7 +128,6 @@ class PartLoss(quadrature.SampledGaussian):
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
-    """Returns one minus the mass of the density; `step` is the spacing of `y`."""
     scale = step / math.sqrt(2 * math.pi)
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
@@ -212,7 +210,6 @@ class RareLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried, the least of all parts'."""
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
@@ -282,7 +279,6 @@ class TiltedRare(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
-    """The largest number of terms summed for a value of phi."""
     return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:

@@ -174,7 +174,6 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
-    """The approximate best strip for many small losses, divided by t."""
     j, log_w = self._rows
     return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
 

@@ -154,8 +154,11 @@ class SampledGaussian(base.ReleaseLoss):
     """Returns log of a bound on the moduli's integral at z + i strip, over M(order)."""
     # The moduli are those of the integrand of M(order + i t). Shapes: `strip` (strips,
     # 1), `t` (n,) and increasing, result (strips, n).
-    return (0.5 * (strip / self.mu)**2 + strip * t +
-            self._log_kappa(order, strip))
+    grown = 0.5 * (strip / self.mu)**2 + strip * t
+    # |u(z + i strip) / u(z)| is between cos(strip / 2) and one; its power is positive
+    # for removal and -order for addition.
+    return grown if self.direction == 'remove' else (
+        grown - order * np.log(np.cos(0.5 * strip)))
 
   def _top(self, order: float) -> float:
     """Returns an upper bound on the output's mode under tilts <= `order` (removal)."""
@@ -195,17 +198,8 @@ class SampledGaussian(base.ReleaseLoss):
         self.mu * y - 0.5 * self.mu**2)
     return self.mu * grown / (1 + grown)
 
-  def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """Returns log of the largest growth of u's power when z moves by i strip."""
-    # The growth is |u(z + i strip) / u(z)|^(a order + b), at its largest over real z,
-    # with (a, b) = `_power`. The ratio is between cos(strip / 2) and one.
-    if self.direction == 'remove':
-      return np.zeros_like(strip)
-    return -order * np.log(np.cos(0.5 * strip))
-
   def tilted(self, order: float, t_max: float, tolerance: float
              ) -> base.TiltedLoss:
-    """Returns the loss under an exponential tilt; see `Loss.tilted`."""
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
