@@ -63,8 +63,7 @@ def non_negative(name: str, value: object) -> float:
   return value
 
 
-def integer(name: str, value: object, minimum: int, maximum: int | None = None
-            ) -> int:
+def integer(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
   """Returns `value` as an int of at least `minimum`, and at most a given `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
@@ -115,8 +114,7 @@ def vector(name: str, value: object) -> np.ndarray:
   if not np.all(np.isfinite(array)):
     where = int(np.flatnonzero(~np.isfinite(array))[0])
     raise ValueError(
-        f'Expected finite entries in {name}, got {array[where]} at index '
-        f'{where}.')
+        f'Expected finite entries in {name}, got {array[where]} at index {where}.')
   array.setflags(write=False)
   return array
 
@@ -153,7 +151,6 @@ class Fixed:
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):
       raise AttributeError(
-          f'Expected {name} of a {type(self).__name__} to stay as it was made, '
-          f'got {value!r}: what was released is accounted for by it. '
-          f'{self._FIXED[name]}')
+          f'Expected {name} of a {type(self).__name__} to stay as it was made, got '
+          f'{value!r}: what was released is accounted for by it. {self._FIXED[name]}')
     super().__setattr__(name, value)

@@ -32,8 +32,7 @@ def expm1(z: np.ndarray) -> np.ndarray:
   """Returns exp(z) - 1 of complex z, accurate for small |z|."""
   grown = np.expm1(z.real)
   half = np.sin(0.5 * z.imag)
-  return grown * np.cos(z.imag) - 2 * half * half + 1j * (
-      (grown + 1) * np.sin(z.imag))
+  return grown * np.cos(z.imag) - 2 * half * half + 1j * ((grown + 1) * np.sin(z.imag))
 
 
 def expm1_i(x: np.ndarray) -> np.ndarray:

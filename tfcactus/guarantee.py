@@ -75,8 +75,7 @@ class Guarantee:
       return f'{unseeded}, SEEDED: not against whoever knows the seed'
     if not self.proven:
       return (f'epsilon {_format.upper(self.upper)} at delta '
-              f'{_format.upper(self.delta)} by '
-              f'{self.accountant}: {self.statement}')
+              f'{_format.upper(self.delta)} by {self.accountant}: {self.statement}')
     return (f'epsilon <= {_format.upper(self.upper)} at delta '
             f'{_format.upper(self.delta)} '
             f'({self.neighboring_relation}, {self.accountant})' +

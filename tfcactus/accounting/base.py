@@ -135,8 +135,7 @@ class OneSidedAccountant(PairAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     """Returns an upper bound on delta of a composition in one direction."""
 
-  def _worst(self, solve: Callable[[Composition], float], non_private: float
-             ) -> float:
+  def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
     """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
     if self._non_private:
       return non_private

@@ -258,8 +258,7 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
 
 
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
-def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
-      ) -> Steps:
+def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample) -> Steps:
   """Returns the steps of the inner event on a sample of fixed size of `sample`."""
   total = _checked(event, _checks.integer, 'source_dataset_size',
                    event.source_dataset_size, 1)
@@ -353,8 +352,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
   if prob == 0:
     return iter(())
   # If the sample is all records, only an added record displaces another.
-  fixed_size = fixed_size and (
-      prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
+  fixed_size = fixed_size and (prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event), Sample(
       outer.relation, prob, fixed_size, outer.rows,
       drawn if fixed_size and outer.rows > 1 else None))
@@ -371,8 +369,7 @@ def _check_own_sample(
   if sample.relation not in event.proved_relations:
     proved = ', '.join(relation.name for relation in event.proved_relations)
     raise Unsupported(
-        event, f'its steps have a proof for {proved}, none for '
-        f'{sample.relation.name}')
+        event, f'its steps have a proof for {proved}, none for {sample.relation.name}')
 
 
 def _refuse_rows(event: dp_accounting.DpEvent, sample: Sample) -> None:

@@ -45,8 +45,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
     for pair in {self.bounds.lower, self.bounds.upper}:
       pair.check()
     _check_order(self.bounds)
-    if not isinstance(
-        self.neighboring_relation, dp_accounting.NeighboringRelation):
+    if not isinstance(self.neighboring_relation, dp_accounting.NeighboringRelation):
       raise ValueError(
           'Expected neighboring_relation to be a NeighboringRelation of '
           f'dp_accounting, got {self.neighboring_relation!r}.')
@@ -169,10 +168,8 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []
-  pair = pair_lib.DominatingPair.from_masses(
-      [own, other, *rest], [other, own, *rest])
-  return DominatingPairDpEvent(
-      pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
+  pair = pair_lib.DominatingPair.from_masses([own, other, *rest], [other, own, *rest])
+  return DominatingPairDpEvent(pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:

@@ -124,12 +124,10 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
     return Bounds(min(low, high), 0.5 * (low + high), high)
 
-  def _composed(self, part: composition.Composition
-                ) -> tuple[Buckets, Buckets]:
+  def _composed(self, part: composition.Composition) -> tuple[Buckets, Buckets]:
     """Returns the buckets of the lower and upper pairs; caches the last composition."""
     if self._last is None or self._last[0] is not part:
-      self._last = part, compose_buckets(part.groups, self._buckets,
-                                         self._factor)
+      self._last = part, compose_buckets(part.groups, self._buckets, self._factor)
     return self._last[1]
 
 
@@ -151,8 +149,7 @@ class Buckets:
   error: float = 0.0  # Bound on the error of any sum of masses.
 
   @classmethod
-  def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int
-         ) -> Buckets:
+  def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int) -> Buckets:
     """Returns the buckets of one release; `buckets` is their number."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
@@ -184,11 +181,9 @@ class Buckets:
     low, q_low, kept_low = (float(np.sum(mass[:-first])) for mass in full)
     p[0] += low
     q[0] += q_low
-    kept[0] += min(kept_low, low * math.exp(
-        min(-first * self.width, LARGEST_EPSILON)))
+    kept[0] += min(kept_low, low * math.exp(min(-first * self.width, LARGEST_EPSILON)))
     high = float(np.sum(full[0][-first + size:]))
-    p_inf = (self.p_inf + other.p_inf - self.p_inf * other.p_inf +
-             high)
+    p_inf = self.p_inf + other.p_inf - self.p_inf * other.p_inf + high
     levels = CONVOLUTION_ROUNDOFF * math.log2(4 * size) * math.sqrt(2 * size)
     worst = max(float(np.linalg.norm(x) * np.linalg.norm(y)) for x, y in (
         (self.p, other.p), (self.q, other.q)))

@@ -208,8 +208,7 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
   y = power(x)
   for _ in range(_DIVISIONS):
     top = _gain_of_cells(x, y, delta)
-    best = max(float(np.max(_numerics.log_mass(np.maximum(y - delta, 0.0) / x))),
-               0.0)
+    best = max(float(np.max(_numerics.log_mass(np.maximum(y - delta, 0.0) / x))), 0.0)
     open_ = np.flatnonzero(top > best + WASTE)
     if not open_.size:
       break

@@ -311,8 +311,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
         'Expected a finite omega, got omega=inf: divergences at all orders '
         'cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
-  rho = running_rho(
-      grid, np.array([divergence(order) for order in grid]))[-1]
+  rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
     raise ValueError(
         f'Expected finite Renyi divergences up to omega={omega!r}, got '
@@ -359,8 +358,7 @@ def check_curve(orders: Sequence[float], divergences: Sequence[float]
   if np.any(order <= 1) or np.any(np.diff(order) <= 0):
     raise ValueError('Expected orders above one and increasing.')
   if np.any(divergence < 0):
-    raise ValueError(
-        f'Expected divergences >= 0, got {np.min(divergence)!r}.')
+    raise ValueError(f'Expected divergences >= 0, got {np.min(divergence)!r}.')
   return order, divergence
 
 

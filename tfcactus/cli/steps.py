@@ -68,8 +68,7 @@ class StepGroup:
   def parse(cls, text: str) -> StepGroup:
     """Parses `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
     try:
-      return cls.of(_distinct(
-          [part.split('=', 1) for part in text.split(',')]))
+      return cls.of(_distinct([part.split('=', 1) for part in text.split(',')]))
     except ValueError as error:
       raise argparse.ArgumentTypeError(
           'Expected a step such as noise=gaussian,noise_multiplier=1,'
@@ -218,8 +217,7 @@ def _read(path: str) -> list[StepGroup]:
       listed = json.load(file, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
       raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
-  if not isinstance(listed, list) or not all(
-      isinstance(item, dict) for item in listed):
+  if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
     raise ValueError(f'Expected a JSON list of objects in {path!r}.')
   return [StepGroup.of(item) for item in listed]
 
@@ -258,7 +256,6 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
       'relation': args.relation, 'direction': args.direction,
       'rows_of_one': args.rows_of_one,
       'statement': statement, 'seconds': seconds},
-      f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
-      f'({args.relation}, direction {args.direction}; estimate '
-      f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}). '
-      f'{statement}')
+      f'{name} <= {_format.upper(bounds.upper, 10)} at {at} ({args.relation}, '
+      f'direction {args.direction}; estimate {bounds.estimate:.10g}, lower bound '
+      f'{_format.lower(bounds.lower, 10)}). {statement}')

@@ -174,8 +174,7 @@ def _constant(steps: int, workload: Workload) -> Any:
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the mean squared error, and its gradient of shape (bands,)."""
-    moved = np.cumsum(workload.with_momentum(
-        quotient(_impulse(steps), coefficients)))
+    moved = np.cumsum(workload.with_momentum(quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
     # The derivative of B with respect to coefficient k is minus this, shifted by k.
     slopes = quotient(moved, coefficients)

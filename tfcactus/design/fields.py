@@ -72,10 +72,9 @@ def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
   low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
   if not np.log(low) <= log_ratio <= np.log(high):
     raise ValueError(
-        f'Expected tail_ratio between {low:.6g} and {high:.9g} with '
-        f'bins={bins} and cells={cells} (a tail that neither ends at once nor '
-        f'outweighs the grid), got tail_ratio={tail_ratio!r}; None chooses it '
-        'from the budget.')
+        f'Expected tail_ratio between {low:.6g} and {high:.9g} with bins={bins} and '
+        f'cells={cells} (a tail that neither ends at once nor outweighs the grid), got '
+        f'tail_ratio={tail_ratio!r}; None chooses it from the budget.')
   return log_ratio
 
 

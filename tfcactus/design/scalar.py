@@ -109,15 +109,13 @@ class ScalarRequest:
   def spec(self) -> ScalarSpec:
     """Returns the checked request, with grid and tail filled in from the budget."""
     budget = _checks.positive('budget', self.budget)
-    cost = fields.check_program(self.power, self.cost, self.solver,
-                                self.objective)
+    cost = fields.check_program(self.power, self.cost, self.solver, self.objective)
     sigma = cost.size(budget)
     fields.check_sigma(sigma)
     reach, slope = grid.tail_shape(self.objective, cost, budget, 1)
     bins = self.bins
     if bins is None:
-      bins = int(np.clip(np.ceil(10 / sigma), 20,
-                         max(_DEFAULT_CELLS // reach, 1)))
+      bins = int(np.clip(np.ceil(10 / sigma), 20, max(_DEFAULT_CELLS // reach, 1)))
     bins = _checks.integer('bins', bins, 1)
     cells = self.cells
     if cells is None:
@@ -212,8 +210,7 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
   reach = int(np.ceil(2 * factor))
   around = np.round(shifts)[:, None] + np.arange(-reach, reach + 1)
   spread = np.linspace(1, bins, min(bins, _SKELETON))
-  return np.unique(np.clip(np.round(np.append(around, spread)), 1, bins)
-                   ).astype(int)
+  return np.unique(np.clip(np.round(np.append(around, spread)), 1, bins)).astype(int)
 
 
 def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,

@@ -165,8 +165,7 @@ class LearnedNoise:
       print(file=sys.stderr)
     return _described(kept[0], self, history)
 
-  def _show(self, done: int, training: Training, delta: float, best: float
-            ) -> None:
+  def _show(self, done: int, training: Training, delta: float, best: float) -> None:
     """Shows progress on stderr if `progress`: epochs done, loss, delta, least delta."""
     if self.progress:
       share = done / self.epochs
@@ -258,8 +257,7 @@ class Training:
       rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
       if self._request.utility is not None:
         rate = tf.where(utility > self._request.utility, 1 / rate, rate)
-      self._weight.assign(tf.maximum(self._weight * rate,
-                                     self._request.least_weight))
+      self._weight.assign(tf.maximum(self._weight * rate, self._request.least_weight))
     return delta
 
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
@@ -315,8 +313,7 @@ class Training:
         self._bins, 0.5 * np.concatenate([w[::-1], w]))
 
 
-def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float
-              ) -> np.ndarray:
+def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarray:
   """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
   w = special.softmax(log_mass)
   low, high = 0.0, 1.0 / budget
@@ -337,14 +334,12 @@ class SigmoidModel(tf.Module):
   Source: equation (4) of Sommer et al. (2021).
   """
 
-  def __init__(self, cells: int, bins: int, sigmoids: int,
-               rng: np.random.Generator):
+  def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
     super().__init__(name='sigmoid_model')
     reach = cells / bins
     self._x = tf.constant(-(np.arange(cells) + 0.5) / bins)[:, None]
     self._slope = STEEPNESS * bins
-    self.bias = tf.Variable(
-        BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)
+    self.bias = tf.Variable(BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)
     self.height = tf.Variable(rng.random(sigmoids))
     self.place = tf.Variable(np.linspace(-reach, 0.0, sigmoids))
 

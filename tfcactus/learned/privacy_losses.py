@@ -26,8 +26,7 @@ PDP_REACH = 0.04
 Pair = tuple[tf.Tensor, tf.Tensor]
 
 
-def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
-                  ) -> list[Pair]:
+def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float) -> list[Pair]:
   """Returns a pair (P, Q) of outcome masses for each direction that differs."""
   # `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
   # noise is shifted by the sensitivity; P and Q have shape (2 n + bins,).
@@ -109,8 +108,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
   return count
 
 
-def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
-             ) -> Pair:
+def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int) -> Pair:
   """Composes `steps` releases of (loss masses -half..half, infinite), by squaring."""
   power = (buckets, infinite)
   while steps & 1 == 0:
@@ -132,5 +130,4 @@ def _convolve(first: Pair, second: Pair, half: int) -> Pair:
       tf.signal.rfft(a, length) * tf.signal.rfft(b, length), length)[:size]
   lowest = tf.reduce_sum(full[:half + 1], keepdims=True)
   kept = tf.concat([lowest, full[half + 1:3 * half + 1]], 0)
-  return kept, a_inf + b_inf - a_inf * b_inf + tf.reduce_sum(
-      full[3 * half + 1:])
+  return kept, a_inf + b_inf - a_inf * b_inf + tf.reduce_sum(full[3 * half + 1:])

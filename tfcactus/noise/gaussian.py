@@ -197,8 +197,7 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
           (1 - prob) / prob * np.exp(-np.maximum(z, 30.0))))
 
 
-def _edges(bottom: float, top: float, means: Sequence[float], cells: int
-           ) -> np.ndarray:
+def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.ndarray:
   """Returns edges of >= `cells` cells from `bottom` to `top`, dense near `means`."""
   # A chord over a cell of width w and mass m costs about m w^2, so the optimal density
   # of edges is proportional to the cube root of the density of mass.

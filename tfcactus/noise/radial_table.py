@@ -107,8 +107,7 @@ class RadialTable(table_file.NoiseTable):
   def __repr__(self) -> str:
     return (f'RadialTable({self.name!r}, dim={self.dim}, '
             f'shells={self.log_density.size}, '
-            f'noise_multiplier={self.noise_multiplier:.6g}, '
-            f'digest={self.digest})')
+            f'noise_multiplier={self.noise_multiplier:.6g}, digest={self.digest})')
 
   def _payload(self) -> dict[str, np.ndarray]:
     return {
@@ -149,8 +148,7 @@ class RadialTable(table_file.NoiseTable):
   @functools.cached_property
   def radii(self) -> np.ndarray:
     """Outer radius of each enumerated shell."""
-    return self.first_radius + self.width * np.arange(
-        self.shell_log_density.size)
+    return self.first_radius + self.width * np.arange(self.shell_log_density.size)
 
   @functools.cached_property
   def survival(self) -> np.ndarray:
@@ -189,15 +187,13 @@ class RadialTable(table_file.NoiseTable):
     """Returns the log density at points `z` of shape (..., dim), per unit of volume."""
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
-      raise ValueError(
-          f'Expected z of shape (..., {self.dim}), got {z.shape}.')
+      raise ValueError(f'Expected z of shape (..., {self.dim}), got {z.shape}.')
     return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
 
   def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
     """Returns the log density, per unit of volume, at distance `radius` from zero."""
     radius = np.asarray(radius, dtype=np.float64)
-    shell = np.maximum(
-        np.ceil((radius - self.first_radius) / self.width), 0)
+    shell = np.maximum(np.ceil((radius - self.first_radius) / self.width), 0)
     log_ball = (0.5 * self.dim * np.log(np.pi) -
                 special.gammaln(0.5 * self.dim + 1) +
                 self.dim * np.log(self.first_radius))
@@ -214,8 +210,7 @@ class RadialTable(table_file.NoiseTable):
     with np.errstate(divide='ignore'):
       log_fill = self.dim * np.log(np.minimum(radius / self.radii[shell], 1.0))
     outside = np.expm1(log_fill) / np.expm1(self.log_hollow[shell])
-    return np.where(
-        inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
+    return np.where(inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
 
   def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """Returns the inverse of `radius_cdf` for `u` in (0, 1), any shape."""
@@ -325,8 +320,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
       moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
       grid.add(loss[kept], moved[kept])
-  return pair_lib.PairBounds(
-      merged.lower(), raised.upper(float(np.sum(mass[count:]))))
+  return pair_lib.PairBounds(merged.lower(), raised.upper(float(np.sum(mass[count:]))))
 
 
 class _LossGrid:
@@ -373,8 +367,7 @@ class _LossGrid:
     """Returns the pair that the atoms dominate: all atoms of a cell become one."""
     real = (self._p > 0) & (self._q > 0)
     p, q = self._p[real], self._q[real]
-    return pair_lib.DominatingPair.symmetric(
-        np.log(p) - np.log(q), p, q, self._p_inf)
+    return pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, self._p_inf)
 
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
@@ -425,10 +418,8 @@ def _densities(table: RadialTable, log_f: np.ndarray, rows: np.ndarray,
   # Cell (i, j) of the transition holds the points of shell i (`rows`) around +e and
   # shell j (`columns`) around -e. The density around 0 is its least value in the cell.
   radii = table.first_radius + table.width * np.arange(log_f.size)
-  middle = np.sqrt(np.maximum(
-      0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))
+  middle = np.sqrt(np.maximum(0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))
   shell = np.ceil((middle * (1 + REACH_ROUNDOFF) - table.first_radius) /
                   table.width).astype(np.int64)
   shell = np.clip(shell, 0, log_f.size - 1)
-  return (np.exp(log_f[columns] - log_f[rows]),
-          np.exp(log_f[shell] - log_f[rows]))
+  return (np.exp(log_f[columns] - log_f[rows]), np.exp(log_f[shell] - log_f[rows]))

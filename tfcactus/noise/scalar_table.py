@@ -33,9 +33,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   exp(log_density[N] + (|i| - N) * log_tail_ratio) beyond. A shift by the
   sensitivity, one, is a shift by exactly `bins` cells.
 
-  With `edge_at_zero` there is no middle cell: cell i >= 0 is
-  [i / bins, (i + 1) / bins] and its mirror image, so that truncated noise
-  tiles [-range, range] exactly.
+  With `edge_at_zero` there is no middle cell: cell i >= 0 is [i / bins, (i + 1) / bins]
+  and its mirror image, so that truncated noise tiles [-range, range] exactly.
 
   Attributes:
     bins: Cells per unit of sensitivity (n of the paper).
@@ -80,8 +79,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
     log_mass = _numerics.log_sum(
         _log_masses(bins, log_density, log_tail_ratio, edge_at_zero))
-    return cls(bins, log_density - log_mass, log_tail_ratio, info or {},
-               edge_at_zero)
+    return cls(bins, log_density - log_mass, log_tail_ratio, info or {}, edge_at_zero)
 
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
@@ -124,8 +122,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   def __repr__(self) -> str:
     return (f'ScalarTable({self.name!r}, bins={self.bins}, '
-            f'cells={self.log_density.size}, std={self.std:.6g}, '
-            f'digest={self.digest})')
+            f'cells={self.log_density.size}, std={self.std:.6g}, digest={self.digest})')
 
   @property
   def format_version(self) -> int:
@@ -224,8 +221,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return float(np.sqrt(self.moment(2)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    return self._log_density_of(
-        self._cell_at(np.abs(np.asarray(z, dtype=np.float64))))
+    return self._log_density_of(self._cell_at(np.abs(np.asarray(z, dtype=np.float64))))
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
     """Returns the index of the cell that holds z >= 0; the range's end is inside."""
@@ -261,8 +257,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The first cell with at most `tail` mass beyond its outer edge.
     cell = np.searchsorted(-beyond, -tail, side='left')
     cell = np.minimum(cell, density.size - 1)
-    z = ((cell + self._outer) * self.width -
-         (tail - beyond[cell]) / density[cell])
+    z = (cell + self._outer) * self.width - (tail - beyond[cell]) / density[cell]
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
@@ -274,8 +269,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
     cell = last - np.searchsorted(self.survival[::-1], u, side='right')
     if np.isfinite(self.log_tail_ratio):
-      tail_cells = np.floor(np.log(fine_uniform(rng, size)) /
-                            self.log_tail_ratio)
+      tail_cells = np.floor(np.log(fine_uniform(rng, size)) / self.log_tail_ratio)
       cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
@@ -306,8 +300,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
           math.expm1(self.log_tail_ratio) / math.expm1(growth))
     weight = 2 * np.append(-np.diff(tail), tail[-1] * beyond)
     with np.errstate(over='ignore'):
-      return float(np.log(np.sum(weight * np.cosh(
-          t * np.append(edge[1:], edge[-1])))))
+      return float(np.log(np.sum(weight * np.cosh(t * np.append(edge[1:], edge[-1])))))
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns the exact pair if monotone; else bounds over all whole-cell shifts."""

@@ -135,8 +135,7 @@ def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
   return found
 
 
-def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
-            ) -> np.ndarray:
+def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray) -> np.ndarray:
   """Returns, for each shell, the volumes that a unit shift moves further in."""
   # They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
   # lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after
@@ -147,8 +146,7 @@ def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
   for d in range(1, min(ring.shape[1], radii.size - 1) + 1):
-    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(
-        dim * np.log1p(-width * d / radii[d:]))
+    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(dim * np.log1p(-width * d / radii[d:]))
   return np.maximum(taken[:, :-1] - taken[:, 1:], 0.0)[:, ::-1]
 
 
@@ -242,8 +240,7 @@ def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)
-  small[in_tail] = 0.5 * special.betainc(
-      shape, 0.5, ((1 - size) * (1 + size))[in_tail])
+  small[in_tail] = 0.5 * special.betainc(shape, 0.5, ((1 - size) * (1 + size))[in_tail])
   body = size[~in_tail]
   small[~in_tail] = 0.5 - 0.5 * special.betainc(0.5, shape, body * body)
   return small, np.where(
@@ -275,8 +272,7 @@ def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if np.all(abs(coefficient) * moment <= 1e-18 * total):
       break
   small = np.exp(-exponent) * total / (2 * everything)
-  return small, small * (SERIES_ROUNDOFF +
-                         2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
+  return small, small * (SERIES_ROUNDOFF + 2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
 
 
 @functools.lru_cache(maxsize=1)
@@ -292,8 +288,7 @@ def _series() -> tuple[float, ...]:
       for k in range(SERIES_TERMS))
 
 
-def log_volumes(dim: int, first_radius: float, width: float, shells: int
-                ) -> np.ndarray:
+def log_volumes(dim: int, first_radius: float, width: float, shells: int) -> np.ndarray:
   """Returns log volumes of the shells, in units of the innermost ball."""
   log_outer = dim * np.log1p(np.arange(shells) * (width / first_radius))
   log_volume = log_outer.copy()

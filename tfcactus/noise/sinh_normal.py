@@ -68,8 +68,7 @@ class SinhNormal(base.ScalarNoise):
 
   def __post_init__(self) -> None:
     for name in ('sigma', 'bend'):
-      object.__setattr__(
-          self, name, _checks.noise_scale(name, getattr(self, name)))
+      object.__setattr__(self, name, _checks.noise_scale(name, getattr(self, name)))
 
   @property
   def monotone(self) -> bool:
@@ -169,8 +168,7 @@ def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
   return -1 / math.expm1(-2 * shift / noise.bend)
 
 
-def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0
-                     ) -> float:
+def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0) -> float:
   """Returns the Renyi divergence D_order of the noise from its shift, order > 1.
 
   It is inf from `renyi_limit` on. If the noise is not log-concave, smaller shifts may
@@ -220,8 +218,7 @@ def loss(noise: SinhNormal, y: np.ndarray, shift: float) -> np.ndarray:
   a = noise.bend
   half = 0.5 * shift / a
   with np.errstate(over='ignore'):
-    steep = (0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) *
-             np.sinh(2 * y / a))
+    steep = 0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) * np.sinh(2 * y / a)
   # log cosh(u - half) - log cosh(u + half): the Jacobian's contribution.
   u = np.abs(y) / a
   drop = (np.logaddexp(u - half, half - u) - np.logaddexp(u + half, -u - half))

@@ -45,8 +45,7 @@ def check_tail_ratio(value: object) -> float:
     return float('-inf')
   value = _checks.real('log_tail_ratio', value)
   if value >= 0:
-    raise ValueError(
-        f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
+    raise ValueError(f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
   return value
 
 
@@ -56,8 +55,7 @@ def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(info)))
   except (TypeError, ValueError) as error:
     raise ValueError(
-        'Expected info to be a mapping of plain JSON values, got '
-        f'{info!r}.') from error
+        f'Expected info to be a mapping of plain JSON values, got {info!r}.') from error
 
 
 def parse_info(text: np.ndarray) -> dict[str, Any]:

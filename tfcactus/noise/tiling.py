@@ -32,8 +32,7 @@ def check_norm(norm: int) -> int:
   """Returns the norm of the utility: 1 or 2."""
   norm = _checks.integer('norm', norm, 1)
   if norm not in NORMS:
-    raise ValueError(
-        f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
+    raise ValueError(f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
   return norm
 
 
@@ -50,8 +49,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
         f'range={value!r}: the noise would never hide a full change.')
   if bins is None:
     wanted = min(max(round(CELLS / value), 1), MAX_BINS)
-    bins = next((n for n in range(wanted, wanted + 40)
-                 if _is_whole(value * n)), None)
+    bins = next((n for n in range(wanted, wanted + 40) if _is_whole(value * n)), None)
     if bins is None:
       raise ValueError(
           f'Expected a range of whole cells, got range={value!r}, which no '
@@ -72,8 +70,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
         f'{cells}; raise bins.')
   if cells > MAX_CELLS:
     raise ValueError(
-        f'Expected at most {MAX_CELLS} cells up to the range, got {cells}; '
-        'lower bins.')
+        f'Expected at most {MAX_CELLS} cells up to the range, got {cells}; lower bins.')
   return bins, cells
 
 
@@ -85,8 +82,7 @@ def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
   """Returns (least, most) utility of tables whose density never increases with |z|."""
   # The narrowest table has the least, uniform noise the most (less a billionth).
   cost = cell_cost(cells, bins, norm)
-  return (float(cost[0])**(1 / norm),
-          float(np.mean(cost))**(1 / norm) * (1 - 1e-9))
+  return (float(cost[0])**(1 / norm), float(np.mean(cost))**(1 / norm) * (1 - 1e-9))
 
 
 def check_utility(value: float, cells: int, bins: int, norm: int) -> float:

@@ -52,8 +52,7 @@ def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
   # result P is the distribution with the record for direction 'remove', Q for 'add'.
   bins = _checks.integer('bins', bins, 1)
   if bins > 1:
-    bounds = PairBounds(*(mean.pair(direction)
-                          for mean in _means(bounds, bins, nodes)))
+    bounds = PairBounds(*(mean.pair(direction) for mean in _means(bounds, bins, nodes)))
   return bounds if direction == 'remove' else bounds.reversed()
 
 

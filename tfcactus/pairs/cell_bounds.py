@@ -238,8 +238,7 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
   if abs(loss - pivot) >= room or room <= 0:
     return DominatingPair(np.array([loss]), np.array([p]), np.array([q]), *alone)
   ends = pivot + room * np.array([-1.0, 1.0])
-  share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(
-      ends[1] - loss)
+  share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(ends[1] - loss)
   masses = np.array([1 - share, share]) * p
   return DominatingPair(ends, masses, masses * np.exp(-ends), *alone)
 

@@ -37,8 +37,7 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
   """
   width = np.asarray(width, dtype=np.float64)
   real = (p > 0) & (q > 0)
-  lower = pair_lib.DominatingPair(
-      np.log(p[real]) - np.log(q[real]), p[real], q[real])
+  lower = pair_lib.DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real])
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
                      RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)

@@ -209,8 +209,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
       (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
     near = low[edge], high[edge]
     if at_break[edge]:
-      beside = _piece(p, q, tail, *_outwards(near, _at_break(
-          p, q, x[edge]), outwards))
+      beside = _piece(p, q, tail, *_outwards(near, _at_break(p, q, x[edge]), outwards))
       if beside.contradiction() is None:
         yield beside
         continue
@@ -309,8 +308,7 @@ def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
   # Any edges give valid bounds. Moving a cell's masses to the losses at its ends raises
   # the privacy profile. Half of the cells lie where that raises the profile most. The
   # other half is spread evenly over losses, so that rare losses keep their digits too.
-  edges = np.unique(np.concatenate(
-      [breaks, *(_quantiles(tails) for tails in laws)]))
+  edges = np.unique(np.concatenate([breaks, *(_quantiles(tails) for tails in laws)]))
   for count in (cells // 8, cells):
     edges = _refined(edges, laws, loss, count)
   places = [0, *np.searchsorted(edges, breaks), edges.size - 1]

@@ -58,8 +58,7 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
   # of points is the cube root of the density of mass.
   # Mass at losses above LARGEST_LOSS is counted at infinity.
-  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
-            LARGEST_LOSS)
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs), LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
   mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
              for pair in pairs)
@@ -81,8 +80,7 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
   keep = np.append(np.diff(slope) > 1e-13, True)
   alpha, value, slope = alpha[keep], value[keep], slope[keep]
   jump = np.diff(slope)
-  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] -
-              slope[1:] * alpha[1:]) / -jump
+  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] - slope[1:] * alpha[1:]) / -jump
   crossing = np.clip(crossing, alpha[:-1], alpha[1:])
   return pair_lib.DominatingPair.symmetric(
       np.log(crossing), crossing * jump, jump, p_inf)

@@ -101,8 +101,7 @@ def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
                     DominatingPair.from_symmetric_profile(alpha, value))
 
 
-def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
-              ) -> PairBounds:
+def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair, given bounds `above` for alpha >= 1.
 
   `near` bounds the noise's pair over all shifts up to one, `sampling_prob` is the share
@@ -141,8 +140,7 @@ def no_noise(prob: float) -> PairBounds:
                               prob, prob))
 
 
-def _joined(above: DominatingPair, below: DominatingPair
-            ) -> DominatingPair:
+def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:
   """Returns the pair with the profile of `above` for alpha >= 1, else of `below`."""
   # Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
   # lacks there is added at a loss of typical size.

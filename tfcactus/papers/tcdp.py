@@ -175,9 +175,8 @@ def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
   rho = 0.5 / noise.sigma**2
   if noise.bend <= 8:
     raise ValueError(
-        'Expected bend > 8, since Theorem 17 says nothing below (its omega '
-        f'would be {noise.bend / 8:.4g}), got {noise!r}; account the noise '
-        'exactly.')
+        'Expected bend > 8, since Theorem 17 says nothing below (its omega would be '
+        f'{noise.bend / 8:.4g}), got {noise!r}; account the noise exactly.')
   if not 1 < 1 / math.sqrt(rho) <= noise.bend:
     raise ValueError(
         'Expected 1 < sqrt(2) sigma <= bend, the hypothesis of Theorem 17, got '
@@ -211,8 +210,7 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
       f'rho={needed:.6g} and claims rho={rho!r}. Raise omega.')
 
 
-def histogram_error(rho: float, omega: float, *, num_bins: int,
-                    beta: float) -> float:
+def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> float:
   """Returns Corollary 18's bound on the largest error of all counts, but for `beta`."""
   histogram_noise(rho, omega)
   num_bins = _checks.integer('num_bins', num_bins, 1)
@@ -234,8 +232,7 @@ def subsampled_divergence(divergence: Callable[[int], float], order: int,
   log_binomial = np.array([
       math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
       for i in k])
-  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
-                  0.0)
+  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf, 0.0)
   # With zero divergences the sum is one; log1p keeps the precision of the excess.
   excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
       (k - 1) * np.array([divergence(int(i)) for i in k]))

@@ -12,9 +12,8 @@ Theorem 25: the largest increase of f over a node grows with the level of the dy
 tree, counted from the leaves. A binary search over log2(k) levels finds a level where f
 grows by more than 1/5 over some node, and by less than 2/5 over every node of the level
 below. A noisy maximum finds such a node; one more noisy balance tells which end of the
-node is an answer. One level of recursion reduces every domain of
-64-bit integers to at most 64 levels, where binary search is cheaper than another
-recursion.
+node is an answer. One level of recursion reduces every domain of 64-bit integers to at
+most 64 levels, where binary search is cheaper than another recursion.
 
 Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives no
 constants; those here are accounted exactly and tested by counting.
@@ -132,8 +131,7 @@ class Balance:
     """Sorts the records; raises ValueError if one is no integer in [1, size]."""
     fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
-      raise ValueError(
-          f'Expected fraction in (0, 1), got fraction={fraction!r}.')
+      raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
     if records.dtype.kind == 'f' and records.size:
       if size > _EXACT_FLOATS:
         raise ValueError(
@@ -144,8 +142,7 @@ class Balance:
     records = np.sort(records)
     if records.size and not 1 <= records[0] <= records[-1] <= size:
       raise ValueError(
-          f'Expected records in [1, {size}], got others; clip them first, one '
-          'by one.')
+          f'Expected records in [1, {size}], got others; clip them first, one by one.')
     return cls(records.astype(np.int64), fraction, size)
 
   @property
@@ -177,12 +174,10 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
   """Returns the rank error, in records, exceeded with probability at most beta."""
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
-    tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
-                       _halvings(size))
+    tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / _halvings(size))
     # If |balance| >= w, a comparison errs only if its noise exceeds w on one side.
     return scale * float(noise_sources.upper_quantile(noise, tail))
-  excess = lambda log_width: _recursion_failure(
-      noise, size, math.exp(log_width)) - beta
+  excess = lambda log_width: _recursion_failure(noise, size, math.exp(log_width)) - beta
   low = high = math.log(10 * noise.std)
   while excess(high) > 0:
     high += 1.0
@@ -256,8 +251,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   for at in np.unique(level):
     here = np.flatnonzero(level == at)
     places, values = nodes[at]
-    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng,
-                          here.size)
+    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng, here.size)
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
     # If f(last) < 1, `last` is an answer. If f(last) > 4/5, then f(first) > 0 and
@@ -267,8 +261,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   return np.clip(answer, 1, balance.size)
 
 
-def _nodes(balance: Balance, width: float, level: int
-           ) -> tuple[np.ndarray, np.ndarray]:
+def _nodes(balance: Balance, width: float, level: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns the nodes over which f may grow, and 2 width times f's growth over each."""
   # `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
   # i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of
@@ -348,8 +341,7 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
   return dataclasses.replace(release, value=grid.value(release.value - 1))
 
 
-def num_values(*, low: float, high: float, resolution: float | None = None
-               ) -> int:
+def num_values(*, low: float, high: float, resolution: float | None = None) -> int:
   """Returns the number of possible answers of `quantile`, which determines its cost.
 
   Args:
@@ -377,8 +369,7 @@ class _Grid:
     span = high - low
     if not 0 < span < math.inf:
       raise ValueError(
-          'Expected low < high, a float64 apart, got '
-          f'low={low!r} and high={high!r}.')
+          f'Expected low < high, a float64 apart, got low={low!r} and high={high!r}.')
     spacing = (span / _DEFAULT_ANSWERS if resolution is None else
                _checks.positive('resolution', resolution))
     if not 1 <= span / spacing <= _MOST_ANSWERS:

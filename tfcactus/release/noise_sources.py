@@ -75,10 +75,9 @@ def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
         f'is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
   if not (law.log_concave or whole):
     raise ValueError(
-        'Expected closed-form noise, since one record may change several noisy '
-        'numbers by fractions of the sensitivity here, where no account of a '
-        f'table is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal '
-        'noise.')
+        'Expected closed-form noise, since one record may change several noisy numbers '
+        'by fractions of the sensitivity here, where no account of a table is proved, '
+        f'got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
   return law
 
 
@@ -103,8 +102,7 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
-    raise ValueError(
-        f'Expected numbers, got values of type {array.dtype}.')
+    raise ValueError(f'Expected numbers, got values of type {array.dtype}.')
   if array.size == 0:
     raise ValueError('Expected at least one value, got none.')
   array = array.astype(np.float64)
@@ -132,8 +130,7 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
     raise ValueError(
         f'Expected multiples of resolution={resolution!r}, got other values; '
         'leave resolution out, or round what each record adds to the query.')
-  raised = sensitivity_ if resolution is not None else (
-      sensitivity_ + ROUNDING * step)
+  raised = sensitivity_ if resolution is not None else (sensitivity_ + ROUNDING * step)
   return whole.astype(np.int64), step, raised
 
 
@@ -145,8 +142,7 @@ def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
   return np.rint(noise / step).astype(np.int64)
 
 
-def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
-             ) -> np.ndarray:
+def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.ndarray:
   """Returns drawn noise in steps of a grid, as int64.
 
   `drawn` is in units of `scale`, the sensitivity. Raises ValueError if the noise is too
@@ -178,8 +174,7 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
   return steps if step == 1.0 else steps * step
 
 
-def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
-              ) -> float:
+def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:
   """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta."""
   # Each sum has at most `terms` draws of the noise. The bound is Markov's inequality
   # for exp(u sum) with the best u (Chernoff), or the sum of the largest draws if

@@ -184,8 +184,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   beta = _checks.delta(beta, 'beta')
   rival, mass = _worst_rival(noise, k - m)
   # The largest draw of the others counts as the upper end of its cell.
-  excess = lambda gap: 1 - beta - float(
-      np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
+  excess = lambda gap: 1 - beta - float(np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
   if excess(0.0) <= 0:
     return 0.0
   # All k draws are below high / 4 with probability 1 - beta / 2.
@@ -270,8 +269,7 @@ def exponential_mechanism(
   if not isinstance(monotone, (bool, np.bool_)):
     raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
   rate = epsilon / (scale if monotone else 2 * scale)
-  value = exponential_draws(
-      steps, rate * step, noise_sources.generator(seed), 1)[0]
+  value = exponential_draws(steps, rate * step, noise_sources.generator(seed), 1)[0]
   return Release(
       value=int(value), event=accounting.ExponentialMechanismDpEvent(epsilon),
       mechanism=f'one of {steps.size} options by the exponential mechanism',

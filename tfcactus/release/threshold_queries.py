@@ -90,8 +90,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
   depth = _checks.integer('depth', depth, 1)
   if depth > _DEEPEST:
     raise ValueError(
-        f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are '
-        'counted.')
+        f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are counted.')
   size = _checks.integer('num_values', num_values, 2)
   x = interior.Balance.of(_records.vector(records), 0.5, size).records
   rng = noise_sources.generator(seed)

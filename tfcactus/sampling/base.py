@@ -217,9 +217,8 @@ class SamplingScheme(abc.ABC):
           'CyclicBatches(x, y, plan=plan).')
     if self.num_examples != plan.num_examples:
       raise ValueError(
-          f'Expected batches with num_examples={plan.num_examples!r} as in the '
-          f'plan, got num_examples={self.num_examples!r}; make both from the '
-          'same numbers.')
+          f'Expected batches with num_examples={plan.num_examples!r} as in the plan, '
+          f'got num_examples={self.num_examples!r}; make both from the same numbers.')
 
 
 @dataclasses.dataclass(frozen=True)

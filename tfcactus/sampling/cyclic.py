@@ -104,10 +104,9 @@ class CyclicSampling(base.DealtSampling):
 class CyclicPoissonSampling(CyclicSampling):
   """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
 
-  A step takes each example of its group with probability groups / num_batches.
-  Examples enter independently. For a group, an epoch costs `visits` Poisson samples.
-  Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
-  Theorem 4.
+  A step takes each example of its group with probability groups / num_batches. Examples
+  enter independently. For a group, an epoch costs `visits` Poisson samples. Source:
+  Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023), Theorem 4.
   """
 
   code = 5

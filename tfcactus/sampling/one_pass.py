@@ -37,8 +37,7 @@ class OnePassSampling(base.SizedSampling):
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:
     """Returns batches of sampling_prob * num_examples, rounded; the cost is equal."""
-    return cls(plan.num_examples,
-               max(round(plan.sampling_prob * plan.num_examples), 1))
+    return cls(plan.num_examples, max(round(plan.sampling_prob * plan.num_examples), 1))
 
   @property
   def batches_per_epoch(self) -> int:

@@ -32,8 +32,7 @@ class PoissonSampling(base.SamplingScheme):
 
   def __post_init__(self) -> None:
     _checks.integer('num_examples', self.num_examples, 1)
-    object.__setattr__(
-        self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
+    object.__setattr__(self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> PoissonSampling:
@@ -62,6 +61,5 @@ class PoissonSampling(base.SamplingScheme):
     self._check_examples(plan)
     if self.sampling_prob != plan.sampling_prob:
       raise ValueError(
-          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in '
-          f'the plan, got sampling_prob={self.sampling_prob!r}; make both from '
-          'the same numbers.')
+          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in the plan, '
+          f'got sampling_prob={self.sampling_prob!r}; make both from the same numbers.')

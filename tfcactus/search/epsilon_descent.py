@@ -92,8 +92,7 @@ class _Cells(NamedTuple):
     last = table.log_density.size - 1
     stored = np.minimum(np.abs(index), last)
     share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
-    return cls(stored, share,
-               share * np.exp(table.log_density[stored]) / table.bins)
+    return cls(stored, share, share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
     """Maps derivatives by these cells' masses to ones by `size` stored masses."""
@@ -160,5 +159,4 @@ def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
   ours, theirs = free(own), free(gradient)
   along = float(ours @ theirs) / float(ours @ ours)
   # If the gradients point in opposite directions, the ratio of their norms is used.
-  return along if along > 0 else float(
-      np.linalg.norm(theirs) / np.linalg.norm(ours))
+  return along if along > 0 else float(np.linalg.norm(theirs) / np.linalg.norm(ours))

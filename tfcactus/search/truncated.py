@@ -211,8 +211,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   def designed(utility: float) -> TruncatedNoise | None:
     """Returns noise designed for this utility; None if the solver failed."""
     try:
-      return truncated_noise(range, utility=utility, bins=bins,
-                                       method=method, **ask)
+      return truncated_noise(range, utility=utility, bins=bins, method=method, **ask)
     except convex_program.SolverError:
       return None
 

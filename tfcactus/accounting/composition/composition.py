@@ -94,8 +94,7 @@ class StepLoss:
     """Returns bounds on the step's dominating pair, from below and above."""
     return self.make_bounds(cells)
 
-  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
-                       ) -> np.ndarray:
+  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False) -> np.ndarray:
     """Returns the Renyi divergences D_order(P || Q), shape (n,).
 
     Args:
@@ -111,8 +110,7 @@ class StepLoss:
       return np.array([self.loss.log_moment(float(order)) / order
                        for order in orders - 1])
     pair = self.bounds().upper
-    return np.array([pair.renyi_divergence(order, finite=finite)
-                     for order in orders])
+    return np.array([pair.renyi_divergence(order, finite=finite) for order in orders])
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:

@@ -132,8 +132,7 @@ class Contour:
         if not log_bound + 1 + STEP_ROUNDOFF * self._steps < most:
           raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
-    table = self.table(
-        saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
+    table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
 
@@ -152,8 +151,7 @@ class Contour:
     """The approximate largest tilt that all losses support."""
     return min(loss.max_order for loss, _ in self._all)
 
-  def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
-              ) -> Saddles:
+  def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
     known = self._block(*FIRST_ORDERS)
     while True:
@@ -178,8 +176,7 @@ class Contour:
   def _refined(self, known: Saddles, index: int) -> Saddles:
     """Returns `known` with more tilts between the neighbours of tilt number `index`."""
     index = min(max(index, 1), known.orders.size - 2)
-    return known.joined(
-        self._block(known.orders[index - 1], known.orders[index + 1]))
+    return known.joined(self._block(known.orders[index - 1], known.orders[index + 1]))
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
@@ -207,8 +204,7 @@ class Contour:
       order = float(saddles.orders[best])
       if self.quick and order > QUICK_ORDER:
         raise IntractableError
-      alias = Alias(
-          order, saddles.orders, saddles.mgf, self._steps, log_moment)
+      alias = Alias(order, saddles.orders, saddles.mgf, self._steps, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
       spacing = 2 * math.pi / period
@@ -228,8 +224,7 @@ class Contour:
       raise IntractableError
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
-  def _tilted(self, order: float, t_max: float
-              ) -> list[tuple[base.TiltedLoss, int]]:
+  def _tilted(self, order: float, t_max: float) -> list[tuple[base.TiltedLoss, int]]:
     """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
@@ -246,8 +241,7 @@ class Contour:
 
   def log_moment(self, order: float) -> float:
     """Returns an upper bound on the log moment log M(order) of the total loss."""
-    return math.fsum(number * loss.log_moment(order)
-                     for loss, number in self._all)
+    return math.fsum(number * loss.log_moment(order) for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
     """Accepts every table: `log_decay` is proved. Overrides raise IntractableError."""
@@ -257,8 +251,7 @@ class Contour:
     """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
     # `log_need` is minus log of the part of the integral that may be dropped, over
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
-    normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
-                 2 * spacing)
+    normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
     grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
     decay, first = self._decay(order, grid, log_need)
     if first:

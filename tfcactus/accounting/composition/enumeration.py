@@ -41,8 +41,7 @@ class Outcomes:
   steps: int  # Number of releases.
 
   @classmethod
-  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]
-         ) -> Outcomes | None:
+  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]) -> Outcomes | None:
     """Returns all outcomes of (pair, number of releases), or None if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:

@@ -70,8 +70,7 @@ class Table:
     # Errors of delta over `_scale`: `_noise`, and `_turning` times 1 + |epsilon|.
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
-    self._turning = base.PHASE_ROUNDOFF * float(
-        np.sum(size * (order + self._t)))
+    self._turning = base.PHASE_ROUNDOFF * float(np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
@@ -90,8 +89,7 @@ class Table:
   def errors(self, epsilon: float) -> tuple[float, float]:
     """Returns how far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
-    both = scale * (
-        self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
+    both = scale * (self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
     return both + self._alias.bound(epsilon, self._period), both
 
   @property

@@ -118,8 +118,7 @@ class Lattice:
       lower = min(view.lower_epsilon(most), upper)
       if bulk < 0 or lower > self.steps * bulk:
         break
-    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
-                  upper)
+    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper), upper)
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0."""
@@ -208,8 +207,7 @@ class _View:
         tolerance=max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE))
     width = window.width
     raised, label_p, label_q = [], [], []
-    floors = [_floor(bounds.upper, tilt, lattice.steps)
-              for bounds, _ in lattice.pilot]
+    floors = [_floor(bounds.upper, tilt, lattice.steps) for bounds, _ in lattice.pilot]
     for (bounds, _), floor in zip(lattice.groups, floors):
       width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
     window = dataclasses.replace(
@@ -278,8 +276,7 @@ class _View:
     r = int(np.searchsorted(self._losses, epsilon))
     if r == self._losses.size:
       return float(self._excess[-1])
-    gain = self._raised(0)[r] - math.exp(
-        epsilon - self._near) * self._raised(1)[r]
+    gain = self._raised(0)[r] - math.exp(epsilon - self._near) * self._raised(1)[r]
     return float(gain + self._excess[max(r - 1, 0)])
 
   @functools.cached_property
@@ -301,8 +298,7 @@ class _View:
     useful = (power > delta) & np.isfinite(log_level)
     if not np.any(useful):
       return 0.0
-    return max(float(np.max(
-        np.log(power[useful] - delta) - log_level[useful])), 0.0)
+    return max(float(np.max(np.log(power[useful] - delta) - log_level[useful])), 0.0)
 
   def lower_delta(self, epsilon: float) -> float:
     """Returns the delta of the best threshold test at `epsilon`: a lower bound."""

@@ -1,10 +1,9 @@
 """Groups of rows, whatever the steps: the power curve of a run, applied repeatedly.
 
 The power curve R of a pair (P, Q) says how large P(S) can be if Q(S) <= b. Rows are
-added one at a time: for each set S of outputs of the whole run, P_k(S) <=
-R(P_{k-1}(S)) <= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k
-rows has epsilon at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R
-applied k times.
+added one at a time: for each set S of outputs of the whole run, P_k(S) <= R(P_{k-1}(S))
+<= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k rows has epsilon
+at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R applied k times.
 
 R(b) is the least e^x b + delta(x) over x. Values at finitely many x bound it from
 above by a minimum of lines. delta is convex in e^x, which bounds it between these x

@@ -98,8 +98,7 @@ class Alias:
     # those at smaller epsilon, if `mgf` is right.
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
-    high = np.logaddexp(0.0, above - log_tolerance)[up] / (
-        self.orders[up] - self.order)
+    high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
     # Aliases at smaller epsilon are values of delta, each at most one. At order zero a

@@ -140,17 +140,14 @@ class _Split:
   saddles: Sequence[Saddles]
 
   @classmethod
-  def of(cls, groups: Groups, share: float, near: float, **target: float
-         ) -> _Split:
+  def of(cls, groups: Groups, share: float, near: float, **target: float) -> _Split:
     """Splits a composition at levels of a step's loss; `near` is a guess of epsilon."""
     # The first level is `share` times the distance from the least total loss to `near`;
     # each further one is `LADDER` times the last, up to `TOP`. `target` is epsilon= or
     # log_delta=, as for `Contour.saddles`.
-    if any(loss.direction != 'remove' or loss.sampling_prob == 1
-           for loss, _ in groups):
+    if any(loss.direction != 'remove' or loss.sampling_prob == 1 for loss, _ in groups):
       raise IntractableError
-    least = math.fsum(count * math.log1p(-loss.sampling_prob)
-                      for loss, count in groups)
+    least = math.fsum(count * math.log1p(-loss.sampling_prob) for loss, count in groups)
     levels = [share * (max(near, 0.0) - least)]
     while levels[-1] * LADDER <= TOP:
       levels.append(levels[-1] * LADDER)

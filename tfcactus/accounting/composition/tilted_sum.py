@@ -66,8 +66,7 @@ class Window:
     # Random lattice labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
-    width = math.sqrt(8 * tolerance /
-                      (steps * (tilt + 1)))
+    width = math.sqrt(8 * tolerance / (steps * (tilt + 1)))
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
     points = min(points, max_points)
     # Each of few labels may lie up to a cell from its loss, on the same side.
@@ -94,8 +93,7 @@ class TiltedSum:
   steps): a step's masses lie on consecutive lattice points, from the first index on.
   """
 
-  def __init__(self, groups: Sequence[tuple], window: Window, tilt: float,
-               bulk: float):
+  def __init__(self, groups: Sequence[tuple], window: Window, tilt: float, bulk: float):
     self.tilt = tilt
     self._groups = groups
     self._window = window
@@ -204,8 +202,7 @@ class TiltedSum:
     return total
 
 
-def _tilt(mass: np.ndarray, x: np.ndarray, order: float
-          ) -> tuple[float, np.ndarray]:
+def _tilt(mass: np.ndarray, x: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns log sum(mass e^{order x}), and the summands divided by their sum."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))

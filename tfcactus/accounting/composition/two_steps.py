@@ -81,8 +81,7 @@ class TwoSteps:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0; raises IntractableError on failure."""
     even = self._even
-    if self._at(even, 0.0).lower <= delta and (
-        self.delta(0.0).upper <= delta):
+    if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     near = monotone.root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
                          precision=0.1 * CLOSE, limit=MAX_EPSILON)

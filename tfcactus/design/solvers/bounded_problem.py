@@ -48,13 +48,11 @@ class Problem:
 
   def coarser(self, bins: int) -> Problem:
     """Returns this problem on wider cells, `bins` of them per unit."""
-    return dataclasses.replace(self, bins=bins,
-                               cells=self.cells * bins // self.bins)
+    return dataclasses.replace(self, bins=bins, cells=self.cells * bins // self.bins)
 
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns outcome masses (P, Q) of one release, for each direction that differs."""
-    return composed_delta.sampled_pairs(*shifted(w, self.bins),
-                                        self.sampling_prob)
+    return composed_delta.sampled_pairs(*shifted(w, self.bins), self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the largest delta over `pairs`, and its gradient with respect to w."""
@@ -65,11 +63,9 @@ class Problem:
     value = values[worst]
     return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
-  def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
-                ) -> np.ndarray:
+  def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray) -> np.ndarray:
     """Maps derivatives by the masses of pairs(w)[direction] to a gradient by w."""
-    by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
-                                          self.sampling_prob)
+    by_p, by_q = composed_delta.unsampled(direction, by_p, by_q, self.sampling_prob)
     n = self.cells
     full = by_p[:2 * n] + by_q[self.bins:]
     return 0.5 * (full[n:] + full[:n][::-1])
@@ -149,8 +145,7 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
   """Returns `Problem.pairs` as matrices that act on w."""
   n, bins = problem.cells, problem.bins
-  full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1],
-                              sparse.identity(n)])
+  full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
   nothing = sparse.csr_matrix((bins, n))
   p = sparse.csr_matrix(sparse.vstack([full, nothing]))
   q = sparse.csr_matrix(sparse.vstack([nothing, full]))

@@ -101,8 +101,7 @@ class _Grid:
     mean = float(share @ loss)
     std = math.sqrt(max(float(share @ (loss - mean)**2), 1e-300))
     largest = float(np.max(np.abs(loss - mean)))
-    reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest,
-                steps * largest) + 1e-9
+    reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest, steps * largest) + 1e-9
     low = min(steps * mean - reach, epsilon)
     high = max(steps * mean + reach, epsilon)
     width = (high - low) * 1.02 / (points - 8)
@@ -126,5 +125,4 @@ class _Grid:
     seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
     value = float(law @ seen)
     low, high = steps * seen[at], steps * seen[then]
-    return (low + (high - low) * share, mass * (high - low) / self.width,
-            value)
+    return (low + (high - low) * share, mass * (high - low) / self.width, value)

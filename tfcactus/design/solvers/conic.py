@@ -43,8 +43,7 @@ def solve(program: convex_program.Program, start: np.ndarray
   tops, within, rest = _constraints(cp, program, unit, x)
   problem = cp.Problem(cp.Minimize(tops[0].args[1]), [*tops, within, *rest])
   try:
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9,
-                  tol_feas=1e-9)
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
   except cp.error.SolverError as error:
     raise convex_program.SolverError(
         f'Clarabel failed on {edges} edges: {error} Use fewer bins or '
@@ -64,8 +63,7 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
                  x: Any) -> tuple[list[Any], Any, list[Any]]:
   """Returns (divergences <= top, cost <= budget, all others) on x = p / unit."""
   p, top = cp.multiply(unit, x), cp.Variable()
-  values = [_divergence(cp, program.objective, s, p, unit)
-            for s in program.shifts]
+  values = [_divergence(cp, program.objective, s, p, unit) for s in program.shifts]
   tops = [value <= top for value, _ in values]
   rest = [(program.mass * unit) @ x == 1]
   rest += [cone for _, cones in values for cone in cones]
@@ -104,8 +102,7 @@ def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                  nu * program.mass)
     stiff = _laplacian(program.edges(p, theta))[cut:, cut:]
     scale = 1 / np.sqrt(np.diag(stiff))
-    move = -scale * np.linalg.solve(stiff * np.outer(scale, scale),
-                                    scale * slope[cut:])
+    move = -scale * np.linalg.solve(stiff * np.outer(scale, scale), scale * slope[cut:])
     move = move * min(1.0, 1.0 / np.max(np.abs(move)))
     p = np.append(p[:cut], p[cut:] * np.exp(move))
     if np.max(np.abs(move)) < 1e-12:

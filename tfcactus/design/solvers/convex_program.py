@@ -100,8 +100,7 @@ class Program:
   @functools.cached_property
   def log_volumes(self) -> np.ndarray:
     """Log volumes of the cells; zeros if the density is free."""
-    return (np.zeros(self.mass.size) if self.log_volume is None else
-            self.log_volume)
+    return np.zeros(self.mass.size) if self.log_volume is None else self.log_volume
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
     """Returns D_k(p), shape (shifts,), sums of phi; see `Divergence.report`."""
@@ -124,8 +123,7 @@ class Program:
   @functools.cached_property
   def bandwidth(self) -> int:
     """The largest distance between the ends of an edge; at least one."""
-    return max(1, max(int(np.max(np.abs(s.second - s.first)))
-                      for s in self.shifts))
+    return max(1, max(int(np.max(np.abs(s.second - s.first))) for s in self.shifts))
 
   def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edges."""

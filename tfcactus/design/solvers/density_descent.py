@@ -96,8 +96,7 @@ def _ground_state(problem: Problem) -> np.ndarray:
 def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the solution on the widest cells that tile the range."""
   for bins in range(1, problem.bins):
-    whole = problem.bins % bins == 0 and (problem.cells * bins) % (
-        problem.bins) == 0
+    whole = problem.bins % bins == 0 and problem.cells * bins % problem.bins == 0
     if not whole:
       continue
     coarse = problem.coarser(bins)

@@ -114,8 +114,7 @@ def _plain(name: str, order: float) -> Divergence:
     if order == 1:
       return a + b
     log_ratio = np.log(b / a)
-    return unit * a * (np.exp(order * log_ratio) +
-                       np.exp(-order_minus_one * log_ratio))
+    return unit * a * (np.exp(order * log_ratio) + np.exp(-order_minus_one * log_ratio))
 
   def report(total):
     """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 `total`."""

@@ -156,8 +156,7 @@ def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
   """Returns p made monotone, of mass one, within budget; SolverError if far beyond."""
   log_p = np.log(p)
   if program.log_volume is not None:
-    log_p = np.minimum.accumulate(
-        log_p - program.log_volume) + program.log_volume
+    log_p = np.minimum.accumulate(log_p - program.log_volume) + program.log_volume
   index = np.arange(p.size) / p.size
 
   def tilted(rate):

@@ -130,8 +130,7 @@ def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State
         f'{np.max(values)}; the order is too high for this grid. Use a lower '
         'order, more bins or a tail_ratio nearer one.')
   top = (1 + gap) * float(np.max(values))
-  spare = max(program.budget - float(program.cost @ p),
-              0.5 * gap * program.budget)
+  spare = max(program.budget - float(program.cost @ p), 0.5 * gap * program.budget)
   mu = gap * top / values.size
   if fall.size:
     eta = mu * p[:-1] / np.sum(p[:-1]) / (-p[:-1] * np.expm1(-fall))
@@ -225,9 +224,8 @@ class _Laplacian:
       if info == 0:
         return factor
     raise convex_program.SolverError(
-        'Expected a positive definite Newton system, got a negative pivot at '
-        f'cell {lower.shape[1] - info}. Use fewer bins or cells, or another '
-        'tail_ratio.')
+        'Expected a positive definite Newton system, got a negative pivot at cell '
+        f'{lower.shape[1] - info}. Use fewer bins or cells, or another tail_ratio.')
 
   def apply(self, x: np.ndarray) -> np.ndarray:
     """Returns the Laplacian plus the diagonal, not grounded, times x."""
@@ -283,8 +281,7 @@ class _Bordered:
         raise _breakdown()
       self._lu = linalg.lu_factor(schur * np.outer(self._scale, self._scale))
 
-  def solve(self, first: np.ndarray, second: np.ndarray,
-            third: float) -> _Solved:
+  def solve(self, first: np.ndarray, second: np.ndarray, third: float) -> _Solved:
     """Solves for (du, dual, top), with one round of iterative refinement."""
     # The equations are A du + B' dual = first, B du - corner * dual - top = second (top
     # in the first k only), and sum(dual[:k]) = -third.
@@ -304,8 +301,7 @@ class _Bordered:
     right = self._rows @ particular
     right[:-1] -= second
     # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
-    y = self._scale * linalg.lu_solve(
-        self._lu, self._scale * np.append(right, -third))
+    y = self._scale * linalg.lu_solve(self._lu, self._scale * np.append(right, -third))
     du = particular - y[:-1] @ self._inverse
     return _Solved(du, y[:-2], float(y[-1]))
 

@@ -65,8 +65,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
   return best
 
 
-def bound(problem: Problem, w: np.ndarray, order: float
-          ) -> tuple[float, np.ndarray]:
+def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns the bound and its gradient with respect to positive masses w, (cells,)."""
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
   worst = max(range(len(values)), key=lambda i: values[i][0])
@@ -86,8 +85,7 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
   tail = math.exp(min(steps * gamma - order * problem.epsilon, LARGEST))
   share = np.exp(exponent - gamma)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
-  by_p[both] = tail * steps * (1 + order) * share / np.maximum(
-      p[both], SMALLEST)
+  by_p[both] = tail * steps * (1 + order) * share / np.maximum(p[both], SMALLEST)
   by_q[both] = -tail * steps * order * share / np.maximum(q[both], SMALLEST)
   alone = (p > 0) & (q <= 0)
   by_p[alone] = steps

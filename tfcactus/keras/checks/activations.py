@@ -32,8 +32,7 @@ def warn(model: keras.Model, losses: Any) -> None:
           'from_logits=False, got a linear activation, whose outputs are logits: '
           'training goes wrong without an error. Pass a loss of from_logits=True, or '
           "end the model in 'softmax' or 'sigmoid'.", stacklevel=3)
-    if logits and activation in (
-        keras.activations.softmax, keras.activations.sigmoid):
+    if logits and activation in (keras.activations.softmax, keras.activations.sigmoid):
       warnings.warn(
           f'Expected logits from layer {layer.name!r} with the loss {name} of '
           f'from_logits=True, got probabilities ({activation.__name__}), which the '

@@ -198,8 +198,7 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
     counts *= tf.cast(mask, losses.dtype)
   used = tf.where(counts > 0, losses, tf.zeros_like(losses))
   axes = list(range(1, rank))
-  return tf.math.divide_no_nan(
-      tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
+  return tf.math.divide_no_nan(tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
 
 
 def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
@@ -239,8 +238,7 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   # `known_to_mix` says that Keras reads an example's labels in a way that depends on
   # the other labels of the batch. Such a loss is not refused, but computed one by one.
   # Raises ValueError if another loss mixes examples, or if any loss keeps, reads or
-  # draws unknown data.
-  # A batch of one example could not show a dependence on others.
+  # draws unknown data. A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
   specs = tf.nest.map_structure(
       lambda tensor: tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype), given)
@@ -254,13 +252,11 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
       losses = call(targets, predictions, **beside)
     if losses.shape.as_list() != [rows]:
       return [losses]
-    gradient = tape.gradient(losses, predictions,
-                             tf.cast(upstream, losses.dtype))
+    gradient = tape.gradient(losses, predictions, tf.cast(upstream, losses.dtype))
     return [losses] if gradient is None else [losses, gradient]
 
   with patches.drawing(None, draws.secret_seed):
-    graph = forward_and_back.get_concrete_function(
-        tf.TensorSpec([rows]), *specs).graph
+    graph = forward_and_back.get_concrete_function(tf.TensorSpec([rows]), *specs).graph
   state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
   if known_to_mix:
     return 'takes labels of several examples for alike'
@@ -312,10 +308,9 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
           one, ((targets, predictions, beside), seeds))
     except (AttributeError, TypeError, NotImplementedError) as error:
       raise ValueError(
-          'Expected a loss that is seen to be of each example alone, or that '
-          f'can be vectorised over examples, got neither ({error}): write it '
-          'without loops such as tf.map_fn, which go through a batch one by '
-          'one.') from error
+          'Expected a loss that is seen to be of each example alone, or that can be '
+          f'vectorised over examples, got neither ({error}): write it without loops '
+          'such as tf.map_fn, which go through a batch one by one.') from error
 
     def gradient(upstream: tf.Tensor, variables: Any | None = None) -> Any:
       column = tf.reshape(tf.cast(upstream, gradients.dtype),

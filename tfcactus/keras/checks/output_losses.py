@@ -63,8 +63,7 @@ class OutputLosses:
     """Returns a term per output with a loss; ValueError if losses have other keys."""
     paths = _paths(outputs)
     losses = self._conformed('loss', self._losses, outputs, broadcast=True)
-    factors = self._conformed('loss_weights', self._factors, outputs,
-                              broadcast=True)
+    factors = self._conformed('loss_weights', self._factors, outputs, broadcast=True)
     return [Term(place, path, compute, 1.0 if factor is None else factor)
             for place, (path, compute, factor) in
             enumerate(zip(paths, losses, factors)) if compute is not None]
@@ -170,8 +169,7 @@ class OutputLosses:
         raise ValueError(_OTHER.format(what, sorted(outputs), _keys(given)))
       pairs = [(given.get(key), outputs[key]) for key in sorted(outputs)]
     elif isinstance(given, dict) or len(given) != len(outputs):
-      raise ValueError(
-          _OTHER.format(what, _shown(outputs, self.names), _keys(given)))
+      raise ValueError(_OTHER.format(what, _shown(outputs, self.names), _keys(given)))
     else:
       pairs = list(zip(given, outputs))
     return [each for part, output in pairs

@@ -67,10 +67,9 @@ def check_no_writes(model: keras.Model) -> Any:
   spec = models.input_spec(model)
   if spec is None:
     raise ValueError(
-        f'Expected a model of known inputs, got {model.name!r}, which cannot '
-        'be checked for layers that write variables; make inputs of tf.keras.Input, '
-        'in the structure it takes, and privatize tf.keras.Model(inputs, '
-        'model(inputs)).')
+        f'Expected a model of known inputs, got {model.name!r}, which cannot be '
+        'checked for layers that write variables; make inputs of tf.keras.Input, in '
+        'the structure it takes, and privatize tf.keras.Model(inputs, model(inputs)).')
 
   def forward_and_back(inputs):
     """Returns the outputs of the model and the gradients of their sum."""

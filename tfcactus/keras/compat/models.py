@@ -114,8 +114,7 @@ def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 def layer_classes(names: Iterable[str]) -> set[type]:
   """Returns the classes of the named layers; leaves out those this Keras lacks."""
-  return {getattr(keras.layers, name) for name in names
-          if hasattr(keras.layers, name)}
+  return {getattr(keras.layers, name) for name in names if hasattr(keras.layers, name)}
 
 
 def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
@@ -163,8 +162,7 @@ def last_layers(model: keras.Model) -> list[Any]:
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
   """Returns (args, kwargs) of each call of a layer in a functional model."""
   if KERAS_3:
-    return [(node.arguments.args, node.arguments.kwargs)
-            for node in _nodes(layer)]
+    return [(node.arguments.args, node.arguments.kwargs) for node in _nodes(layer)]
   return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
 
 

@@ -84,8 +84,7 @@ def check_same_keras(name: str, thing: object) -> None:
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:
     return
-  if any(base.__module__.startswith('tensorflow.python.keras')
-         for base in cls.__mro__):
+  if any(base.__module__.startswith('tensorflow.python.keras') for base in cls.__mro__):
     other, remedy = 'tensorflow.python.keras, which is internal', ''
   elif 'tf_keras' in packages:
     other, remedy = 'tf_keras', (

@@ -102,8 +102,7 @@ class Marks:
     seeded: Whether the batches are drawn from a seed.
   """
 
-  def __init__(self, scheme: type[SamplingScheme] | None = None,
-               seeded: bool = False):
+  def __init__(self, scheme: type[SamplingScheme] | None = None, seeded: bool = False):
     """Initialises the marks; `scheme` is None if the scheme is unknown."""
     self.number = next(_numbers)
     self.sampling = UNKNOWN if scheme is None else scheme.code

@@ -97,8 +97,7 @@ class SparseRowData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    return (checked_array('x', self._x[index].toarray()),
-            *self._others.rows(index)[1:])
+    return (checked_array('x', self._x[index].toarray()), *self._others.rows(index)[1:])
 
 
 class RandomAccessData(ExampleData):
@@ -184,10 +183,9 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
     return SparseRowData(x, y, sample_weight)
   if isinstance(x, keras.utils.Sequence):
     raise ValueError(
-        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
-        'Keras, which gives batches that somebody else chose; pass its arrays, or a '
-        'class with __len__ and __getitem__ that gives the pair (x, y) of one '
-        'example.')
+        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of Keras, '
+        'which gives batches that somebody else chose; pass its arrays, or a class '
+        'with __len__ and __getitem__ that gives the pair (x, y) of one example.')
   if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) and (
       hasattr(x, '__len__') and hasattr(x, '__getitem__') and
       not hasattr(x, '__array__')):
@@ -379,8 +377,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
           f'{len(value)} arrays of length {len(value)}, which may be either an '
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
-      return checked_array(
-          name, np.stack([np.asarray(part) for part in value]), texts)
+      return checked_array(name, np.stack([np.asarray(part) for part in value]), texts)
   elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
     return checked_array(name, value, texts)
   return tuple(_arrays(f'{name}[{i}]', part, rows, texts)

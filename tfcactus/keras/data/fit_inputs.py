@@ -214,8 +214,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
-    return weight * tf.where(
-        tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
+    return weight * tf.where(tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh
 

@@ -191,8 +191,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'which draws an epoch as a whole, got an index.')
     if not 0 <= index < self.steps_per_epoch:
       raise IndexError(
-          f'Expected a batch index in [0, {self.steps_per_epoch}), got '
-          f'{index}.')
+          f'Expected a batch index in [0, {self.steps_per_epoch}), got {index}.')
     index_of_examples, = self._draw()
     return _with_tensors(self._flat_batch(index_of_examples))
 

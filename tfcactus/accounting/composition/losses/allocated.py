@@ -86,8 +86,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return found
 
   def log_moment(self, order: float) -> float:
-    return _log_moment(self._law, self._power(order),
-                       exact=order <= self.max_order)
+    return _log_moment(self._law, self._power(order), exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,); any order."""

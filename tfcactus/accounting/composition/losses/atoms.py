@@ -62,8 +62,7 @@ class AtomicLoss(base.Loss):
     log_mgf = float(_numerics.log_sum(exponent))
     return log_mgf, np.exp(exponent - log_mgf)
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> TiltedAtoms:
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAtoms:
     del t_max, tolerance
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
@@ -192,8 +191,7 @@ class Smoothing(base.Loss):
     return 0.5 * self.width * s + self.order * np.where(
         small, series, np.log(np.sinh(safe) / safe + 0j))
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> TiltedSmoothing:
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedSmoothing:
     del t_max, tolerance
     log_mgf = float(self.cumulants(np.array([order]))[0, 0])
     return TiltedSmoothing(self, order, log_mgf)

@@ -48,8 +48,7 @@ class GaussianLoss(SampledGaussian):
       return super().log_decay(order, t)
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> base.TiltedLoss:
+  def tilted(self, order: float, t_max: float, tolerance: float) -> base.TiltedLoss:
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
@@ -119,8 +118,7 @@ class ClosedForm:
     return monotone.epsilon_bounds(self.delta, delta, near, move, move)
 
 
-def gaussian_delta(mu: float, epsilon: np.ndarray
-                   ) -> tuple[np.ndarray, np.ndarray]:
+def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
 
   Source: Balle and Wang (2018), Theorem 8.
@@ -147,5 +145,4 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
   # Add the error of underflow. Below, nan becomes delta 0 with error 1.
   error = error + _TINY * (x < -37)
-  return (np.where(np.isnan(value), 0.0, value),
-          np.where(np.isnan(error), 1.0, error))
+  return (np.where(np.isnan(value), 0.0, value), np.where(np.isnan(error), 1.0, error))

@@ -123,8 +123,7 @@ class PartLoss(quadrature.SampledGaussian):
     first = special.log_ndtr(np.where(flip, -below, above))
     second = special.log_ndtr(np.where(flip, -above, below))
     with np.errstate(divide='ignore', invalid='ignore'):
-      part = first + np.log1p(-np.exp(np.where(
-          first > -np.inf, second - first, 0.0)))
+      part = first + np.log1p(-np.exp(np.where(first > -np.inf, second - first, 0.0)))
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
@@ -135,8 +134,7 @@ class PartLoss(quadrature.SampledGaussian):
     rest = dataclasses.replace(self, low=self.high, high=math.inf)
     return scale * float(np.sum(np.exp(rest._log_density(y))))
 
-  def _shifted(self, y: np.ndarray, strip: np.ndarray
-               ) -> tuple[np.ndarray, np.ndarray]:
+  def _shifted(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Includes a bound on |W(low) - W(high)| in the base class's first term."""
     log_bounds = [_log_size(*self._argument(y, level, strip[..., None]))
                   for level in (self.low, self.high)]
@@ -162,8 +160,7 @@ class PartLoss(quadrature.SampledGaussian):
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
         (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
-    return (growth[:, None] + bound - base + GROWTH_SLACK)[
-        :, np.searchsorted(at, t)]
+    return (growth[:, None] + bound - base + GROWTH_SLACK)[:, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
     """Returns an upper bound on the output's mode under tilts <= `order`."""
@@ -178,8 +175,7 @@ class PartLoss(quadrature.SampledGaussian):
         0.0, math.log1p(order) + _numerics.log_expm1(self.high))) / self.mu)
 
 
-def _log_size(real: np.ndarray, imag: np.ndarray
-              ) -> tuple[np.ndarray, np.ndarray]:
+def _log_size(real: np.ndarray, imag: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn."""
   # The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
@@ -270,8 +266,7 @@ class TiltedRare(base.TiltedLoss):
   @classmethod
   def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
     """Returns the tilted loss from the steps' tilted losses."""
-    shares = [float(_share(large.log_mgf, full.log_mgf))
-              for full, large, _ in parts]
+    shares = [float(_share(large.log_mgf, full.log_mgf)) for full, large, _ in parts]
     log_share = math.log(-math.expm1(math.fsum(
         part[2] * math.log1p(-share) for part, share in zip(parts, shares))))
     return cls(order, parts, shares, log_share, log_share + math.fsum(

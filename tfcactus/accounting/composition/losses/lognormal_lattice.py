@@ -178,8 +178,7 @@ class Lattice:
     # Beyond the ends the moduli on the strip's sides are about as large as the terms,
     # times the rule's factor. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
-    return lost[:, None] + rule + rounded + 1.01 * self._beyond(
-        k, log_factor, log_unit)
+    return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray
               ) -> np.ndarray:

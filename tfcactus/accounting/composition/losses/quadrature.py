@@ -128,8 +128,7 @@ class SampledGaussian(base.ReleaseLoss):
       # Both sums estimate the same mean. They differ if the mass is wrong.
       if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
         raise IntractableError
-      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
-                              full[modest])
+      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)), full[modest])
       size[modest] = np.where(
           near, (np.sum(np.abs(terms), axis=1) + missing) / (1 - np.minimum(
               np.abs(excess), 0.5)), size[modest])
@@ -144,8 +143,7 @@ class SampledGaussian(base.ReleaseLoss):
     del y, step
     return 0.0
 
-  def _shifted(self, y: np.ndarray, strip: np.ndarray
-               ) -> tuple[np.ndarray, np.ndarray]:
+  def _shifted(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns two terms of log of a bound on the density's modulus at z + i strip."""
     # The last axis of the first belongs to `y`; the second has the shape of `strip`.
     return self._log_density(y), 0.5 * (strip / self.mu)**2
@@ -198,8 +196,7 @@ class SampledGaussian(base.ReleaseLoss):
         self.mu * y - 0.5 * self.mu**2)
     return self.mu * grown / (1 + grown)
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> base.TiltedLoss:
+  def tilted(self, order: float, t_max: float, tolerance: float) -> base.TiltedLoss:
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
