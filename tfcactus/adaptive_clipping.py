@@ -63,10 +63,6 @@ class AdaptiveClipping:
     The plan's noise is scaled by this sensitivity. With Gaussian noise of noise
     multiplier z, the gradient gets noise multiplier (z^-2 - (2 stddev)^-2)^-1/2.
 
-    Args:
-      noise_multiplier: Noise multiplier of the plan.
-      expected_batch_size: Expected batch size of the plan.
-
     Raises:
       ValueError: if the count's noise is at most noise_multiplier / 2 examples.
     """

@@ -234,12 +234,6 @@ class SystemRandom:
     """Returns standard normals with tails out to 13 standard deviations."""
     return self._stream.normals(math.prod(_shape(size))).reshape(_shape(size))
 
-  def laplace(self, loc: float = 0.0, scale: float = 1.0, size: Size = ()
-              ) -> np.ndarray:
-    """Returns Laplace draws with tails out to 70 scales."""
-    sign = np.where(self.random(size) < 0.5, -1.0, 1.0)
-    return loc - scale * sign * np.log(fine_uniform(self, size))
-
   def integers(self, low: int, high: int, size: Size = ()) -> np.ndarray:
     """Returns int64 in [low, high), exactly uniform."""
     span = int(high) - int(low)

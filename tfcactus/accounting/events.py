@@ -173,13 +173,7 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
-  """Returns the event of one release with `noise`.
-
-  The event is dp_accounting's own for the noise, if there is one.
-
-  Args:
-    noise: Any noise of this library.
-  """
+  """Returns the event of one release with `noise`: dp_accounting's own if any."""
   return noise.dp_event
 
 

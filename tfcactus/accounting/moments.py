@@ -26,12 +26,10 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = renyi.ORDERS, **kwargs: Any):
-    """Initializes an empty account.
+    """Initializes an empty account; other arguments are those of `PairAccountant`.
 
     Args:
-      *args: Positional arguments of `PairAccountant`.
       orders: Renyi orders lambda + 1, above one.
-      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     self._orders = renyi.check_orders(orders)

@@ -83,11 +83,9 @@ def crossing(holds: Callable[[float], bool], low: float, high: float, *,
              ) -> tuple[float, float]:
   """Returns (low, high) around the argument at which `holds` turns True, by bisection.
 
-  `holds` is False at the returned low end, unless that end is the given `low`, which is
-  not checked. `holds` is True at the returned high end, unless that end is inf: then
-  `holds` is False up to `limit`. The search raises the given `high` until `holds` is
-  True there. `tolerance` bounds the distance of the ends; zero gives neighbouring
-  floats.
+  `holds` is False at the low end, unless that is the given `low`, which is not checked.
+  It is True at the high end, which is raised as need be, unless that is inf: then it is
+  False up to `limit`. A `tolerance` of zero gives neighbouring floats.
   """
   while not holds(high):
     if high >= limit:

@@ -77,15 +77,13 @@ class RenyiAccountant(base.OneSidedAccountant):
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
                conversion: str = 'tight', **kwargs: Any):
-    """Initializes an empty account.
+    """Initializes an empty account; other arguments are those of `PairAccountant`.
 
     Args:
-      *args: Positional arguments of `PairAccountant`.
       orders: Orders above one.
       conversion: 'tight' (Canonne, Kamath and Steinke, 2020, Proposition 12),
         'moments' (Markov's inequality, Abadi et al., 2016), or 'optimal' (appendix F
         of Zhu, Dong and Wang, 2022: the trade-off region of all orders together).
-      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     _checks.choice('conversion', conversion, _CONVERSIONS)
@@ -268,20 +266,12 @@ def tradeoff_from_renyi(
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
 
-  Args:
-    orders: Shape (n,), positive, other than one.
-    divergences: Shape (n,), D_order(P || Q) or upper bounds; inf gives no information.
-    false_positive: Q-probability of rejecting, in [0, 1], any shape.
-    reverse: Shape (n,), D_order(Q || P) or upper bounds; None if unknown. Pass
-      `divergences` again for a guarantee that covers both directions.
-
-  Returns:
-    Lower bounds on the false negative rate (1 minus the P-probability of rejecting) of
-    any test at that level. Between two levels the chord is no lower bound, but the
-    value at the larger level is a lower bound.
-
-  Raises:
-    ValueError: if orders, divergences or levels are out of range.
+  `orders` and `divergences`, D_order(P || Q) or upper bounds, have shape (n,), and so
+  has `reverse`, D_order(Q || P); pass `divergences` again for both directions. An
+  infinite divergence gives no information. `false_positive`, the Q-probability of
+  rejecting, has any shape. The bounds are on the false negative rate of any test at
+  that level. Between two levels the chord is no lower bound, but the value at the
+  larger level is.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).

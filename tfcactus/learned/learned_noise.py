@@ -329,10 +329,7 @@ def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarr
 
 
 class SigmoidModel(tf.Module):
-  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))).
-
-  Source: equation (4) of Sommer et al. (2021).
-  """
+  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))): equation (4)."""
 
   def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
     super().__init__(name='sigmoid_model')
@@ -351,10 +348,7 @@ class SigmoidModel(tf.Module):
 
 
 class ConvolutionModel(tf.Module):
-  """A linear layer, ten convolutions, a linear layer, softmax: not monotone.
-
-  Source: Appendix B of Sommer et al. (2021), which gives no filter length; 3 is used.
-  """
+  """Linear layer, ten convolutions, linear layer (Appendix B): not monotone."""
 
   def __init__(self, cells: int, rng: np.random.Generator):
     super().__init__(name='cnn_model')

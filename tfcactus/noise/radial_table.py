@@ -166,11 +166,7 @@ class RadialTable(table_file.NoiseTable):
     return hollow
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power of the Euclidean norm, exact for the table.
-
-    Args:
-      power: A positive exponent.
-    """
+    """Returns E|Z|^power of the Euclidean norm, power > 0, exact for the table."""
     power = _checks.positive('power', power)
     # Inside a shell the radius has density m rho^(m-1) / (b^m - a^m).
     ratio = np.expm1(self.log_hollow * (1 + power / self.dim)) / np.expm1(

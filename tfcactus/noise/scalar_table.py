@@ -203,11 +203,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return max(int(count), 1)
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power, exact for the piecewise-constant density.
-
-    Args:
-      power: A positive exponent.
-    """
+    """Returns E|Z|^power, power > 0, exact for the piecewise-constant density."""
     power = _checks.positive('power', power)
     half = self.half_density
     outer = (np.arange(half.size) + self._outer) * self.width

@@ -166,11 +166,9 @@ def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
 
 
 class _Fraction(NamedTuple):
-  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors.
-
-  B(c, r) is the ball in R^dim of centre c and radius r; e is a unit vector. The
-  complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
-  """
+  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors."""
+  # B(c, r) is the ball in R^dim of centre c and radius r; e is a unit vector. The
+  # complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
 
   value: np.ndarray
   error: np.ndarray

@@ -104,10 +104,9 @@ def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
 def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair, given bounds `above` for alpha >= 1.
 
-  `near` bounds the noise's pair over all shifts up to one, `sampling_prob` is the share
-  of records in a sample of fixed size. In the upper pair, P is the distribution with
-  the record; the reverse dominates for a restored record. The lower pair is that of
-  `above`: a record of norm one, while all other records are its opposite, or are zero.
+  In the upper pair, P is the distribution with the record; the reverse dominates for a
+  restored record. The lower pair is that of `above`: a record of norm one, while all
+  other records are its opposite, or are zero.
   """
   add, _ = near.poisson(sampling_prob)
   return PairBounds(above.lower, _joined(above.upper, add.upper))

@@ -56,15 +56,12 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
-  """Returns the least number n of records of a histogram that is not ruled out.
-
-  With fewer records, under (rho, omega)-tCDP for one replaced record, some data have a
-  largest count error of n / 2 or more with probability above one half. Otherwise the
-  largest count would identify n copies of a random value with probability one half. By
-  Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats, more than
-  `mutual_information` allows. `num_bins` is the size of the domain, above four; it may
-  be too large for an integer.
-  """
+  """Returns the least number n of records of a histogram that is not ruled out."""
+  # With fewer records, under (rho, omega)-tCDP for one replaced record, some data have
+  # a largest count error of n / 2 or more with probability above one half. Otherwise
+  # the largest count would identify n copies of a random value with probability one
+  # half. By Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats,
+  # more than `mutual_information` allows. `num_bins` may be too large for an integer.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
   low, high = 0, 1  # Invariant: `low` is ruled out.
@@ -82,11 +79,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
 
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
-  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
-
-  Fewer records are not enough; a negative result says nothing. Needs a finite omega
-  and rho > 0.
-  """
+  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho))."""
+  # Fewer records are not enough; a negative result says nothing.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:
     raise ValueError(
@@ -152,14 +146,13 @@ def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndar
 def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:
   """Returns the bound under delta-approximate rho-zCDP: subgaussian plus delta.
 
-  Let E be events of probability at least 1 - delta, given which the laws satisfy
-  rho-zCDP. P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), so the privacy
-  profile is at most delta + the tail of zCDP at x + log(1 - delta). For every s > 0,
-  P(Z > x + s) <= profile(x) / (1 - e^-s).
-
   Source: Bun and Steinke, "Concentrated Differential Privacy" (TCC 2016), section 8 for
   the definition.
   """
+  # Let E be events of probability at least 1 - delta, given which the laws satisfy
+  # rho-zCDP. P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), so the privacy
+  # profile is at most delta + the tail of zCDP at x + log(1 - delta). For every s > 0,
+  # P(Z > x + s) <= profile(x) / (1 - e^-s).
   guarantee = truncated_cdp.TCDP(rho)
   delta = _checks.delta(delta)
   at = _checks.numbers_of('loss', loss)[..., np.newaxis] - _GAPS
@@ -220,12 +213,8 @@ def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> 
 
 def subsampled_divergence(divergence: Callable[[int], float], order: int,
                           sampling_prob: float) -> float:
-  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly.
-
-  s is `sampling_prob`; `order` is an integer of at least two.
-
-  Source: Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
-  """
+  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly."""
+  # Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018); s is `sampling_prob`.
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)
   k = np.arange(2, order + 1)

@@ -54,14 +54,12 @@ def interior_point(records: _records.Records, *, num_values: int,
                    ) -> Release:
   """Releases a value of the domain 1..num_values that splits the data.
 
+  Other arguments are as for `quantile`.
+
   Args:
     records: Integers in [1, num_values]: an array or an iterable of batches. With no
       records any answer is right.
     num_values: Size k of the domain, up to 2^62.
-    noise: As for `quantile`.
-    fraction: As for `quantile`.
-    rank_error: As for `quantile`.
-    method: As for `quantile`.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
@@ -342,13 +340,7 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
 
 
 def num_values(*, low: float, high: float, resolution: float | None = None) -> int:
-  """Returns the number of possible answers of `quantile`, which determines its cost.
-
-  Args:
-    low: As for `quantile`.
-    high: As for `quantile`.
-    resolution: As for `quantile`.
-  """
+  """Returns the number of possible answers of `quantile`, which determines its cost."""
   return _Grid.of(low, high, resolution).size
 
 

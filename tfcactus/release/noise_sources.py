@@ -134,26 +134,15 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
   return whole.astype(np.int64), step, raised
 
 
-def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
-  """Returns noise in steps, rounded to int64.
-
-  Rounding commutes with a whole number x of steps: x + rint(z) = rint(x + z).
-  """
-  return np.rint(noise / step).astype(np.int64)
-
-
 def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.ndarray:
-  """Returns drawn noise in steps of a grid, as int64.
-
-  `drawn` is in units of `scale`, the sensitivity. Raises ValueError if the noise is too
-  large for the grid.
-  """
+  """Returns drawn noise in steps of a grid, as int64; ValueError if it is too large."""
   if not noise.noise_multiplier * scale <= _LARGEST_NOISE * step:
     raise ValueError(
         'Expected noise whose standard deviation is below 2^46 steps of the '
         f'grid it is released on (of {step!r}), got {noise!r} at sensitivity '
         f'{scale!r}, beyond which a float64 holds no exact steps.')
-  return on_lattice(scale * drawn, step)
+  # Rounding commutes with a whole number x of steps: x + rint(z) = rint(x + z).
+  return np.rint(scale * drawn / step).astype(np.int64)
 
 
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,

@@ -42,13 +42,11 @@ _ACCURACY = 1e-9
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
-  """Returns the gradient of epsilon, at fixed delta, with respect to the cell masses.
-
-  An entry is the derivative with respect to the mass of one stored cell. The cell's
-  mirror image changes with it, and the tail changes with the last cell. Only changes
-  that keep the total mass have a meaning. The neighbours differ by adding or removing a
-  record, whichever costs more, at the full shift: the table must be monotone.
-  """
+  """Returns the gradient of epsilon, at fixed delta, with respect to masses."""
+  # An entry is the derivative with respect to the mass of one stored cell. The cell's
+  # mirror image changes with it, and the tail changes with the last cell. Only changes
+  # that keep the total mass have a meaning. The neighbours differ by adding or removing
+  # a record, whichever costs more, at the full shift: the table must be monotone.
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
   epsilon = _checks.non_negative('epsilon', epsilon)
@@ -114,13 +112,10 @@ class _Tilted(convex_program.Program):
 
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
-  """Takes one mirror step from a table of `Monotone`, or of this function.
-
-  `length` 1 is right if the design's divergence, scaled to the gradient's size, has the
-  curvature of the quantity; 0 leaves the density unchanged. The result is monotone, of
-  the same grid and cost as `table`, without a certificate. Raises SolverError if there
-  is no accurate solution.
-  """
+  """Takes one mirror step from a table of `Monotone`, or of this function."""
+  # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
+  # the curvature of the quantity; 0 leaves the density unchanged. The result is
+  # monotone, of the same grid and cost as `table`, without a certificate.
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],

@@ -123,15 +123,12 @@ class ReleaseLoss(Loss):
 
 def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray, rounded: float | None = None) -> np.ndarray:
-  """Returns bounds on the rounding error of phi at `t`, and of log M at 0.
-
-  Each term of phi carries the errors of its phase and of its weight. The weight is an
-  exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
-  e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
-  `loss` and `weight` (tilted probabilities) have shape (nodes,). `size` is the sum of
-  the moduli of the terms of log M. `rounded` is the mean size that rounding errors of
-  losses are relative to, by default that of their moduli.
-  """
+  """Returns bounds on the rounding error of phi at `t`, and of log M at 0."""
+  # Each term of phi carries the errors of its phase and of its weight. The weight is an
+  # exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
+  # e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
+  # `size` is the sum of the moduli of the terms of log M. `rounded` is the mean size
+  # that rounding errors of losses are relative to, by default that of their moduli.
   mean_abs = float(np.sum(weight * np.abs(loss)))
   square = float(np.sum(weight * loss * loss))
   moduli = np.minimum(t * mean_abs, 4.0) + np.minimum(

@@ -61,13 +61,13 @@ _Real = TypeVar('_Real', float, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class PartLoss(quadrature.SampledGaussian):
-  """The losses of a subsampled Gaussian between two levels.
+  """The losses of a subsampled Gaussian between approximate levels `low` and `high`.
 
-  Its measure has a mass of less than one. Its density is P's density times
-  W(low) - W(high), where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
-  log-likelihood ratio of the output minus the one at which the loss is `level`. The
-  first term makes W vanish fast on small losses. The second makes 1 - W fall faster
-  than any exponential of the loss grows.
+  Its measure has a mass of less than one: P's density times W(low) - W(high), where
+  W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio of
+  the output minus the one at which the loss is `level`. The first term makes W vanish
+  fast on small losses. The second makes 1 - W fall faster than any exponential of the
+  loss grows.
   """
 
   low: float  # Approximate lower level, above the least possible loss.

@@ -60,14 +60,11 @@ TOP_ROUNDS = 40
 class GroupedGaussian(quadrature.SampledGaussian):
   """The loss of a person's rows in a sampled Gaussian release.
 
-  Attributes:
-    mu: Shift of all rows together, over standard deviation.
-    sampling_prob: Probability that at least one row is in the sample.
-    direction: 'add' or 'remove'.
-    log_weights: log P(j rows are in the sample), for j from 0 to the number of rows.
+  `mu` is the shift of all rows together, over standard deviation, and `sampling_prob`
+  the probability that at least one row is in the sample.
   """
 
-  log_weights: tuple[float, ...]
+  log_weights: tuple[float, ...]  # log P(j rows are in the sample), j = 0, 1, ...
 
   @classmethod
   def of(cls, shift: float, log_weights: np.ndarray, direction: str) -> GroupedGaussian:
@@ -77,13 +74,11 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   def truncated(self, most: float, last: int | None = None
                 ) -> tuple[GroupedGaussian, float]:
-    """Returns the loss with at most as many rows in a sample as need be, and a mass.
-
-    Samples with more rows have at most the returned mass. They count as samples with
-    the largest number that is kept: so the loss is that of a person of fewer rows, and
-    P differs from it by at most the mass. The mass is at most `most`, unless `last`,
-    the largest number that may be kept, forbids that.
-    """
+    """Returns the loss with at most as many rows in a sample as need be, and a mass."""
+    # Samples with more rows have at most the returned mass. They count as samples with
+    # the largest number that is kept: so the loss is that of a person of fewer rows,
+    # and P differs from it by at most the mass. The mass is at most `most`, unless
+    # `last`, the largest number that may be kept, forbids that.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
     kept = max(int(np.argmax(beyond <= most)), 1)
@@ -106,11 +101,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return bounds if self.direction == 'remove' else bounds.reversed()
 
   def delta(self, epsilon: float) -> tuple[float, float]:
-    """Returns delta of one release at `epsilon` >= 0, and a bound on its error.
-
-    Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    best test. Any level near it is nearly as good.
-    """
+    """Returns delta of one release at `epsilon` >= 0, and a bound on its error."""
+    # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
+    # best test. Any level near it is nearly as good.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.

@@ -71,13 +71,11 @@ class MeanLognormal:
   count: int
 
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
-    """Returns an upper bound on log E[L^q], close to its value.
-
-    For q > 1 it interpolates logs of the moments of integer orders, which are finite
-    sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q], by
-    Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
-    mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
-    """
+    """Returns an upper bound on log E[L^q], close to its value."""
+    # For q > 1 it interpolates logs of the moments of integer orders, which are finite
+    # sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q],
+    # by Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
+    # mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + base.PHASE_ROUNDOFF
     most = np.interp(q, np.arange(whole.size), whole)
