@@ -383,11 +383,9 @@ class PrivacyPlan:
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
-    """Returns a sentence on the epsilon of random allocation in the scheme's place.
-
-    Returns '' unless the scheme makes passes over several batches in any order, and the
-    noise is Gaussian with a noise multiplier of at most 5.
-    """
+    """Returns a sentence on the epsilon of random allocation in the scheme's place."""
+    # '' unless the scheme makes passes over several batches in any order, and the noise
+    # is Gaussian with a noise multiplier of at most 5.
     # With larger noise the computation takes seconds, and epsilon is next to zero.
     if not (isinstance(scheme, OnePassSampling) and count and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
@@ -431,10 +429,7 @@ class PrivacyPlan:
 def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
                   sampling: type[SamplingScheme], numbers: dict[str, Any]
                  ) -> noise_lib.Noise:
-  """Returns the noise, or the least Gaussian noise within the target that is given.
-
-  `numbers` are other arguments of `PrivacyPlan`.
-  """
+  """Returns the noise, or the least Gaussian noise within the target that is given."""
   given = {name: value for name, value in targets.items() if value is not None}
   if len(given) + (noise is not None) != 1:
     raise ValueError(f'Expected either noise or one of {", ".join(targets)}, got '
