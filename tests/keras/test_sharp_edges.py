@@ -224,6 +224,8 @@ CASES = {
         tf.keras.Sequential([LAYERS.Input((6,)), LAYERS.Dense(3, 'softmax')])),
     'Expected delta far below one over the number of examples':
         lambda folder: _plan(delta=0.1),
+    'For batches cut from a shuffled pass':
+        lambda folder: private.compute_dp_sgd_privacy(40, 10, 2.0, 1, 1e-5),
     'belong into a PrivacyPlan':
         lambda folder: private.privatize(inner(), noise_multiplier=1.1),
     'computes a statistic over the batch': lambda folder: _private(inner(_Applied(

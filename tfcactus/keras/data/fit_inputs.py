@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any, Callable, NamedTuple
 
@@ -83,8 +84,18 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def given(callbacks: Any) -> list[Any]:
-  """Returns the callbacks that were given to a method of Keras, as a list."""
-  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  """Returns the callbacks given to a method of Keras, as a list.
+
+  Raises ImportError if one is for TensorBoard, which is not installed.
+  """
+  found = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  # Keras notices at the end of the first epoch, whose steps are released by then.
+  if any(isinstance(each, keras.callbacks.TensorBoard) for each in found) and (
+      importlib.util.find_spec('tensorboard') is None):
+    raise ImportError(
+        'Expected TensorBoard for its callback, found none, which TensorFlow 2.21 no '
+        'longer brings; install "tfcactus[tensorboard]", or tensorboard alone.')
+  return found
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
