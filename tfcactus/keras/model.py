@@ -435,6 +435,9 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
+  Compile and fit the returned model, on `PoissonBatches` or other batches of this
+  package. `guarantee()` of that model then says what its training cost.
+
   Raises:
     TypeError: if there is no plan, or for `others`, which belong into a plan.
   """
