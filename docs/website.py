@@ -36,7 +36,7 @@ STYLE = ROOT / 'docs' / 'website.css'
 FIRST = ('tfcactus.PrivacyPlan', 'tfcactus.keras.privatize',
          'tfcactus.keras.PrivateModel', 'tfcactus.keras.PoissonBatches',
          'tfcactus.keras.EpsilonCallback')
-"""Names that come first on their page of the reference; others follow by the alphabet."""
+"""Names that come first on their page of the reference; others follow in order."""
 
 _LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 _NOTEBOOK_LINK = re.compile(r'(\]\([^):\s]+)\.ipynb\)')
