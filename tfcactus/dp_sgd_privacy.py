@@ -61,12 +61,9 @@ def compute_dp_sgd_privacy_statement(
     max_examples_per_user: int | None = None, accountant_type: object = 'RDP') -> str:
   """Returns a text: epsilons of DP-SGD by sampling, and what each of them assumes.
 
+  Other arguments are as for `compute_dp_sgd_privacy`.
+
   Args:
-    number_of_examples: Number of examples.
-    batch_size: Number of examples in a batch; for Poisson samples the expected number.
-    num_epochs: Number of epochs, which may be fractional.
-    noise_multiplier: Standard deviation of the Gaussian noise over the clipping norm.
-    delta: Target delta.
     used_microbatching: Whether means of several examples were clipped, which have no
       epsilon on Poisson samples. The default is TensorFlow Privacy's. Pass False if
       each example was clipped by itself, as `privatize` always does.
@@ -90,32 +87,24 @@ def compute_dp_sgd_privacy_statement(
       ('num_epochs', num_epochs), delta)
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
-  heading = (
+  passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
+  parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '
       f'epochs: Gaussian noise of noise multiplier {noise_multiplier}, after '
       f'{"means of microbatches were" if used_microbatching else "each example was"} '
       f'clipped. Each epsilon is an upper bound by tfcactus PhiAccountant at delta '
       f'{_format.upper(plan.delta)}, rounded up, and covers the weights after every '
-      'step. Take the epsilon of the sampling that ran.')
-  parts = [heading, *(_table(plan, passes, used_microbatching, rows)
-                      for rows in sorted({1, most})),
-           *_assumptions(plan, passes, used_microbatching, most)]
+      'step. Take the epsilon of the sampling that ran.',
+      *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
+      _NO_POISSON if used_microbatching else
+      f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}', f'Passes: {passed}']
+  if most == 1:
+    parts.append('A person with several examples is protected less: '
+                 'max_examples_per_user gives the epsilon of all of them together.')
   return '\n\n'.join(
       part if part.startswith(' ') else textwrap.fill(
           part, 80, break_long_words=False, break_on_hyphens=False)
       for part in parts) + '\n'
-
-
-def _assumptions(plan: PrivacyPlan, passes: int, used_microbatching: bool, most: int
-                 ) -> list[str]:
-  """Returns paragraphs: what the epsilon of each sampling assumes."""
-  found = [_NO_POISSON if used_microbatching else
-           f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
-           'Passes: ' + plan.guarantee(
-               passes, 'replace', sampling=OnePassSampling).statement]
-  return found if most > 1 else [
-      *found, 'A person with several examples is protected less: '
-      'max_examples_per_user gives the epsilon of all of them together.']
 
 
 def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) -> str:
