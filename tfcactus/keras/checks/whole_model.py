@@ -23,7 +23,7 @@ def check_model(model: keras.Model) -> None:
 
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False
                 ) -> None:
-  """Raises ValueError for layers and losses that mix examples or that nothing clips.
+  """Raises ValueError for layers that mix examples, and losses that nothing clips.
 
   `half` allows float16, if gradients are unscaled before clipping. `losses` allows
   added losses and regularizers, if the caller handles them.

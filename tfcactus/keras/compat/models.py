@@ -42,12 +42,12 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-  """Returns the variables of a model, which Keras 2 lists with adapted vocabularies."""
+  """Returns the variables of a model, without the vocabularies that Keras 2 lists."""
   return [each for each in model.weights if not hasattr(each, 'get_tensors')]
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:
-  """Returns the trainable variables of a model on this replica, for tapes."""
+  """Returns this replica's copies of the trainable variables, which tapes watch."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
 
 
@@ -58,8 +58,8 @@ def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
   """
   if not KERAS_3:
     return list(layer.trainable_variables)
-  # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
-  # unless frozen itself, asks each variable alone.
+  # A frozen layer of Keras 3 does not list inner layers that were thawed later. The
+  # model around it lists their variables, unless the model is frozen itself.
   return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
@@ -149,12 +149,12 @@ def is_bare_operation(layer: keras.layers.Layer) -> bool:
 
 
 def _nodes(layer: keras.layers.Layer) -> list[Any]:
-  """Returns what Keras recorded of each call of a layer in a functional model."""
+  """Returns Keras' record (node) of each call of a layer in a functional model."""
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
 def last_layers(model: keras.Model) -> list[Any]:
-  """Returns the layer that makes each output, nested models opened; [] if unknown."""
+  """Returns the layer that makes each output, also in nested models; [] if unknown."""
   if type(model) is keras.Sequential:
     return last_layers(model.layers[-1]) if model.layers and isinstance(
         model.layers[-1], keras.Model) else model.layers[-1:]
@@ -207,7 +207,7 @@ def input_spec(model: keras.Model) -> Any | None:
 
 
 def _unwrapped(structure: Any) -> Any:
-  """Returns a structure with plain dicts for those that TensorFlow has wrapped."""
+  """Returns a structure in which plain dicts replace TensorFlow's wrapped dicts."""
   if isinstance(structure, dict):
     return {key: _unwrapped(part) for key, part in structure.items()}
   return structure

@@ -162,7 +162,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 class _Captured(NamedTuple):
-  """A captured tensor `outputs` of call number `call`, with what its rule saved."""
+  """A tensor `outputs` captured in call number `call`, with values the rule `saved`."""
 
   rule: LayerRule
   layer: keras.layers.Layer
@@ -184,13 +184,13 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
-    with calls.one(layer) as call_number:
+    with calls.recorded(layer) as call_number:
       return rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():
-      stack.enter_context(patches.replaced(layer, call=graphs.as_written(
+      stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
           functools.partial(by_rule, rule, layer, layer.call))))
     yield
 
@@ -213,7 +213,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
   """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
   scale = loss_scale(model)
 
-  @graphs.as_written
+  @graphs.without_autograph
   def one(example: Any) -> Any:
     """Returns gradients, predictions, masks, loss and added loss of one example."""
     (x, target, weight), seed = example

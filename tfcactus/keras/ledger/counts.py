@@ -16,10 +16,10 @@ from tfcactus.keras.data.batch_marks import UNKNOWN
 from tfcactus.keras.ledger import weight_watch
 
 NONE = 0
-"""Instead of a scheme's code: the sampling of no batch was recorded."""
+"""Used instead of a scheme's code if the sampling of no batch was recorded."""
 
 MIXED = 1001
-"""Instead of a scheme's code: batches were drawn by several schemes."""
+"""Used instead of a scheme's code if batches were drawn by several schemes."""
 
 
 class Seeded(enum.IntFlag):
@@ -59,7 +59,7 @@ def combined(seen: int, current: int) -> int:
 
 
 OTHER_PLANS = -1
-"""Instead of a plan's number: steps were released under several plans."""
+"""Used instead of a plan's number if steps were released under several plans."""
 
 
 class Counts(NamedTuple):
@@ -137,7 +137,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the larger of both and `also`; returns that."""
+    """Sets counters and their copy to the largest of both and `also`; returns these."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -163,7 +163,7 @@ class Record:
       return self._known
 
   def count_others(self, model: keras.Model, before: Counts) -> None:
-    """Adds the counts of other models from which the weights just set may be computed.
+    """Adds the counts of other models of which the weights just set may be a function.
 
     These are the private models of this process that had exactly these weights. If none
     had, they are all copies: models that began with the same weights, and whose weights
@@ -186,7 +186,7 @@ class Record:
       self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:
-    """Adds weights that a private model's method has set to the known weights."""
+    """Adds to the known weights those that a method of a private model has set."""
     with self._lock:
       if model.built:
         self.weights.keep(models.weights(model))
