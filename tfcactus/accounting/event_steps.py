@@ -83,7 +83,7 @@ class NoiseStep(PairedStep):
 
 
   def _of_rows(self, direction: str) -> StepLoss:
-    """Returns the loss about a person with `sample.rows` rows (group privacy).
+    """Returns the privacy loss of a person with `sample.rows` rows (group privacy).
 
     `direction` is as in `loss`. `each` is the shift by one drawn row, in sensitivities.
     """
@@ -374,8 +374,8 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
                      outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample.
 
-  `fixed_size` says whether the event's sample has a fixed size, `drawn` of so many
-  records; else it is Poisson.
+  The event's sample is Poisson, or has a fixed size if `fixed_size`; `drawn` is then
+  (size of the sample, number of records).
   """
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')

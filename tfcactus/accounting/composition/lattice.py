@@ -59,8 +59,8 @@ class Resolution:
   """The resolution of a lattice.
 
   Attributes:
-    tolerance: Wanted effect of the lattice on epsilon; the spacing follows.
-    share: Wanted effect as a share of epsilon, where that is less.
+    tolerance: Largest wanted effect of the lattice on epsilon; sets the spacing.
+    share: Largest wanted effect as a share of epsilon, where that is less.
     max_points: Largest lattice; where it binds, bounds widen and stay true.
   """
 

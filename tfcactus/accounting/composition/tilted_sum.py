@@ -63,7 +63,7 @@ class Window:
     """Chooses the window for a composition of `steps` losses at a tilt.
 
     `mgf` is the log moment generating function of the total loss, `tolerance` the
-    wanted effect of the lattice on epsilon.
+    largest wanted effect of the lattice on epsilon.
     """
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
