@@ -37,7 +37,7 @@ class Limit(keras.callbacks.Callback):
     self._stopped = self._find_later = False
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Finds the number of steps that the target allows; ValueError if none."""
+    """Finds the number of allowed steps, or leaves that to the first step."""
     del logs
     self._stopped, self._budget = False, None
     self._released = self._training.released_steps

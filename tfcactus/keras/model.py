@@ -273,9 +273,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     either, training past the plan's steps gives a warning.
 
     Args:
-      x: `PoissonBatches`, for the guarantee of the plan. Arrays, of which an epoch uses
-        each example once, have a weaker guarantee. Other data that Keras takes have
-        none.
+      x: `PoissonBatches`, for the guarantee of the plan. Arrays have a weaker
+        guarantee; an epoch uses each of their examples once. Other data have none.
       y: Targets, if `x` is an array.
       batch_size: Batch size for arrays.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.

@@ -85,7 +85,7 @@ def loss_per_example(loss: Any) -> LossFn:
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               mask: tf.Tensor | None = None, weights: tf.Tensor | None = None
              ) -> tf.Tensor:
-    """Returns losses of shape (batch,), means over the positions that count."""
+    """Returns losses (batch,), means over the positions that no mask excludes."""
     _check_classes(loss, targets, predictions)
     try:
       losses = graphs.as_keras_calls(given)(
@@ -205,14 +205,14 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
-  """Returns the loss per example; its trace raises ValueError if examples mix."""
+  """Makes `call` a loss per example; its trace raises ValueError if examples mix."""
   known_to_mix = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
           loss in _ONE_BY_ONE)
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               weights: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns losses of shape (batch,), computed one by one if unproved."""
+    """Returns losses (batch,), computed on one example at a time if not proved."""
     beside = {'mask': masks.mask_of(predictions), 'weights': weights}
     given = (targets, predictions, {
         name: value for name, value in beside.items() if value is not None})

@@ -200,8 +200,8 @@ def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
   return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
 
 
-def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
-          ) -> Any:
+def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
+                   pfor_input: Any) -> Any:
   """Calls TensorFlow's converter where a condition holds, else loops over rows."""
   del value
   return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
@@ -227,7 +227,7 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
   """Vectorises a softmax of the last axis as one of a matrix.
 
-  oneDNN on CPUs takes at most five dimensions, of which the rows need one.
+  oneDNN on CPUs takes at most five axes, and the axis of rows would be one of them.
   """
   del original, value
   given = pfor_input.stacked_input(0)
@@ -300,7 +300,7 @@ def _convert_entrywise(pfor_input: Any) -> Any:
 
 
 def _convert_fake_quant(pfor_input: Any) -> Any:
-  """Quantises every row, or every channel of a row, as a channel of its own."""
+  """Quantises all rows at once: each row, or channel of a row, becomes a channel."""
   pfor_input.stack_inputs()
   numbers, low, high = (pfor_input.input(i).t for i in range(3))
   by_channel = 'PerChannel' in pfor_input.op_type
@@ -420,7 +420,7 @@ _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _without_converter),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
     *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
-    *(patches.Place(_registry, name, functools.partial(_where, holds))
+    *(patches.Place(_registry, name, functools.partial(_conditionally, holds))
       for name, holds in _CONDITIONAL.items()),
     *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
       if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_CONDITIONAL})])

@@ -15,7 +15,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the functional class; finding it on import would freeze device settings."""
+  """Returns the class of functional models; on import, that would fix the devices."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -91,7 +91,7 @@ def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def direct_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-  """Returns the layers that a layer holds, without nested ones."""
+  """Returns the layers that a layer holds directly, not those inside them."""
   return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
 
@@ -243,7 +243,7 @@ def handle(variable: keras.Variable) -> tf.Tensor:
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """Returns this replica's copy, outside of replicas the primary one, or `variable`."""
+  """Returns this replica's copy of a variable; outside of replicas the primary copy."""
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():

@@ -55,13 +55,13 @@ class Place(NamedTuple):
   instead: Callable[..., Any]
 
   def get(self) -> Callable[..., Any]:
-    """Returns the current function."""
+    """Returns the function that the place holds now."""
     if isinstance(self.owner, dict):
       return self.owner[self.name]
     return getattr(self.owner, self.name)
 
   def put(self, function: Callable[..., Any]) -> None:
-    """Sets the function."""
+    """Puts a function into the place."""
     if isinstance(self.owner, dict):
       self.owner[self.name] = function
     else:

@@ -21,7 +21,7 @@ from tfcactus.keras.compat.versions import keras
 
 @contextlib.contextmanager
 def one_by_one(model: keras.Model) -> Iterator[None]:
-  """Makes such layers of a model run on one example at a time, inside the block."""
+  """Runs a model's ragged and sparse layers on one example at a time, in the block."""
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if models.splits_texts(layer) or isinstance(layer, keras.layers.HashedCrossing):

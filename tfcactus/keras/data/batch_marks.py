@@ -44,13 +44,13 @@ class Place(NamedTuple):
     return cls(*map(int, numbers)) if numbers[0] else None
 
   def follows(self, before: Place | None) -> bool:
-    """Returns whether this batch comes directly after `before`, in whole passes."""
+    """Returns whether this batch comes directly after `before` in the same feed."""
     return before is not None and self == before._replace(
         serial=before.serial + 1, step=(before.step + 1) % before.length)
 
 
 class Taken(NamedTuple):
-  """Facts that a mark tells about the batch of a step.
+  """Facts on the batch of a step, from its mark.
 
   Attributes:
     sampling: The code of the sampling scheme, or `UNKNOWN`.
@@ -222,7 +222,7 @@ class RowMarks(Marks):
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
   def _take(self, keys: np.ndarray) -> Taken:
-    """Returns facts on the batch, unless an example is in it twice; begins passes."""
+    """Returns facts on the batch: none if it has an example twice. May begin a pass."""
     if np.unique(keys).size < keys.size:
       return Taken()
     again = not self._begun or self._seen[keys].any()

@@ -60,7 +60,7 @@ class ArrayData(ExampleData):
     """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
     All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
-    loss takes targets. Raises ValueError if they are no such arrays of one length.
+    loss takes targets. Raises ValueError unless all are arrays of one length.
     """
     rows = _length(x if y is None else y)
     parts = [_arrays('x', columns(x), rows, texts=True),

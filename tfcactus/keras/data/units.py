@@ -22,7 +22,7 @@ _MISSING = ('', '-1', 'nan', 'none', 'null', '<na>', 'nat')
 
 
 class UnitData(ExampleData):
-  """Data whose examples are units: all rows of a user, of which a draw takes some.
+  """Data whose examples are units, such as users, each with several rows.
 
   A scheme draws units. A drawn unit takes part with at most `examples_per_unit` of its
   rows, chosen uniformly at random, afresh in each draw, from these rows alone. A row

@@ -43,7 +43,7 @@ class Shares(NamedTuple):
   here: int = 1
 
   def of(self, index: np.ndarray) -> list[np.ndarray]:
-    """Returns the examples of a batch for this process, one part per replica."""
+    """Returns the parts of `index`, a batch's examples, for this process's replicas."""
     return np.array_split(index, self.total)[self.first:self.first + self.here]
 
 

@@ -220,7 +220,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Applies what `_prepared` returned, as noisy averages of whole logical batches."""
+    """Applies noisy averages when `gradients` of `_prepared` fill a logical batch."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))

@@ -1,8 +1,8 @@
 """State of a drop-in optimizer that Keras does not save, and its microbatches.
 
-TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the batch
-at hand. num_microbatches is a public constant. The batch size is a public constant only
-if all batches have the same size, which `Batching` checks.
+TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the
+current batch. num_microbatches is a public constant. The batch size is a public
+constant only if all batches have the same size, which `Batching` checks.
 
 If a microbatch holds several examples, its mean gradient is clipped. Replacing an
 example then changes one clipped mean, by up to twice the clipping norm. Adding or

@@ -36,7 +36,7 @@ loss scaling would leak information on the gradients."""
 
 
 def loss_scale(model: keras.Model) -> float:
-  """Returns the losses' factor, divided out before clipping; 1 without float16."""
+  """Returns the factor that keeps float16 gradients from underflow; else 1."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -44,7 +44,7 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Divides a gradient by the losses' factor, in float32 unless the factor is 1."""
+  """Divides a gradient by the factor `loss_scale`, in float32 unless that is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
 
@@ -257,5 +257,5 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
 
 
 def _alone(example: Any) -> Any:
-  """Returns a batch of one example."""
+  """Adds a batch axis of length one to the tensors of an example."""
   return tf.nest.map_structure(lambda value: value[None], example)

@@ -187,7 +187,7 @@ class Engine:
         self.routes, found.operation, found.variable)
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Returns physical batch number `index` of `rows`, with `each` rows an example."""
+    """Returns physical batch number `index` of `rows`; `each` rows are an example."""
     size = self.rows * self._each
     chosen = rows[index * size:(index + 1) * size]
     return tf.ensure_shape(chosen, [size] + chosen.shape[1:])
@@ -292,7 +292,7 @@ class Engine:
         self._model, self.routes, self._compute_loss, batch)
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
-    """Runs a batched pass for the proof."""
+    """Runs a batched pass; returns the tensors that the proof follows."""
     found = self._batched(batch)
     assert found.calls is not None, 'A batched pass records calls.'
     self._look(found)

@@ -2,8 +2,8 @@
 
 The rules themselves are listed in `RULES` of gradients/layers/__init__.py.
 
-At first the whole batch goes through the model: layers with rules by their rules,
-layers that only contain such layers as written. The engine then needs a proof that
+At first the whole batch goes through the model. Layers with rules run by their rules;
+layers that only contain such layers run as written. The engine then needs a proof that
 examples do not mix and that the rules account for every use of the weights. If the
 proof fails in a layer, that layer is vectorised, that is run on batches of one, which
 cannot mix examples. If that does not help, all layers without rules are vectorised, and

@@ -77,7 +77,7 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
 
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
-  # A normal law; the number is the sum of the probabilities of a draw above k rows.
+  # Draws are taken as normal. The mean is the sum over k of P(draw > k rows).
   most = math.ceil((mean + 6 * deviation) / rows)
   return 1 + sum(_share_above(k * rows + 0.5, mean, deviation) for k in range(1, most))
 

@@ -137,7 +137,7 @@ def _root(seed: str) -> str:
 def takes_seed_for_numbers(node: Node) -> bool:
   """Returns whether an operation uses a secret seed for anything but a draw.
 
-  The result of such an operation would tell something about the draws from that seed.
+  The result of such an operation could reveal something about draws from that seed.
   Their rows depend on the position in the batch, which is harmless only while the seed
   is secret.
   """

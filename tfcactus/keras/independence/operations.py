@@ -302,8 +302,8 @@ def _batch_to_space(node: Node) -> Value:
 def _depthwise(node: Node) -> Value | list[Value]:
   """Follows depthwise convolutions of images that have the examples on axis 0.
 
-  The examples may also be on the axis of the channels, each channel of which has a
-  kernel of its own, if the kernels are those of the same examples.
+  Or the examples may be on the axis of the channels, if the kernels of these channels
+  belong to the same examples.
   """
   images, kernels = node.values
   multiplier = node.shape(1)[3]

@@ -142,7 +142,7 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`, int64, (n,); computing it fails if workers' numbers differ.
+    """Returns this worker's numbers, int64, (n,); fails in a run if workers' differ.
 
     The first number is zero on a worker that could not count the step.
     """

@@ -81,7 +81,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger counts of one sequence; two plans used give `OTHER_PLANS`."""
+    """Returns the larger of two counts of one run; unlike plans give `OTHER_PLANS`."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -137,7 +137,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the largest of both and `also`; returns these."""
+    """Sets counters and their copy to the larger of both, and `also`; returns them."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -163,7 +163,7 @@ class Record:
       return self._known
 
   def count_others(self, model: keras.Model, before: Counts) -> None:
-    """Adds the counts of other models of which the weights just set may be a function.
+    """Adds the counts of other models from which the weights just set may be computed.
 
     These are the private models of this process that had exactly these weights. If none
     had, they are all copies: models that began with the same weights, and whose weights
@@ -173,10 +173,10 @@ class Record:
     with self._lock:
       weights = int(self.weights.digest(models.weights(model)))
       brought = training.number(self.counters['released_steps'])
-      if not brought or self.weights.has_left(weights):
+      if not brought or self.weights.is_known(weights):
         return
       others = [each for each in list(_records) if each is not self]
-      sources = [each for each in others if each.weights.has_left(weights)]
+      sources = [each for each in others if each.weights.is_known(weights)]
       # A model without steps may be loaded from a file of one of the others.
       total = before if self.weights.stepped else Counts()
       near = [self] if self.weights.stepped else others

@@ -45,7 +45,7 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
-  """Returns why the record gives no epsilon, or ''; merge the record's counts first."""
+  """Returns why the record gives no epsilon, or ''. Call `merge_counts` before."""
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN

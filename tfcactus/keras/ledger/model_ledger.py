@@ -21,7 +21,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 class ModelLedger:
-  """`TrainingLedger` of what one model's variables released; it never forgets a step.
+  """Ledger of the steps released from one model's variables; never forgets a step.
 
   Attributes:
     plan: The `PrivacyPlan`.

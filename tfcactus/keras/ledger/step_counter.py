@@ -143,7 +143,7 @@ class StepCounter:
       self._record.void()
 
   def keep_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Adds an optimizer's averages, computed of known values, to the known ones."""
+    """Adds an optimizer's averages, computed from known values, to the known ones."""
     averages = optimizers.moving_averages(optimizer)
     if averages:
       self._averages_of(optimizer).keep(averages)

@@ -64,7 +64,7 @@ class Watch:
     """Returns whether any step was counted in this process."""
     return self._stepped
 
-  def has_left(self, weights: int) -> bool:
+  def is_known(self, weights: int) -> bool:
     """Returns whether weights of this digest are known, without recording anything."""
     return weights in self._known or (
         self._stepped and weights == training.number(self.left))

@@ -55,7 +55,7 @@ class NoiseSampler:
       noise: Any noise of this library.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
-      purpose: Label of the draws; samplers of one seed differ by it.
+      purpose: Label of the draws: samplers of one seed and two labels draw differently.
 
     Raises:
       ValueError: if an argument is invalid or `dim` is not the table's.

@@ -27,7 +27,7 @@ class ClipNorm:
   """
 
   def __init__(self, plan: PrivacyPlan):
-    """Initialises the norm as `plan.l2_norm_clip`."""
+    """Starts the norm at `plan.l2_norm_clip`."""
     self._start = plan.l2_norm_clip
     self._rule = plan.adaptive_clipping
     self._expected = plan.expected_batch_size

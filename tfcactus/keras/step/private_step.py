@@ -81,7 +81,7 @@ class Step:
     self._each = 1
 
   def routes(self) -> layer_routes.Routes:
-    """Returns how each layer computes gradients, given the layer's current state."""
+    """Returns how each layer of the model, as it is now, computes gradients."""
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
@@ -100,10 +100,10 @@ class Step:
       outputs = state_writes.check_no_writes(self._model)
       self.outputs = tf.nest.map_structure(_spec, outputs)
     self._check_vector()
-    self.rows = self._rows_by(self.routes())
+    self.rows = self._physical_rows(self.routes())
 
-  def _rows_by(self, routes: layer_routes.Routes) -> int:
-    """Returns the size of the physical batch: as given, or as memory allows."""
+  def _physical_rows(self, routes: layer_routes.Routes) -> int:
+    """Returns the size of the physical batch: the given one, or what memory allows."""
     # Mean and standard deviation of the number of examples of a replica.
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
@@ -178,8 +178,8 @@ class Step:
     self._each = each
     routes = self.routes()
     engine = engine_lib.Engine(
-        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs, self.views, each, self.local)
+        self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
+        self._keys, self._physical_rows, self.outputs, self.views, each, self.local)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes
