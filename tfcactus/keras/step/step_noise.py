@@ -58,7 +58,7 @@ class CorrelatedSampler(NoiseSampler):
     return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
-    """Returns the noise at `place`; restarts the strategy if steps are not in sequence."""
+    """Returns the noise at `place`; restarts unless it follows the previous place."""
     with self._lock:
       before, self._before = self._before, place
       if place is None or not place.follows(before) or size != self._size:
