@@ -41,17 +41,11 @@ def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
 
 
 class Place(NamedTuple):
-  """A function of a library, and its replacement.
+  """A function of a library, and its replacement."""
 
-  Attributes:
-    owner: The module, class or dict that holds the function.
-    name: Its attribute name or key.
-    instead: The replacement. It gets the original, the value given to
-      `LibraryPatch.inside`, and the arguments of the call.
-  """
-
-  owner: Any
-  name: str
+  owner: Any  # The module, class or dict that holds the function.
+  name: str  # Its attribute name or key.
+  # The replacement: (original, value given to `LibraryPatch.inside`, *args, **kwargs).
   instead: Callable[..., Any]
 
   def get(self) -> Callable[..., Any]:
@@ -144,12 +138,10 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
 
 def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
-  """Calls a fresh, untraced copy of a `tf.function`, and drops the copy.
-
-  Earlier traces must not be used: a trace made outside of `drawing` draws from
-  TensorFlow's own seeds, and a trace made for an analysis from a placeholder. Functions
-  of a saved model are not copied, because they consist of traces.
-  """
+  """Calls a fresh, untraced copy of a `tf.function`, and drops the copy."""
+  # Earlier traces must not be used: a trace made outside of `drawing` draws from
+  # TensorFlow's own seeds, and a trace made for an analysis from a placeholder.
+  # Functions of a saved model are not copied, because they consist of traces.
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
     function = function._clone(None)  # pylint: disable=protected-access

@@ -33,10 +33,7 @@ def config(model: keras.Model) -> dict[str, Any] | None:
 
 
 def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
-  """Makes a built model train the variables that `config` recorded as `saved`.
-
-  Raises ValueError if the model has other layers, or cannot train these variables.
-  """
+  """Makes a built model train the variables in `saved`, a `config`; else ValueError."""
   layers = _all_layers(model)
   if config(model) == saved:
     return
@@ -66,12 +63,10 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Prepares layers with LoRA to load the factors that `save` wrote to `store`.
-
-  Keras loads the weights of layers next; each layer then also sets its factors. If the
-  file has none, the first factor stays as it was and the second is zero. Warns if the
-  model of the file trained other variables.
-  """
+  """Prepares layers with LoRA to load the factors that `save` wrote to `store`."""
+  # Keras loads the weights of layers next; each layer then also sets its factors. If
+  # the file has none, the first factor stays as it was and the second is zero. Warns if
+  # the model of the file trained other variables.
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())
     if trained != _shapes(model):

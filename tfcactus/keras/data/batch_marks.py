@@ -24,19 +24,12 @@ UNKNOWN = 1000
 
 
 class Place(NamedTuple):
-  """Position of a batch in its feed, the data of one call of `fit`.
+  """Position of a batch in its feed, the data of one call of `fit`."""
 
-  Attributes:
-    feed: The `number` of the feed's `Marks`.
-    serial: Serial number of the batch in the feed.
-    step: Index of the batch in its pass.
-    length: Batches of a pass.
-  """
-
-  feed: int
-  serial: int
-  step: int
-  length: int
+  feed: int  # The `number` of the feed's `Marks`.
+  serial: int  # Serial number of the batch in the feed.
+  step: int  # Index of the batch in its pass.
+  length: int  # Batches of a pass.
 
   @classmethod
   def of(cls, numbers: np.ndarray) -> Place | None:
@@ -50,19 +43,13 @@ class Place(NamedTuple):
 
 
 class Taken(NamedTuple):
-  """Facts on the batch of a step, from its mark.
+  """Facts on the batch of a step, from its mark."""
 
-  Attributes:
-    sampling: The code of the sampling scheme, or `UNKNOWN`.
-    epochs: How many epochs begin with the batch.
-    place: The position of the batch under a cyclic scheme, else None.
-    fingerprint: Identifies the examples of the batch; workers compare theirs.
-  """
-
-  sampling: int = UNKNOWN
-  epochs: int = 0
+  sampling: int = UNKNOWN  # The code of the sampling scheme, or `UNKNOWN`.
+  epochs: int = 0  # How many epochs begin with the batch.
+  # The position of the batch under a cyclic scheme, else None.
   place: Place | None = None
-  fingerprint: int = 0
+  fingerprint: int = 0  # Identifies the examples of the batch; workers compare theirs.
 
 
 class Marked(NamedTuple):
@@ -78,20 +65,14 @@ class Marked(NamedTuple):
 
 
 class Unmarked(NamedTuple):
-  """A batch without its mark, in which each row is a row of the model's batch axis.
+  """A batch without its mark, in which each row is a row of the model's batch axis."""
 
-  Attributes:
-    x: Inputs, shape (rows, ...).
-    y: Targets, shape (rows, ...).
-    weights: Weights, shape (rows, ...).
-    mark: int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
-    each: Number of consecutive rows that make up an example: more than one for units.
-  """
-
-  x: Any
-  y: Any
-  weights: Any
+  x: Any  # Inputs, shape (rows, ...).
+  y: Any  # Targets, shape (rows, ...).
+  weights: Any  # Weights, shape (rows, ...).
+  # int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
   mark: tf.Tensor
+  # Number of consecutive rows that make up an example: more than one for units.
   each: int
 
 
@@ -122,8 +103,7 @@ class Marks:
     seeded: Whether the batches are drawn from a seed.
   """
 
-  def __init__(self, scheme: type[SamplingScheme] | None = None,
-               seeded: bool = False):
+  def __init__(self, scheme: type[SamplingScheme] | None = None, seeded: bool = False):
     """Initialises the marks; `scheme` is None if the scheme is unknown."""
     self.number = next(_numbers)
     self.sampling = UNKNOWN if scheme is None else scheme.code
@@ -146,11 +126,9 @@ class BatchMarks(Marks):
 
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
                units: bool = False):
-    """Initialises the marks; `length` is the number of batches in a pass.
-
-    `units` tells whether examples are units; arrays then have a second axis for the
-    rows of a unit.
-    """
+    """Initialises the marks; `length` is the number of batches in a pass."""
+    # `units` tells whether examples are units; arrays then have a second axis for the
+    # rows of a unit.
     super().__init__(scheme, seeded)
     self._units = units
     self._scheme = scheme
@@ -161,10 +139,7 @@ class BatchMarks(Marks):
     self._taken = 0
 
   def specs(self, x: Any, each: int | None = None) -> Marked:
-    """Returns the `TensorSpec`s of marked inputs.
-
-    `x` has those of the inputs; `each` is the number of rows of a unit, or None.
-    """
+    """Returns specs of marked inputs; `each` is a unit's number of rows, or None."""
     return Marked(x, tf.TensorSpec(
         (None, 2) if each is None else (None, each, 2), tf.int64))
 
@@ -204,11 +179,9 @@ class BatchMarks(Marks):
 
 
 class RowMarks(Marks):
-  """Recognises each example by its row, for arrays that Keras splits into batches.
-
-  A new pass begins when an example comes again. So no example is used twice in a pass,
-  however Keras makes the batches.
-  """
+  """Recognises each example by its row, for arrays that Keras splits into batches."""
+  # A new pass begins when an example comes again. So no example is used twice in a
+  # pass, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""
