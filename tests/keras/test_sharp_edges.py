@@ -190,6 +190,15 @@ class _InPlace(LAYERS.Layer):
     return inputs
 
 
+def _rewritten_graphs():
+  options = tf.config.optimizer
+  options.set_experimental_options({'auto_mixed_precision': True})
+  try:
+    _fit()
+  finally:
+    options.set_experimental_options({'auto_mixed_precision': False})
+
+
 def _units(units=(), plan=True, arrays=False):
   model = _private(plan=_plan(**({'unit': 'user'} if plan else {})))
   model.fit(*((X, Y) if arrays else [private.PoissonBatches(
@@ -280,6 +289,7 @@ CASES = {
     'of this model is not there': lambda folder: _lost_journal(folder),
     'other formats do not hold the plan and what was released':
         lambda folder: _fit()[0].save(str(folder / 'm.h5')),
+    'rounds gradients between the norm and the sum': lambda folder: _rewritten_graphs(),
     'a private model adds the noise itself':
         lambda folder: private.privatize(inner(), _plan()).compile(
             private.DPKerasSGDOptimizer.from_plan(_plan()), NONE),

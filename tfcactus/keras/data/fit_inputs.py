@@ -1,4 +1,4 @@
-"""Arguments of `fit`, turned into batches that can be accounted for."""
+"""Turns the arguments of `fit` into batches whose sampling is known, if possible."""
 
 from __future__ import annotations
 
@@ -98,8 +98,9 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
 
 
 def _from_pandas(name: str, value: Any) -> Any:
-  """Returns a pandas table or column as an array; ValueError unless of numbers."""
-  # Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
+  """Returns a table or column of pandas as an array; other values are unchanged."""
+  # Inputs may hold texts: a table of texts and numbers becomes a dict of columns.
+  # Raises ValueError for anything else but numbers.
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
@@ -163,7 +164,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns data of `fit` for batches of a sampling scheme; arguments: `make_feed`."""
+  """Returns the feed for batches of a sampling scheme; arguments as in `make_feed`."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -207,7 +208,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
         f'{class_weight!r}.') from error
 
   def weigh(x, y, weight):
-    """Returns (x, y, weight times the class weight of y); other labels have one."""
+    """Returns (x, y, weight times the class weight of y, by default 1)."""
     _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
     weighed = weigh_rows(y_rows, weight_rows)
     return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
