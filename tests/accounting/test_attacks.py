@@ -35,7 +35,7 @@ def test_true_positive_rate_of_a_gaussian_release(mu):
     exact = stats.norm.cdf(stats.norm.ppf(rate) + mu)
     found = attacks.true_positive_rate(accountant, rate)
     assert found.lower <= exact * (1 + 1e-12) and exact <= found.upper * (1 + 1e-12)
-    assert found.upper - found.lower < 1e-6 * exact
+    assert found.upper - found.lower < (1e-6 if rate < 0.9 else 1e-4) * exact
 
 
 @representatives('epsilon', [1.0, 0.2, 3.0])
@@ -56,7 +56,7 @@ def test_true_positive_rates_are_those_of_dp_accounting_within_its_grid():
   rates = []
   for pessimistic in (False, True):
     delta = np.array(pld.from_gaussian_mechanism(
-        1.5, sampling_prob=0.05, value_discretization_interval=1e-4,
+        1.5, sampling_prob=0.05, value_discretization_interval=2e-4,
         pessimistic_estimate=pessimistic, use_connect_dots=False,
     ).self_compose(300).get_delta_for_epsilon(epsilon))
     rates.append([float(np.min(np.minimum(
@@ -64,7 +64,7 @@ def test_true_positive_rates_are_those_of_dp_accounting_within_its_grid():
   for rate, low, high in zip(RATES[1:4], *rates):
     found = attacks.true_positive_rate(accountant, rate)
     assert low * (1 - 1e-4) < found.lower <= found.upper < high
-    assert found.upper - found.lower < 1e-7 < high - low < 0.05 * high
+    assert found.upper - found.lower < 1e-7 < high - low < 0.1 * high
 
 
 @representatives('make', [
@@ -137,6 +137,22 @@ def test_report_in_plain_quantities():
       0.2 * tpr / (0.2 * tpr + 0.8 * 0.05))
   assert 'advantage: at most 0.24848' in str(report) and str(report).endswith('Stated.')
   assert report.as_dict()['true_positive']['0.05']['upper'] == tpr
+
+
+def test_infinite_losses_and_pairs_that_are_not_symmetric():
+  pair = accounting.DominatingPair.from_masses([0.5, 0.4, 0.1], [0.4, 0.6, 0.0])
+  for relation in (relations.ADD_OR_REMOVE, relations.REPLACE):
+    accountant = accounting.PhiAccountant(relation).compose(
+        accounting.DominatingPairDpEvent(pair, relation), 3)
+    curve = attacks.TradeoffCurve.of(accountant, points=30)
+    assert curve.alpha[-1] < math.exp(20)  # Finite losses are smaller.
+    rate = np.linspace(0.0, 1.0, 101)
+    low, high = curve.best_true_positives(rate), curve.most_true_positives(rate)
+    exact = 1 - views.tradeoff(
+        views.composed_pair(accountant, np.linspace(0.0, 3.0, 61)), rate)
+    assert np.all(low <= exact + 1e-9) and np.all(high < exact + 0.05)
+    # Each outcome of three releases: a record is seen with probability 1 - 0.9^3.
+    assert high[0] == pytest.approx(1 - 0.9**3, abs=0.005)
 
 
 def test_nothing_released_and_nothing_protected():

@@ -56,7 +56,7 @@ def simulated(rng, canaries, fault=None):
   return audit.Observations(values, present, drawn)
 
 
-@representatives('fault', FAULTS, 4)
+@representatives('fault', FAULTS, 2)
 def test_planted_faults_are_found(fault):
   """In at least 19 of 20 runs with 2,000 canaries at epsilon 3."""
   rng, found = np.random.default_rng(0), 0

@@ -54,13 +54,13 @@ def test_true_claims_are_seldom_refuted_by_scores(monkeypatch):
   rng, refuted = np.random.default_rng(2), 0
   claim = audit.Claim(lambda noise, sampled: None, 1e-5)
   object.__setattr__(claim, 'curve', lambda noise=1.0: audit.gaussian_curve(1.0))
-  for _ in range(200):
+  for _ in range(100):
     coins = rng.random(400) < 0.5
     scores = rng.normal(size=400) + coins
     found = by_name(audit.audit_scores(scores, coins, claim=claim))
     refuted += found['Claim, by its trade-off curve'].p_value <= 0.05
     assert found['Counts (Clopper-Pearson)'].epsilon < 4.4  # The truth at delta 1e-5.
-  assert refuted <= stats.binom.ppf(0.999, 200, 0.05)
+  assert refuted <= stats.binom.ppf(0.999, 100, 0.05)
 
 
 def test_scores_without_a_claim():

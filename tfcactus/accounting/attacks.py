@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -88,16 +88,18 @@ class TradeoffCurve:
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
          least: float = LEAST_RATE) -> TradeoffCurve:
     """Returns the curve from a grid that reaches error rates of about `least`."""
+    parts = accountant.compositions().values()
     if points is None:
-      quick = all(step.loss is not None for part in accountant.compositions().values()
-                  for step, _ in part.groups)
+      quick = all(step.loss is not None for part in parts for step, _ in part.groups)
       points = POINTS if quick else FEW_POINTS
+    # No epsilon has a delta below the probability of an infinite loss.
+    rest = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
     low, top = 0.0, 1.0
-    while top < LARGEST_LOSS and accountant.get_delta(top) > 0.01 * least:
+    while top < LARGEST_LOSS and accountant.get_delta(top) > rest:
       low, top = top, 2 * top
     for _ in range(4):
       middle = 0.5 * (low + top)
-      low, top = (low, middle) if accountant.get_delta(middle) <= 0.01 * least else (
+      low, top = (low, middle) if accountant.get_delta(middle) <= rest else (
           middle, top)
     half = np.linspace(0.0, top, points)
     return cls.at(accountant, np.append(-half[:0:-1], half))
@@ -116,6 +118,9 @@ class TradeoffCurve:
     # Between two points, the chord before them and the chord behind them lie below H.
     before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
+    rounded = ROUNDING / gap
+    if np.any(before[1:-1] - behind[1:-1] > rounded[1:] + rounded[:-1]):
+      return rate[..., 0]  # The profile is not convex: a pair is not symmetric.
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
     from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
     last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
@@ -158,25 +163,28 @@ class TradeoffCurve:
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
-    knots = special.ndtr(np.linspace(-8.0, 8.0, 401))
-    x = np.append(0.0, special.ndtr(np.linspace(-8.0, 8.0, 20001)))
-    x = np.append(x, 1.0)
+    x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
+    x[0] = 0.0
     normal = special.ndtr(-special.ndtri(x) - mu)
-    found = []
-    for rates, beyond in (
-        (self.most_true_positives(knots), normal[:-1]),
-        # A convex curve is below its chords, and falls from cell to cell.
-        (self.best_true_positives(knots), normal[1:])):
-      low, high = 0.0, 1.0
-      f_knots = np.concatenate([[0.0], knots, [1.0]])
-      f = np.concatenate([[1.0], 1 - rates, [0.0]])
-      for _ in range(40):
-        middle = 0.5 * (low + high)
-        within = np.all(np.interp(
-            np.minimum(x[:-1] + middle, 1.0), f_knots, f) - middle <= beyond)
-        low, high = (low, middle) if within else (middle, high)
-      found.append(high)
-    return Bounds(found[0], 0.5 * (found[0] + found[1]), found[1])
+    # A convex curve is below its chords.
+    knots = np.append(x[:-1:50], 1.0)
+    chords = 1 - self.best_true_positives(knots)
+    lower = _least_shift(self.false_negatives, x[::20], normal[::20])[0]
+    # The curve falls, so that a cell [x, x'] is within if it is at (x, x').
+    upper = _least_shift(
+        lambda rate: np.interp(rate, knots, chords), x[:-1], normal[1:])[1]
+    return Bounds(lower, 0.5 * (lower + upper), upper)
+
+
+def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
+                 most: np.ndarray) -> tuple[float, float]:
+  """Returns ends of a short interval around the least k: curve(x + k) - k <= most."""
+  low, high = 0.0, 1.0
+  for _ in range(30):
+    middle = 0.5 * (low + high)
+    within = np.all(curve(np.minimum(x + middle, 1.0)) - middle <= most)
+    low, high = (low, middle) if within else (middle, high)
+  return low, high
 
 
 def _rates(false_positive: npt.ArrayLike) -> np.ndarray:
@@ -200,6 +208,7 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
     passes the upper one.
   """
   rate = _checks.delta(false_positive, 'false_positive')
+
   @functools.lru_cache
   def estimate(loss: float) -> float:
     """Returns the bound on the true positive rate from the profile at one point."""
@@ -217,7 +226,10 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
       estimate, bounds=(-low, high), method='bounded', options={'xatol': STEP}).x)
   # Slopes between the points must stand out against the width of the bounds.
   bounds = accountant.delta_bounds(abs(best))
-  step = max(STEP, 8 * math.sqrt((bounds.upper - bounds.lower) / estimate(best)))
+  share = min(math.exp(best), 1.0)
+  width = share * (bounds.upper - bounds.lower) + ROUNDING * (
+      estimate(best) if best >= 0 else 1.0)
+  step = min(max(STEP, 8 * math.sqrt(width / min(estimate(best), share))), 0.1)
   curve = TradeoffCurve.at(accountant, np.unique(
       np.append(best + step * np.array([-2, -1, 0, 1, 2]), 0.0)))
   lower, upper = curve.best_true_positives(rate), curve.most_true_positives(rate)
