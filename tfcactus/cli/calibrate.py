@@ -11,7 +11,7 @@ import dp_accounting
 
 from tfcactus import _format, relations
 from tfcactus.accounting import calibration
-from tfcactus.cli import command, steps
+from tfcactus.cli import command, steps, tuned_epsilon
 from tfcactus.release import planner
 
 _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
@@ -22,6 +22,7 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
+  tuned_epsilon.add_runs(parser)
   parser.set_defaults(sampling_prob=None)
   parser.add_argument('--target-epsilon', type=float, required=True,
                       help='largest epsilon allowed at --delta')
@@ -53,11 +54,12 @@ def _run(args: argparse.Namespace) -> None:
   name = _wanted(args)
 
   def event(value: float) -> dp_accounting.DpEvent:
-    """Returns the event of all steps, with `value` for the argument to find."""
+    """Returns the event of all steps or of a search, with `value` for what is found."""
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
-    return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
-                           batches=args.batches, **values).event()
+    found = steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
+                            batches=args.batches, **values).event()
+    return found if args.runs is None else tuned_epsilon.search(args, found)
 
   start = time.perf_counter()
   cost = calibration.account(event, args.delta, relations.NAMES[args.relation],

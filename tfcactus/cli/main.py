@@ -19,6 +19,7 @@ from tfcactus.cli import (
   release,
   tables,
   tcdp,
+  tuned_epsilon,
 )
 from tfcactus.cli.command import Command
 
@@ -32,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     release.COMMAND,
     gap.COMMAND,
     tcdp.COMMAND,
+    tuned_epsilon.COMMAND,
 )
 
 

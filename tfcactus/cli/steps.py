@@ -234,15 +234,16 @@ def _read(path: str) -> list[StepGroup]:
 
 
 def show_bounds(args: argparse.Namespace, name: str, at: str,
-                solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
-                ) -> None:
+                solve: Callable[[accounting.PhiAccountant], accounting.Bounds],
+                search: Callable[[dp_accounting.DpEvent], accounting.SearchDpEvent] |
+                None = None) -> None:
   """Accounts for the steps in the arguments, and prints the bounds.
 
   The arguments are those of `add_steps` and `add_rows`.
 
   `name` is the bounded quantity ('epsilon' or 'delta'), and `at` states the other one
   in words, rounded up. `solve` returns the bounds from an accountant that has composed
-  the steps.
+  the steps, or `search` of them: a search whose runs each take these steps.
   """
   groups = _groups(args)
   # A fraction has lost the numbers of records, which matter for several of them.
@@ -252,7 +253,11 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
         'cost of several rows then depends on the numbers of records, not on their '
         'share. Use PrivacyPlan(...).guarantee(rows_of_one=..., '
         'sampling=FixedSizeSampling).')
-  events = [group.event() for group in groups]
+  events: list[dp_accounting.DpEvent] = [group.event() for group in groups]
+  condition = ''
+  if search is not None:
+    found = search(dp_accounting.ComposedDpEvent(events))
+    events, condition = [found], f' {found.condition}'
   start = time.perf_counter()
   relation = relations.NAMES[args.relation]
   accountant = accounting.PhiAccountant(
@@ -266,7 +271,8 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
        'One direction alone is no guarantee. ') +
       relations.protected(relation, 'record', 'the data', args.rows_of_one) + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
-                       'or number of batches, and the number of steps', 'record') + '.')
+                       'or number of batches, and the number of steps', 'record') +
+      f'.{condition}')
   command.show(args, {
       'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,
       'relation': args.relation, 'direction': args.direction,
