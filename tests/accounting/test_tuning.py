@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import pathlib
+import re
 
 import dp_accounting
 import numpy as np
@@ -61,6 +63,15 @@ def test_a_law_of_one_run_is_the_run():
   whole = accounting.PhiAccountant().compose(GAUSSIAN).get_epsilon(1e-5)
   lower, _, upper = bounds(accounting.FixedRuns(1), GAUSSIAN)
   assert whole * (1 - 1e-3) <= lower <= whole <= upper <= whole * (1 + 1e-4)
+
+
+@representatives('name, value', re.findall(
+    r'^\| `(\w+Runs\(\d+\))`.* \| ([\d.]+) \|$',
+    (pathlib.Path(tfcactus.__file__).parents[1] / 'docs' / 'epsilon.md').read_text(
+        encoding='utf-8'), re.M))
+def test_the_table_of_searches_in_the_documents(name, value):
+  law = eval(f'accounting.{name}')  # pylint: disable=eval-used
+  assert 0 <= float(value) - bounds(law, TUTORIAL).upper < 1e-4
 
 
 def test_more_runs_cost_more_and_less_than_all_of_them(coarse):

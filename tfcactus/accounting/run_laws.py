@@ -26,8 +26,8 @@ MOST = 10_000
 """Largest public number of runs, and largest parameter of a law."""
 
 ROUNDOFF = 1e-11
-"""Bound on the relative error of a computed f': a power or an exponential with MOST times
-a few roundings in its exponent, or MOST steps of Horner's rule."""
+"""Bound on the relative error of a computed f': a power or an exponential with a few
+times MOST roundings in its exponent, or MOST steps of Horner's rule."""
 
 _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""

@@ -3,11 +3,11 @@
 The field calls this private selection; tuning of hyperparameters is its main use.
 
 Let P and Q be the laws of a run's result on two neighbouring data sets. Let f(x) be the
-mean of x^K for the number K of runs. Each run draws a uniform label, which breaks ties. If a = P(S)
-and b = Q(S) for the set S of results that rank below z, the winner has density
-p(z) f'(a) on one data set and q(z) f'(b) on the other. Let H bound the privacy profile
-of a run. Then a <= alpha b + H(alpha) for all alpha >= 0, so that b >= beta(a), the
-largest of 0 and (a - H(alpha)) / alpha. Since f' increases,
+mean of x^K for the number K of runs. Each run draws a uniform label, which breaks ties.
+If a = P(S) and b = Q(S) for the set S of results that rank below z, the winner has
+density p(z) f'(a) on one data set and q(z) f'(b) on the other. Let H bound the privacy
+profile of a run. Then a <= alpha b + H(alpha) for all alpha >= 0, so that b >= beta(a),
+the largest of 0 and (a - H(alpha)) / alpha. Since f' increases,
 
     p f'(a) - e^epsilon q f'(b) <= p Phi(e^epsilon q / p),
     Phi(y) = the largest of 0 and f'(a) - y f'(beta(a)) over a in [0, 1].
@@ -25,8 +25,8 @@ Lower bounds are those of explicit rankings. Results with low losses rank high, 
 P(S) is large for its Q(S). Each result of high loss is moved to the place where its own
 gain p f'(a) - e^epsilon q f'(b) is largest.
 
-Source: the bound and the rankings are this library's. Koskela, Redberg and Wang bound
-f'(a) / f'(b) by one constant (2024), which is less tight.
+Source: the bound and the rankings are this library's. One constant for f'(a) / f'(b) is
+in Koskela, Redberg and Wang, "Privacy Profiles for Private Selection" (ICML 2024).
 """
 
 from __future__ import annotations
