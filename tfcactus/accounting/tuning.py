@@ -95,19 +95,12 @@ _REVERSED = {'add': 'remove', 'remove': 'add', 'replace': 'replace'}
 
 @dataclasses.dataclass(frozen=True)
 class _Profile:
-  """Upper bounds on a privacy profile H(e^x), at points on both sides of x = 0.
+  """Upper bounds on a privacy profile H(e^x), at points on both sides of x = 0."""
 
-  Attributes:
-    x: Shape (points,), increasing and symmetric around zero.
-    high: Shape (points,), upper bounds on H.
-    call: Shape (points,), upper bounds on e^-x H(e^x).
-    back: Shape (points,), `high`, but H(e^-x) of the reversed direction where x < 0.
-  """
-
-  x: np.ndarray
-  high: np.ndarray
-  call: np.ndarray
-  back: np.ndarray
+  x: np.ndarray  # Shape (points,), increasing and symmetric around zero.
+  high: np.ndarray  # Upper bounds on H(e^x).
+  call: np.ndarray  # Upper bounds on e^-x H(e^x).
+  back: np.ndarray  # `high`, but H(e^-x) of the reversed direction where x < 0.
 
   @classmethod
   def of(cls, epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray) -> _Profile:
@@ -326,16 +319,10 @@ def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class _Upper:
-  """The upper bound on the delta of a search in one direction.
+  """The upper bound on the delta of a search in one direction."""
 
-  Attributes:
-    lines: The largest of the lines A - B y, with 0, bounds Phi(y) from above. They are
-      kept with signs reversed.
-    profile: The profile of a run.
-  """
-
-  lines: Lines
-  profile: _Profile
+  lines: Lines  # The largest of their negatives, and 0, bound Phi(y) from above.
+  profile: _Profile  # Of a run.
 
   @classmethod
   def of(cls, runs: run_laws.RunLaw, profile: _Profile) -> _Upper:
@@ -379,11 +366,9 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns (Q-mass, P-mass) of events of the winner, shape (2, events).
-
-  Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
-  are upper bounds, the P-masses lower ones.
-  """
+  """Returns bounds (Q-mass, P-mass) of events of the winner, shape (2, events)."""
+  # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
+  # are upper bounds, the P-masses lower ones.
   order = np.argsort(pair.loss)
   p, q = np.append(pair.p[order], pair.p_inf), np.append(pair.q[order], 0.0)
   # If all results are tied, the search is one run, unless it has none.
@@ -414,10 +399,8 @@ def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
-  """Returns the pair whose best tests reach these (Q-mass, P-mass), and no more.
-
-  `reverse` are those of the reversed direction. The complement of an event is an event.
-  """
+  """Returns the pair whose best tests reach these (Q-mass, P-mass), and no more."""
+  # `reverse` has the reversed direction. The complement of an event is an event.
   q, p = np.concatenate([own, 1 - reverse[::-1], [[0.0, 1.0], [0.0, 1.0]]], axis=1)
   q, miss = np.clip(q, 0.0, 1.0), 1 - np.clip(p, 0.0, 1.0)
   order = np.lexsort((miss, q))

@@ -106,12 +106,10 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
                      ) -> Unexplained | None:
-  """Returns a trainable variable's use in `losses` that no rule explains, or None.
-
-  `calls` tells in which call of a layer each operation was added. An answer explains
-  the uses of its variables in its call, as far as they reach the losses through its
-  tensor.
-  """
+  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
+  # `calls` tells in which call of a layer each operation was added. An answer explains
+  # the uses of its variables in its call, as far as they reach the losses through its
+  # tensor.
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
@@ -138,11 +136,9 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 
 def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
               reads: dict[str, frozenset[_Read]]) -> frozenset[_Read]:
-  """Returns the uses of weights on which an operation's outputs may depend.
-
-  `handles` maps names of captured handles to weights. `reads` has the uses of weights
-  on which each tensor depends. Only uses that may have a gradient count.
-  """
+  """Returns the uses of weights on which an operation's outputs may depend."""
+  # `handles` maps names of captured handles to weights. Only uses that may have a
+  # gradient count.
   if op.type == 'StopGradient':
     return frozenset()
   own = {_Read(handles[tensor.name], call, op.name)
