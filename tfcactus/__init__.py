@@ -8,7 +8,7 @@ from __future__ import annotations
 from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
 from tfcactus.accounting import NoiseTableDpEvent, PhiAccountant
 from tfcactus.adaptive_clipping import AdaptiveClipping
-from tfcactus.guarantee import Guarantee
+from tfcactus.guarantee import Guarantee, search_guarantee
 from tfcactus.noise import (
     Gaussian,
     Laplace,
@@ -25,5 +25,6 @@ __all__ = [
     'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
     'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
     'calibrate_noise_multiplier', 'library', 'load', 'optimal_noise',
+    'search_guarantee',
 ]
 __version__ = '0.1.0'

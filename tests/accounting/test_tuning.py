@@ -12,7 +12,7 @@ from scipy import optimize, stats
 
 from tests.representatives import representatives
 import tfcactus
-from tfcactus import accounting, guarantee, relations
+from tfcactus import accounting, relations
 from tfcactus.accounting import calibration, run_laws, tuning
 
 TUTORIAL = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(
@@ -256,6 +256,22 @@ def test_both_directions_have_their_own_pair(coarse):
       bounds(LOGARITHMIC, dp_accounting.GaussianDpEvent(1.5)).upper)
 
 
+def test_persons_with_several_rows(coarse):
+  event = search(LOGARITHMIC, GAUSSIAN)
+  one, two = (accounting.PhiAccountant(rows_of_one=rows).compose(event).epsilon_bounds(
+      1e-5) for rows in (1, 2))
+  twice = bounds(LOGARITHMIC, dp_accounting.GaussianDpEvent(1.5)).lower
+  assert one.upper < twice <= two.upper < 4 * one.upper
+  # A search hides that more rows change the share of the others.
+  fixed = search(LOGARITHMIC, dp_accounting.SampledWithoutReplacementDpEvent(
+      100, 10, GAUSSIAN))
+  for rows in (1, 2):
+    with pytest.raises(dp_accounting.UnsupportedEventError, match='none for ADD_OR'):
+      accounting.PhiAccountant(rows_of_one=rows).compose(fixed)
+  assert accounting.PhiAccountant(relations.ZERO_OUT).compose(fixed).get_epsilon(
+      1e-5) > 0
+
+
 def test_settings_of_different_cost_are_a_mixture(coarse):
   cheap, dear = gaussian(0.5), gaussian(1)
   mixed = bounds(LOGARITHMIC, [(0.5, cheap), (0.5, dear)]).upper
@@ -269,7 +285,7 @@ def test_a_search_composes_and_has_a_guarantee_on_conditions():
   both = accounting.PhiAccountant().compose(event).compose(GAUSSIAN)
   alone = bounds(LOGARITHMIC, GAUSSIAN)
   assert alone.upper < both.get_epsilon(1e-5) < alone.upper + 2
-  found = guarantee.search_guarantee(event, 1e-5, 'add-or-remove')
+  found = tfcactus.search_guarantee(event, 1e-5, 'add-or-remove')
   assert found.upper == alone.upper and found.lower == alone.lower and found.proven
   condition, = found.conditions
   assert 'LogarithmicRuns (mean 10) and stays secret' in condition
@@ -280,9 +296,9 @@ def test_a_search_composes_and_has_a_guarantee_on_conditions():
   assert plan.guarantee().conditions == (condition,)
   given = search(LOGARITHMIC, accounting.DominatingPairDpEvent(
       accounting.DominatingPair.from_masses([0.6, 0.4], [0.4, 0.6])))
-  assert len(guarantee.search_guarantee(given, 1e-5, 'add-or-remove').conditions) == 2
+  assert len(tfcactus.search_guarantee(given, 1e-5, 'add-or-remove').conditions) == 2
   with pytest.raises(ValueError, match='account for replace-one'):
-    guarantee.search_guarantee(given, 1e-5, 'replace')
+    tfcactus.search_guarantee(given, 1e-5, 'replace')
 
 
 def test_a_run_is_calibrated_to_a_target_of_the_search(coarse):

@@ -156,9 +156,9 @@ class SearchDpEvent(events.SteppedDpEvent):
       raise ValueError(
           f'Expected score to be one of {", ".join(SCORES)}, got {self.score!r}. A '
           'score that reads private data without noise has no account: the best of '
-          'ten fair coins, which cost nothing each, can cost epsilon 1.487. Count a '
-          "noisy score in the event of a run and take 'released', or score on public "
-          "data and take 'public'.")
+          'fair coins, which cost nothing each, in a logarithmic number of mean ten, '
+          'can cost epsilon 1.487. Count a noisy score in the event of a run and take '
+          "'released', or score on public data and take 'public'.")
     if not self.proved_relations:
       raise ValueError(
           'Expected the event of a run to have a dominating pair, got '
@@ -220,12 +220,16 @@ def _checked_settings(settings: object
 
 def _has_account(event: dp_accounting.DpEvent,
                  relation: dp_accounting.NeighboringRelation) -> bool:
-  """Returns whether a run has dominating pairs, one at least, and hides no record."""
+  """Returns whether a run has dominating pairs, which serve several rows too."""
   if not PhiAccountant(relation).supports(event):
     return False
   steps = [step for step, count in event_steps.steps_of(
       event, event_steps.Sample(relation)) if count]
-  return bool(steps) and None not in steps
+  # Under a sample of fixed size, further rows change the pair: `PhiAccountant` cannot
+  # see that through a search.
+  return bool(steps) and None not in steps and not any(
+      step.sample.displaces and relation == relations.ADD_OR_REMOVE for step in steps
+      if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep)))
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _format, relations
+from tfcactus import _format, accounting, relations
 from tfcactus.accounting import calibration
 from tfcactus.cli import command, steps, tuned_epsilon
 from tfcactus.release import planner
@@ -51,6 +51,8 @@ def _wanted(args: argparse.Namespace) -> str:
 
 def _run(args: argparse.Namespace) -> None:
   name = _wanted(args)
+  if args.runs is None and (args.eta is not None or args.most_runs is not None):
+    raise ValueError('Expected --runs with --eta and --most-runs, got none.')
 
   def event(value: float) -> dp_accounting.DpEvent:
     """Returns the event of all steps or of a search, with `value` for what is found."""
@@ -63,7 +65,11 @@ def _run(args: argparse.Namespace) -> None:
   start = time.perf_counter()
   cost = calibration.account(event, args.delta, relations.NAMES[args.relation],
                              args.direction)
-  value = _SOLVERS[name](args.target_epsilon, cost)
+  if name == 'noise_multiplier' and args.runs is not None:
+    # The bounds of a search are no smooth function of the noise.
+    value = calibration.calibrate_noise(args.target_epsilon, cost, tolerance=1e-4)
+  else:
+    value = _SOLVERS[name](args.target_epsilon, cost)
   reached = cost(value) if value else 0.0
   # Less noise, or a larger sampling probability, would cost more than printed.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
@@ -74,7 +80,9 @@ def _run(args: argparse.Namespace) -> None:
       args, {name: value, 'epsilon': reached,
              'seconds': time.perf_counter() - start},
       f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
-      f'{_format.upper(args.delta)}')
+      f'{_format.upper(args.delta)}' + (
+          f'. {found.condition}' if value and isinstance(
+              found := event(value), accounting.SearchDpEvent) else ''))
 
 
 COMMAND = command.Command(
