@@ -50,6 +50,7 @@ def _wanted(args: argparse.Namespace) -> str:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Finds the argument that is missing, and prints it with the epsilon it gives."""
   name = _wanted(args)
   if args.runs is None and (args.eta is not None or args.most_runs is not None):
     raise ValueError('Expected --runs with --eta and --most-runs, got none.')
