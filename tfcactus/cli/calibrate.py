@@ -71,7 +71,9 @@ def _run(args: argparse.Namespace) -> None:
     value = calibration.calibrate_noise(args.target_epsilon, cost, tolerance=1e-4)
   else:
     value = _SOLVERS[name](args.target_epsilon, cost)
-  reached = cost(value) if value else 0.0
+  reached, found = (cost(value), event(value)) if value else (0.0, None)
+  condition = f'. {found.condition}' if isinstance(
+      found, accounting.SearchDpEvent) else ''
   # Less noise, or a larger sampling probability, would cost more than printed.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
   told = str(value) if name == 'steps' else safe(value, 10)
@@ -81,9 +83,7 @@ def _run(args: argparse.Namespace) -> None:
       args, {name: value, 'epsilon': reached,
              'seconds': time.perf_counter() - start},
       f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
-      f'{_format.upper(args.delta)}' + (
-          f'. {found.condition}' if value and isinstance(
-              found := event(value), accounting.SearchDpEvent) else ''))
+      f'{_format.upper(args.delta)}'{condition}')
 
 
 COMMAND = command.Command(
