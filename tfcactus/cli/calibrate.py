@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
       args, {name: value, 'epsilon': reached,
              'seconds': time.perf_counter() - start},
       f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
-      f'{_format.upper(args.delta)}'{condition}')
+      f'{_format.upper(args.delta)}{condition}')
 
 
 COMMAND = command.Command(
