@@ -12,7 +12,7 @@ from tfcactus.dp_sgd_privacy import (
     compute_dp_sgd_privacy,
     compute_dp_sgd_privacy_statement,
 )
-from tfcactus.guarantee import Guarantee
+from tfcactus.guarantee import Guarantee, search_guarantee
 from tfcactus.noise import (
     Gaussian,
     Laplace,
@@ -30,5 +30,6 @@ __all__ = [
     'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
     'calibrate_noise_multiplier', 'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement', 'library', 'load', 'optimal_noise',
+    'search_guarantee',
 ]
 __version__ = '0.1.0'

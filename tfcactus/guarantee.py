@@ -187,16 +187,21 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
   return event
 
 
-def _holds_pair(event: object) -> bool:
-  """Returns whether an event contains a dominating pair given by a user."""
+def _conditions(event: object) -> list[str]:
+  """Returns the conditions of events: pairs given by a user, and searches."""
+  found = []
   if isinstance(event, accounting.DominatingPairDpEvent) or (
       isinstance(event, accounting.SteppedDpEvent) and
       type(event).__module__.split('.')[0] != __package__):
-    return True
+    found = [_PAIRS_GIVEN]
+  elif isinstance(event, accounting.SearchDpEvent):
+    found = [event.condition]
+  parts: Iterable[object] = ()
   if isinstance(event, (list, tuple)):
-    return any(map(_holds_pair, event))
-  return isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)) and any(
-      _holds_pair(getattr(event, field.name)) for field in attr.fields(type(event)))
+    parts = event
+  elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
+    parts = (getattr(event, field.name) for field in attr.fields(type(event)))
+  return found + [condition for part in parts for condition in _conditions(part)]
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
@@ -240,5 +245,32 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       accountant=_ACCOUNTANT, proven=proven,
       statement=statement if proven else f'{_UNPROVEN} {statement}',
       account=accountant)
-  given = _holds_pair(releases) or (count > 0 and _holds_pair(event))
-  return found.given(_PAIRS_GIVEN) if given else found
+  conditions = _conditions([*releases, *([event] if count else [])])
+  return found.given(*dict.fromkeys(conditions))
+
+
+def search_guarantee(search: accounting.SearchDpEvent, delta: float,
+                     neighboring_relation: Relation) -> Guarantee:
+  """Returns the guarantee of a search: the best of a secret number of runs.
+
+  Args:
+    search: The search; accountants compose it with other events too.
+    delta: In (0, 1).
+    neighboring_relation: As for `tfcactus.relations.check`.
+
+  Returns:
+    The guarantee, on the conditions of the search.
+
+  Raises:
+    ValueError: if a run has no account for the relation.
+  """
+  relation = relations.check(neighboring_relation)
+  if relation not in search.proved_relations:
+    raise ValueError('Expected runs with an account for '
+                     f'{relations.label(relation)}, got {search.event!r}.')
+  public = relations.public(
+      relation, 'The law of the number of runs and all that a run takes as public',
+      'record')
+  return guarantee(search, 1, _checks.delta(delta), relation, statement=(
+      f'{relations.protected(relation, "record", "the data")}: one result of a search. '
+      f'{public}.'))

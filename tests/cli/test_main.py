@@ -191,3 +191,32 @@ def test_bad_groups_are_usage_errors(step, capsys):
   with pytest.raises(SystemExit):
     main.main(['epsilon', '--delta', '1e-5', '--step', step])
   assert 'noise=gaussian' in capsys.readouterr().err
+
+
+def test_a_search_is_accounted_for_and_calibrated(capsys):
+  run = ['--noise', 'gaussian', '--steps', '1', '--delta', '1e-5', '--runs', '5']
+  assert main.main(['calibrate', *run, '--target-epsilon', '1']) == 0
+  told = capsys.readouterr().out
+  assert 'LogarithmicRuns (mean 5) and stays secret' in told
+  noise = told.split()[1].rstrip(':')
+  values = {}
+  for law in ([], ['--runs-law', 'geometric'], ['--runs-law', 'always'],
+              ['--most-runs', '7'], ['--runs-law', 'negative-binomial', '--eta', '3']):
+    assert main.main(['tuned-epsilon', *run, '--noise-multiplier', noise, *law,
+                      '--json']) == 0
+    values[tuple(law[-1:])] = json.loads(capsys.readouterr().out)
+  assert 0.999 < values[()]['upper'] <= 1
+  assert values[()]['upper'] < values['geometric',]['upper'] < values['3',]['upper']
+  assert 'stays secret, as' not in values['always',]['statement']
+
+
+@pytest.mark.parametrize('arguments, words', [
+    (['tuned-epsilon', '--runs', '5', '--score', 'training'], 'without noise'),
+    (['tuned-epsilon', '--runs', '5', '--eta', '1'], 'negative-binomial and no other'),
+    (['tuned-epsilon', '--runs', '2.5', '--runs-law', 'always'], 'whole number'),
+    (['calibrate', '--eta', '1', '--target-epsilon', '1'], '--runs with --eta')])
+def test_searches_without_a_proof_are_refused(arguments, words, capsys):
+  noise = [] if arguments[0] == 'calibrate' else ['--noise-multiplier', '3']
+  assert main.main([*arguments, '--noise', 'gaussian', '--steps', '1', '--delta',
+                    '1e-5', *noise]) == 2
+  assert words in capsys.readouterr().err

@@ -79,6 +79,10 @@ COMMANDS = {
                 ['--options', '1', '--noise-multiplier', '2'], 'num_options',
                 {'histogram': 'histogram: .* leads by #$',
                  'obvious-answer': 'obvious-answer: .* leads by #$'}),
+    'tuned-epsilon': Case(
+        [*STEPS, '--runs', '10', '--delta', '1e-5'],
+        [*STEPS, '--runs', '10', '--delta', '1e-5', '--score', 'training'],
+        'without noise', {'upper': 'epsilon <= # at'}, {'lower': r'lower bound #\)'}),
     'tcdp': Case(['--rho', '.123', '--omega', '7', '--delta', '1e-5'],
                  ['--rho', '-1', '--delta', '1e-5'], 'rho',
                  {'epsilon': 'epsilon <= # at'}),

@@ -22,17 +22,31 @@ from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.phi import PhiAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
 from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.accounting.run_laws import (
+    BinomialRuns,
+    FixedRuns,
+    GeometricRuns,
+    ListedRuns,
+    LogarithmicRuns,
+    NegativeBinomialRuns,
+    PoissonRuns,
+    RunLaw,
+)
 from tfcactus.accounting.truncated_cdp import TCDP
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant, TCDPDpEvent
+from tfcactus.accounting.tuning import SearchDpEvent
 from tfcactus.pairs.continuous import continuous_pair, FunctionLaw
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 __all__ = [
-    'Bounds', 'Composition', 'DominatingPair', 'DominatingPairDpEvent',
-    'ExponentialMechanismDpEvent', 'ExtendedMomentsAccountant', 'FunctionLaw',
-    'NoiseTableDpEvent', 'OneSidedAccountant', 'PairAccountant', 'PairBounds',
-    'PhiAccountant', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
-    'RenyiAccountant', 'StepLoss', 'SteppedDpEvent', 'TCDP', 'TCDPAccountant',
-    'TCDPDpEvent', 'TwoSidedAccountant', 'continuous_pair', 'dominating_pair',
-    'noise_event', 'randomized_response_event', 'views',
+    'BinomialRuns', 'Bounds', 'Composition', 'DominatingPair',
+    'DominatingPairDpEvent', 'ExponentialMechanismDpEvent',
+    'ExtendedMomentsAccountant', 'FixedRuns', 'FunctionLaw', 'GeometricRuns',
+    'ListedRuns', 'LogarithmicRuns', 'NegativeBinomialRuns', 'NoiseTableDpEvent',
+    'OneSidedAccountant', 'PairAccountant', 'PairBounds', 'PhiAccountant',
+    'PoissonRuns', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
+    'RenyiAccountant', 'RunLaw', 'SearchDpEvent', 'StepLoss', 'SteppedDpEvent',
+    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'TwoSidedAccountant',
+    'continuous_pair', 'dominating_pair', 'noise_event',
+    'randomized_response_event', 'views',
 ]

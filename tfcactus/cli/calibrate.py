@@ -9,9 +9,9 @@ from typing import Any, Callable
 
 import dp_accounting
 
-from tfcactus import _format, relations
+from tfcactus import _format, accounting, relations
 from tfcactus.accounting import calibration
-from tfcactus.cli import command, steps
+from tfcactus.cli import command, steps, tuned_epsilon
 from tfcactus.release import planner
 
 _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
@@ -22,6 +22,7 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   steps.add_steps(parser)
+  tuned_epsilon.add_runs(parser)
   parser.set_defaults(sampling_prob=None)
   parser.add_argument('--target-epsilon', type=float, required=True,
                       help='largest epsilon allowed at --delta')
@@ -51,19 +52,28 @@ def _wanted(args: argparse.Namespace) -> str:
 def _run(args: argparse.Namespace) -> None:
   """Finds the argument that is missing, and prints it with the epsilon it gives."""
   name = _wanted(args)
+  if args.runs is None and (args.eta is not None or args.most_runs is not None):
+    raise ValueError('Expected --runs with --eta and --most-runs, got none.')
 
   def event(value: float) -> dp_accounting.DpEvent:
-    """Returns the event of all steps, with `value` for the argument to find."""
+    """Returns the event of all steps or of a search, with `value` for what is found."""
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
-    return steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
-                           batches=args.batches, **values).event()
+    found = steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,
+                            batches=args.batches, **values).event()
+    return found if args.runs is None else tuned_epsilon.search(args, found)
 
   start = time.perf_counter()
   cost = calibration.account(event, args.delta, relations.NAMES[args.relation],
                              args.direction)
-  value = _SOLVERS[name](args.target_epsilon, cost)
-  reached = cost(value) if value else 0.0
+  if name == 'noise_multiplier' and args.runs is not None:
+    # The bounds of a search are no smooth function of the noise.
+    value = calibration.calibrate_noise(args.target_epsilon, cost, tolerance=1e-4)
+  else:
+    value = _SOLVERS[name](args.target_epsilon, cost)
+  reached, found = (cost(value), event(value)) if value else (0.0, None)
+  condition = f'. {found.condition}' if isinstance(
+      found, accounting.SearchDpEvent) else ''
   # Less noise, or a larger sampling probability, would cost more than printed.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
   told = str(value) if name == 'steps' else safe(value, 10)
@@ -73,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
       args, {name: value, 'epsilon': reached,
              'seconds': time.perf_counter() - start},
       f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
-      f'{_format.upper(args.delta)}')
+      f'{_format.upper(args.delta)}{condition}')
 
 
 COMMAND = command.Command(

@@ -20,6 +20,7 @@ from tfcactus.cli import (
   release,
   tables,
   tcdp,
+  tuned_epsilon,
 )
 from tfcactus.cli.command import Command
 
@@ -33,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     release.COMMAND,
     gap.COMMAND,
     tcdp.COMMAND,
+    tuned_epsilon.COMMAND,
     audit.COMMAND,
 )
 

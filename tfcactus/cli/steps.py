@@ -227,11 +227,13 @@ def _read(path: str) -> list[StepGroup]:
 def show_bounds(args: argparse.Namespace, name: str, at: str,
                 solve: Callable[[accounting.PhiAccountant], accounting.Bounds],
                 report: Callable[[accounting.PhiAccountant, str], AttackReport] |
+                None = None,
+                search: Callable[[dp_accounting.DpEvent], accounting.SearchDpEvent] |
                 None = None) -> None:
   """Accounts for the steps in the arguments, and prints the bounds on `name`."""
   # `at` states the other one of epsilon and delta in words, rounded up. `solve` returns
-  # the bounds from an accountant that has composed the steps, `report` a report from it
-  # and a statement.
+  # the bounds from an accountant that has composed the steps, or a `search` of them;
+  # `report` a report from it and a statement.
   listed = groups(args)
   # A fraction has lost the numbers of records, which matter for several of them.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in listed):
@@ -240,7 +242,11 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
         'cost of several rows then depends on the numbers of records, not on their '
         'share. Use PrivacyPlan(...).guarantee(rows_of_one=..., '
         'sampling=FixedSizeSampling).')
-  events = [group.event() for group in listed]
+  events: list[dp_accounting.DpEvent] = [group.event() for group in listed]
+  condition = ''
+  if search is not None:
+    searched = search(dp_accounting.ComposedDpEvent(events))
+    events, condition = [searched], f' {searched.condition}'
   start = time.perf_counter()
   relation = relations.NAMES[args.relation]
   accountant = accounting.PhiAccountant(
@@ -254,7 +260,8 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
        'One direction alone is no guarantee. ') +
       relations.protected(relation, 'record', 'the data', args.rows_of_one) + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
-                       'or number of batches, and the number of steps', 'record') + '.')
+                       'or number of batches, and the number of steps', 'record') +
+      f'.{condition}')
   found = None if report is None else report(accountant, statement)
   command.show(args, {
       'lower': bounds.lower, 'estimate': bounds.estimate, 'upper': bounds.upper,

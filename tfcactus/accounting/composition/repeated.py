@@ -188,7 +188,7 @@ class Repeated:
                    for side in ('lower', 'upper'))
       lines = Lines.of(np.exp(x), high)
       upper, level = solve(lines, 1)
-      lower = min(solve(_lower(x, low, high, self.p_inf), -1)[0], upper)
+      lower = min(solve(lower_lines(x, low, high, self.p_inf), -1)[0], upper)
       if not upper - lower > GOOD * min(upper, 1.0) or (
           done == self.rounds or x.size > MOST_LINES):
         return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
@@ -228,7 +228,8 @@ def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndar
   return np.array(found)
 
 
-def _lower(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float) -> Lines:
+def lower_lines(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float
+                ) -> Lines:
   """Returns lower bounds on a power curve, given bounds on delta at increasing `x`."""
   # delta is a convex, decreasing function H of a = e^x with H(0) = 1, so that H lies
   # above each of its chords, extended to either side.

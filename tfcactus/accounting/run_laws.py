@@ -1,0 +1,269 @@
+"""Laws (no accountant) of the secret number of runs of a search.
+
+A search repeats a private run K times and shows the best result. K is drawn from one of
+these laws and stays secret. With f(x) = E x^K, the best result has density p f'(F_P),
+where F_P is the P-probability of a result that is ranked no higher.
+
+Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
+(ICLR 2022), for the truncated negative binomial law and the Poisson law.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from scipy import optimize, special
+
+from tfcactus import _checks
+
+MOST = 10_000
+"""Largest public number of runs, and largest parameter of a law."""
+
+ROUNDOFF = 1e-11
+"""Bound on the relative error of a computed f': a power or an exponential with a few
+times MOST roundings in its exponent, or MOST steps of Horner's rule."""
+
+_LEAST_GAMMA = 1e-12
+"""Least parameter gamma of the negative binomial law: its rounding is then harmless."""
+
+_SUM_TOLERANCE = 1e-12
+"""How far from one probabilities may sum."""
+
+
+class RunLaw(abc.ABC):
+  """Base class of laws of the number of runs K, by the function f(x) = E x^K."""
+
+  @abc.abstractmethod
+  def generating(self, x: np.ndarray) -> np.ndarray:
+    """Returns f(x) = E x^K at `x` in [0, 1], any shape."""
+
+  @abc.abstractmethod
+  def derivative(self, x: np.ndarray) -> np.ndarray:
+    """Returns f'(x) = E K x^(K-1) at `x` in [0, 1], any shape, within `ROUNDOFF`."""
+
+  @abc.abstractmethod
+  def probabilities(self, most: int) -> np.ndarray:
+    """Returns the probabilities of K = 0, 1, ..., most; shape (most + 1,)."""
+
+  @property
+  def most(self) -> float:
+    """The largest possible number of runs; inf if there is none."""
+    return math.inf
+
+  @property
+  def expected(self) -> float:
+    """The mean number of runs."""
+    return float(self.derivative(np.ones(1))[0])
+
+  def __str__(self) -> str:
+    least = '' if self.most == math.inf else f' and at most {self.most}'
+    return f'{type(self).__name__} (mean {self.expected:.6g}{least})'
+
+  def capped(self, most: int) -> ListedRuns:
+    """Returns the law of min(K, most): a search that ends after `most` runs.
+
+    Args:
+      most: Public, from 1 to 10,000.
+    """
+    most = int(min(_checks.integer('most', most, 1, MOST), self.most))
+    found = self.probabilities(most)
+    found[most] = max(1 - math.fsum(found[:most]), 0.0)
+    return ListedRuns(tuple(np.trim_zeros(found / math.fsum(found), 'b')))
+
+
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomialRuns(RunLaw):
+  """Truncated negative binomial number of runs: at least one, with a heavy tail.
+
+  Attributes:
+    mean: Mean number of runs, above one.
+    eta: Shape, in (-1, 10,000]: 1 is the geometric law, 0 the logarithmic one. A
+      smaller shape costs less epsilon at the same mean, and varies more.
+  """
+
+  mean: float
+  eta: float
+
+  def __post_init__(self) -> None:
+    _checks.positive('mean', self.mean)
+    if self.mean <= 1:
+      raise ValueError(f'Expected mean > 1, got mean={self.mean!r}; for one run, do '
+                       'not search.')
+    if not -1 < _checks.real('eta', self.eta) <= MOST:
+      raise ValueError(f'Expected eta in (-1, {MOST}], got eta={self.eta!r}.')
+    if self._mean_at(math.log(_LEAST_GAMMA)) < self.mean:
+      raise ValueError(
+          f'Expected a mean that the law with eta={self.eta!r} can reach in float64, '
+          f'got mean={self.mean!r}; lower the mean or raise eta.')
+
+  @functools.cached_property
+  def gamma(self) -> float:
+    """The parameter of the law that gives the mean."""
+    return math.exp(optimize.brentq(lambda t: self._mean_at(t) - self.mean,
+                                    math.log(_LEAST_GAMMA), -1e-15, xtol=1e-15))
+
+  def generating(self, x: np.ndarray) -> np.ndarray:
+    log_u = np.log((1 - x) + self.gamma * x)
+    return _power(self.eta, log_u) / _power(self.eta, math.log(self.gamma))
+
+  def derivative(self, x: np.ndarray) -> np.ndarray:
+    u = (1 - x) + self.gamma * x
+    return (1 - self.gamma) * u**(-1 - self.eta) / _power(
+        self.eta, math.log(self.gamma))
+
+  def probabilities(self, most: int) -> np.ndarray:
+    k = np.arange(1, most)
+    first = (1 - self.gamma) / _power(self.eta, math.log(self.gamma))
+    ratio = (k + self.eta) / (k + 1) * (1 - self.gamma)
+    return np.concatenate([[0.0], np.cumprod(np.append(first, ratio))])
+
+  def _mean_at(self, log_gamma: float) -> float:
+    """Returns the mean of the law with the parameter gamma = exp(log_gamma)."""
+    log_mean = -(1 + self.eta) * log_gamma + math.log(
+        -math.expm1(log_gamma)) - math.log(_power(self.eta, log_gamma))
+    return math.exp(min(log_mean, 700.0))
+
+
+def _power(eta: float, log_u: Any) -> Any:
+  """Returns (u^-eta - 1) / eta, and its limit -log u at eta = 0."""
+  return np.expm1(-eta * log_u) / eta if eta else -log_u
+
+
+@dataclasses.dataclass(frozen=True)
+class LogarithmicRuns(NegativeBinomialRuns):
+  """Logarithmic number of runs: at least one. A good default."""
+
+  eta: float = dataclasses.field(default=0.0, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricRuns(NegativeBinomialRuns):
+  """Geometric number of runs: after each run a coin says whether another follows."""
+
+  eta: float = dataclasses.field(default=1.0, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonRuns(RunLaw):
+  """Poisson number of runs, concentrated around its mean.
+
+  Attributes:
+    rate: Mean of the Poisson law.
+    at_least_one: Whether the law is that of a Poisson number given that it is at least
+      one. Without this, a search may show nothing.
+  """
+
+  rate: float
+  at_least_one: bool = False
+
+  def __post_init__(self) -> None:
+    if _checks.positive('rate', self.rate) > MOST:
+      raise ValueError(f'Expected rate <= {MOST}, got rate={self.rate!r}.')
+
+  @property
+  def _share(self) -> float:
+    """The probability that the Poisson number is admitted."""
+    return -math.expm1(-self.rate) if self.at_least_one else 1.0
+
+  def generating(self, x: np.ndarray) -> np.ndarray:
+    least = math.exp(-self.rate) if self.at_least_one else 0.0
+    return (np.exp(self.rate * (x - 1)) - least) / self._share
+
+  def derivative(self, x: np.ndarray) -> np.ndarray:
+    return self.rate * np.exp(self.rate * (x - 1)) / self._share
+
+  def probabilities(self, most: int) -> np.ndarray:
+    k = np.arange(most + 1)
+    found = np.exp(k * math.log(self.rate) - self.rate - special.gammaln(k + 1))
+    if self.at_least_one:
+      found[0] = 0.0
+    return found / self._share
+
+
+@dataclasses.dataclass(frozen=True)
+class BinomialRuns(RunLaw):
+  """Binomial number of runs.
+
+  Attributes:
+    trials: Largest number of runs, at most 10,000.
+    prob: Probability of each trial to be a run, in (0, 1].
+  """
+
+  trials: int
+  prob: float
+
+  def __post_init__(self) -> None:
+    _checks.integer('trials', self.trials, 1, MOST)
+    _checks.sampling_prob(self.prob, 'prob')
+
+  @property
+  def most(self) -> float:
+    return self.trials
+
+  def generating(self, x: np.ndarray) -> np.ndarray:
+    return ((1 - self.prob) + self.prob * x)**self.trials
+
+  def derivative(self, x: np.ndarray) -> np.ndarray:
+    return self.trials * self.prob * (
+        (1 - self.prob) + self.prob * x)**(self.trials - 1)
+
+  def probabilities(self, most: int) -> np.ndarray:
+    k = np.arange(most + 1)
+    left = np.maximum(self.trials - k, 0)
+    found = np.exp(special.gammaln(self.trials + 1) - special.gammaln(k + 1) -
+                   special.gammaln(left + 1) + special.xlogy(k, self.prob) +
+                   special.xlog1py(left, -self.prob))
+    return np.where(k > self.trials, 0.0, found)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedRuns(BinomialRuns):
+  """Always the same number of runs, which may be public."""
+
+  prob: float = dataclasses.field(default=1.0, init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedRuns(RunLaw):
+  """A law given by its probabilities, such as a law with a public cap.
+
+  Attributes:
+    probability: Probabilities of 0, 1, 2, ... runs, at most 10,000 runs.
+  """
+
+  probability: Sequence[float]
+
+  def __post_init__(self) -> None:
+    found = _checks.vector('probability', self.probability)
+    if not 2 <= found.size <= MOST + 1 or np.any(found < 0) or found[-1] == 0:
+      raise ValueError(
+          f'Expected probabilities of 0, 1, ... runs, the last of at most {MOST} runs '
+          f'positive and none negative, got {found.size} of them, the least '
+          f'{float(np.min(found))!r} and the last {float(found[-1])!r}.')
+    if not abs(math.fsum(found) - 1) <= _SUM_TOLERANCE:
+      raise ValueError('Expected probabilities that sum to 1, got a sum of '
+                       f'{math.fsum(found)!r}; divide them by it.')
+    object.__setattr__(self, 'probability', tuple(found.tolist()))
+
+  @property
+  def most(self) -> float:
+    return len(self.probability) - 1
+
+  def generating(self, x: np.ndarray) -> np.ndarray:
+    return np.polynomial.polynomial.polyval(x, self.probability)
+
+  def derivative(self, x: np.ndarray) -> np.ndarray:
+    weights = np.arange(len(self.probability)) * np.array(self.probability)
+    return np.polynomial.polynomial.polyval(x, weights[1:])
+
+  def probabilities(self, most: int) -> np.ndarray:
+    found = np.zeros(most + 1)
+    given = np.array(self.probability[:most + 1])
+    found[:given.size] = given
+    return found

@@ -1,0 +1,445 @@
+"""Event (no accountant) of a search: the best of a secret number of private runs.
+
+The field calls this private selection; tuning of hyperparameters is its main use.
+
+Let P and Q be the laws of a run's result on two neighbouring data sets. Let f(x) be the
+mean of x^K for the number K of runs. Each run draws a uniform label, which breaks ties.
+If a = P(S) and b = Q(S) for the set S of results that rank below z, the winner has
+density p(z) f'(a) on one data set and q(z) f'(b) on the other. Let H bound the privacy
+profile of a run. Then a <= alpha b + H(alpha) for all alpha >= 0, so that b >= beta(a),
+the largest of 0 and (a - H(alpha)) / alpha. Since f' increases,
+
+    p f'(a) - e^epsilon q f'(b) <= p Phi(e^epsilon q / p),
+    Phi(y) = the largest of 0 and f'(a) - y f'(beta(a)) over a in [0, 1].
+
+Phi is convex and decreases. Chords between places x_j of q / p lie above it. They are a
+constant plus multiples c_j >= 0 of (x_j - q / p)^+, whose mean under P is
+x_j H(1 / x_j). So upper bounds on H bound the delta of the search, for every ranking.
+A search without runs (K = 0) shows nothing and adds nothing for epsilon >= 0.
+
+Phi itself is bounded in cells of a. f' is convex and lies below its chord. f'(beta(a))
+is convex and lies above the extended chord of the cell before. So two lines in y for
+each cell bound Phi.
+
+Lower bounds are those of explicit rankings. Results with low losses rank high, so that
+P(S) is large for its Q(S). Each result of high loss is moved to the place where its own
+gain p f'(a) - e^epsilon q f'(b) is largest.
+
+Source: the bound and the rankings are this library's. One constant for f'(a) / f'(b) is
+in Koskela, Redberg and Wang, "Privacy Profiles for Private Selection" (ICML 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+import functools
+import math
+from typing import Union
+
+import attr
+import dp_accounting
+import numpy as np
+from scipy import special
+
+from tfcactus import _checks, relations
+from tfcactus._numerics import EPS
+from tfcactus.accounting import event_steps, events, run_laws, views
+from tfcactus.accounting.composition.composition import Composition
+from tfcactus.accounting.composition.repeated import Lines, lower_lines
+from tfcactus.accounting.phi import PhiAccountant
+from tfcactus.pairs.dominating_pair import DominatingPair, lower_hull, PairBounds
+
+Setting = Union[dp_accounting.DpEvent, Sequence[tuple[float, dp_accounting.DpEvent]]]
+"""The event of one run, or (probability, event) for each setting a run may draw."""
+
+SCORES = {'released': 'a function of what a run releases',
+          'public': 'a function of what a run releases and of public data'}
+"""Scores that the proof covers, with their meaning."""
+
+LEAST_DELTA = 1e-11
+"""Delta of a search down to which its profile is followed."""
+
+POINTS, FEW_POINTS = 280, 70
+"""Points of one run's profile in each direction, and without a closed form, where a
+point may take a quarter of a second. Affects speed and width only."""
+
+TUNED_POINTS = 1200
+"""Points of the profile of a search. Affects speed and width only."""
+
+NODES, MIDDLE, EDGE = 8000, 8.0, 1.35
+"""Nodes in [0, 1], dense within log-odds of MIDDLE. Affects speed and width only."""
+
+LEAST_TOP, LARGEST = 1e-6, 300.0
+"""Range of the largest epsilon at which the profile of a run is computed."""
+
+LEVELS = 10**np.arange(-0.5, -10.5, -0.5)
+"""Deltas for which rankings are made. Affects lower bounds only."""
+
+NEARLY_ALWAYS = 1.5
+"""Ratio of the largest and the mean number of runs above which showing all of them is
+not considered. Affects speed and width only."""
+
+TINY = 1e-13
+"""Bound on the rounding of a sum of masses, and of a value of f."""
+
+PLACES = 60
+"""Number of places in a ranking that are tried. Affects lower bounds only."""
+
+_ROUNDOFF = 30 * run_laws.ROUNDOFF
+"""Relative room for a few computed f', each within `run_laws.ROUNDOFF`, and for sums of
+a few thousand non-negative terms."""
+
+_REVERSED = {'add': 'remove', 'remove': 'add', 'replace': 'replace'}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Profile:
+  """Upper bounds on a privacy profile H(e^x), at points on both sides of x = 0."""
+
+  x: np.ndarray  # Shape (points,), increasing and symmetric around zero.
+  high: np.ndarray  # Upper bounds on H(e^x).
+  call: np.ndarray  # Upper bounds on e^-x H(e^x).
+  back: np.ndarray  # `high`, but H(e^-x) of the reversed direction where x < 0.
+
+  @classmethod
+  def of(cls, epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray) -> _Profile:
+    """Returns the profile of upper bounds on both deltas at `epsilon`, from 0 on."""
+    x = np.concatenate([-epsilon[:0:-1], epsilon])
+    back = np.concatenate([reverse[:0:-1], own])
+    # H(1/a) = 1 - 1/a + G(a)/a, where G is the profile of the reversed direction.
+    high = np.exp(np.minimum(x, 0.0)) * back - np.expm1(np.minimum(x, 0.0))
+    call = np.exp(-np.maximum(x, 0.0)) * back + np.expm1(np.maximum(-x, 0.0))
+    return cls(x, high, call, back)
+
+  def pair(self) -> DominatingPair:
+    """Returns a pair that dominates the mechanism."""
+    return views.pair_from_profile(
+        np.exp(self.x), np.minimum(self.high * (1 + _ROUNDOFF), 1.0))
+
+
+@attr.s(frozen=True, auto_attribs=True, eq=False)
+class SearchDpEvent(events.SteppedDpEvent):
+  """The best of a secret number of private runs; all else about them stays secret.
+
+  The number of runs is drawn from `runs`. The runs are independent, each with fresh
+  randomness. Epsilon is far below that of all runs together.
+
+  Attributes:
+    runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`. Only
+      `FixedRuns` may be public.
+    event: Event of one run, with every release that its score reads. If runs differ in
+      cost, a list of (probability, event): each run draws its setting from this public
+      law. Settings of one cost need no list.
+    score: What decides which run is best. 'released': a function of what a run
+      releases, such as a noisy accuracy that `event` counts. 'public': a function of
+      that and of public data.
+
+  Raises:
+    ValueError: if the score, the settings or a run are not covered by the proof.
+  """
+
+  runs: run_laws.RunLaw
+  event: Setting
+  score: str = attr.ib(kw_only=True)
+
+  # DpEvent compares by the fields that it has itself: none. Events may hold lists.
+  __eq__ = object.__eq__
+  __hash__ = object.__hash__
+
+  def __attrs_post_init__(self) -> None:
+    if not isinstance(self.runs, run_laws.RunLaw):
+      raise ValueError(
+          'Expected runs to be a law of the number of runs, such as '
+          f'LogarithmicRuns(mean=10), got {self.runs!r}.')
+    if self.score not in SCORES:
+      raise ValueError(
+          f'Expected score to be one of {", ".join(SCORES)}, got {self.score!r}. A '
+          'score that reads private data without noise has no account: the best of '
+          'fair coins, which cost nothing each, in a logarithmic number of mean ten, '
+          'can cost epsilon 1.487. Count a noisy score in the event of a run and take '
+          "'released', or score on public data and take 'public'.")
+    if not self.proved_relations:
+      raise ValueError(
+          'Expected the event of a run to have a dominating pair, got '
+          f'{self.event!r}; add noise, and count all of it.')
+
+  @property
+  def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
+    """The settings that a run draws from, as (probability, event)."""
+    if isinstance(self.event, dp_accounting.DpEvent):
+      return ((1.0, self.event),)
+    return _checked_settings(self.event)
+
+  @property
+  def proved_relations(  # type: ignore[override]
+      self) -> tuple[dp_accounting.NeighboringRelation, ...]:
+    """The relations under which every setting has an account."""
+    return tuple(relation for relation in relations.NAMES.values() if all(
+        _has_account(event, relation) for _, event in self.settings))
+
+  @property
+  def condition(self) -> str:
+    """The conditions of the account, which it cannot check, as sentences."""
+    secret = '' if self.runs.most == self.runs.expected else (
+        ' and stays secret, as do the time taken and logs')
+    return (
+        'A cost here is that of a search, on the word of whoever accounts for it: the '
+        f'number of runs is drawn from {self.runs}{secret}; each run has fresh '
+        'randomness, and settings drawn anew from a public law, not from a grid nor '
+        f'by the results of earlier runs; {SCORES[self.score]} decides which run is '
+        'best; the other runs stay secret. A search that is broken off and begun anew '
+        'counts again.')
+
+  def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
+                  direction: str) -> PairBounds:
+    """Returns pairs that bracket the search; see `SteppedDpEvent.pair_bounds`."""
+    epsilon, high, found = _searched(self, relation)
+    other = _REVERSED[direction]
+    return PairBounds(_pair_of_events(found[direction], found[other]),
+                      _Profile.of(epsilon, high[direction], high[other]).pair())
+
+
+def _checked_settings(settings: object
+                      ) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
+  """Returns settings as a tuple; ValueError unless each has a probability."""
+  if not isinstance(settings, (list, tuple)) or not settings or not all(
+      isinstance(one, (list, tuple)) and len(one) == 2 and
+      isinstance(one[1], dp_accounting.DpEvent) for one in settings):
+    raise ValueError(
+        'Expected event to be the event of one run, or a list of (probability, event) '
+        f'that each run draws its setting from, got {settings!r}. Settings that are '
+        'all tried (a grid), or chosen by earlier runs, cost all runs: compose them in '
+        'a ComposedDpEvent.')
+  total = math.fsum(_checks.sampling_prob(prob, 'probability') for prob, _ in settings)
+  if not abs(total - 1) <= 1e-12:
+    raise ValueError('Expected probabilities of settings that sum to 1, got a sum of '
+                     f'{total!r}.')
+  return tuple((float(prob), event) for prob, event in settings)
+
+
+def _has_account(event: dp_accounting.DpEvent,
+                 relation: dp_accounting.NeighboringRelation) -> bool:
+  """Returns whether a run has dominating pairs, which serve several rows too."""
+  if not PhiAccountant(relation).supports(event):
+    return False
+  steps = [step for step, count in event_steps.steps_of(
+      event, event_steps.Sample(relation)) if count]
+  # Under a sample of fixed size, further rows change the pair: `PhiAccountant` cannot
+  # see that through a search.
+  return bool(steps) and None not in steps and not any(
+      step.sample.displaces and relation == relations.ADD_OR_REMOVE for step in steps
+      if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep)))
+
+
+@functools.lru_cache(maxsize=8)
+def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
+              ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """Returns (epsilon, upper bounds on delta, events of the winner) by direction."""
+  runs, settings = search.runs, search.settings
+  parts = [PhiAccountant(relation).compose(event).compositions()
+           for _, event in settings]
+  every = [part for found in parts for part in found.values()]
+  x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),
+                  POINTS if all(map(_is_quick, every)) else min(FEW_POINTS, POINTS))
+  # A run with its setting is a mixture, whose profile is the mean of profiles.
+  own = {direction: np.sum([prob * _deltas(found[direction], x) for (prob, _), found
+                            in zip(settings, parts)], axis=0) for direction in parts[0]}
+  composed = _all_runs(search, relation)
+  uppers = {direction: _Upper.of(runs, _Profile.of(
+      x, table[1], own[_REVERSED[direction]][1])) for direction, table in own.items()}
+  end = min(max(upper.end() for upper in uppers.values()), max(
+      (_top(part, 1.0) for part in composed.values()), default=math.inf))
+  grid = np.linspace(0.0, end, TUNED_POINTS)
+  high, won = {}, {}
+  for direction, upper in uppers.items():
+    bound = np.minimum(upper.delta(grid), 1.0)
+    if composed:
+      bound = _below_composition(composed[direction], grid, bound)
+    # Below a composition, the rankings for a delta are those of a smaller epsilon.
+    targets = np.multiply.outer([1.0, 0.97, 0.9] if composed else [1.0], grid[
+        np.unique(np.searchsorted(-bound[:-1], -LEVELS))]).ravel()
+    pair = _lower_pair(x, own[direction], own[_REVERSED[direction]])
+    high[direction], won[direction] = bound, _attained(runs, pair, targets)
+  return grid, high, won
+
+
+def _is_quick(part: Composition) -> bool:
+  """Returns whether a run is one step, or all its steps are in closed form."""
+  return all(step.loss is not None for step, _ in part.groups) or (
+      sum(count for _, count in part.groups) == 1)
+
+
+def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
+              ) -> dict[str, Composition]:
+  """Returns the cost of showing all runs, where that may be less; {} elsewhere."""
+  runs, settings = search.runs, search.settings
+  if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
+    return {}
+  return PhiAccountant(relation).compose(
+      settings[0][1], int(runs.most)).compositions()
+
+
+def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
+                ) -> DominatingPair:
+  """Returns a pair that a run dominates, of (low, high) deltas in both directions."""
+  low, high = (_Profile.of(epsilon, *tables) for tables in zip(own, reverse))
+  # Slopes between close points see the rounding of H.
+  lines = lower_lines(high.x, np.maximum(low.high - 8 * EPS, 0.0),
+                      high.high + 8 * EPS, 0.0)
+  return views.pair_from_profile(lines.slope[1:], np.clip(lines.height[1:], 0.0, 1.0))
+
+
+def _top(part: Composition, runs: float) -> float:
+  """Returns the epsilon up to which the profile of a run matters."""
+  delta = 1.001 * part.p_inf[1] + LEAST_DELTA / runs
+  while delta < 1:
+    epsilon = part.epsilon(delta).upper
+    if epsilon < math.inf:
+      return min(max(epsilon, LEAST_TOP), LARGEST)
+    delta *= 10
+  return 1.0
+
+
+def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
+  """Returns lower and upper bounds on delta, shape (2, points)."""
+  found = [part.delta(float(one)) for one in epsilon]
+  return np.array([[one.lower for one in found], [one.upper for one in found]])
+
+
+def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
+                       ) -> np.ndarray:
+  """Returns upper bounds that are at most the delta of all runs shown, `part`."""
+  some = epsilon[::epsilon.size // 6]
+  if np.all(_deltas(part, some)[1] > high[::epsilon.size // 6]):
+    return high
+  # Most of the points are where statements are made.
+  first, last = (min(part.epsilon(delta).upper, epsilon[-1]) for delta in (1e-3, 1e-8))
+  points = np.unique(np.concatenate([
+      np.linspace(first, last, POINTS), np.linspace(0.0, epsilon[-1], POINTS // 4)]))
+  chords = np.interp(np.exp(epsilon), np.exp(points), _deltas(part, points)[1])
+  return np.minimum(high, chords * (1 + _ROUNDOFF))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Upper:
+  """The upper bound on the delta of a search in one direction."""
+
+  lines: Lines  # The largest of their negatives, and 0, bound Phi(y) from above.
+  profile: _Profile  # Of a run.
+
+  @classmethod
+  def of(cls, runs: run_laws.RunLaw, profile: _Profile) -> _Upper:
+    """Returns the bound for a law of the number of runs."""
+    log_odds = MIDDLE * np.tan(np.linspace(-EDGE, EDGE, NODES))
+    a = np.unique(np.concatenate([[0.0], special.expit(log_odds), [1.0]]))
+    # beta(a) >= (a - H(alpha)) / alpha, in terms of 1 - a for alpha < 1.
+    beta = np.zeros(a.size)
+    for x, high in zip(profile.x, profile.back):
+      level = (a - high) * math.exp(-x) if x >= 0 else (
+          1 - high - (1 - a) * math.exp(-x))
+      np.maximum(beta, level - 4 * EPS * (1 + math.exp(-x)), out=beta)
+    best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
+    width = np.diff(a)
+    rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)
+    ahead = least[:-1] + rise[:-1] * width
+    a_lines = np.concatenate([best, best[1:]]) * (1 + _ROUNDOFF)
+    b_lines = np.concatenate([least, ahead]) * (1 - _ROUNDOFF)
+    return cls(Lines.of(b_lines, -a_lines), profile)
+
+  def delta(self, epsilon: np.ndarray) -> np.ndarray:
+    """Returns upper bounds on delta, shape (points,)."""
+    loss = self.profile.x[::-1]
+    x, call = np.exp(-loss), self.profile.call[::-1]
+    phi = np.maximum(-self.lines(np.exp(epsilon[:, None] - loss)), 0.0)
+    phi = np.concatenate([np.full((epsilon.size, 1), -self.lines.height[-1]), phi], 1)
+    step = np.append(x[0], x[1:] * -np.expm1(np.diff(loss)))
+    slope = np.append(np.diff(phi, axis=1) / step, np.zeros((epsilon.size, 1)), axis=1)
+    weight = np.maximum(np.diff(slope, axis=1), 0.0)
+    return (phi[:, -1] + weight @ call) * (1 + _ROUNDOFF)
+
+  def end(self) -> float:
+    """Returns an epsilon beyond which the bound hardly falls."""
+    floor = 1.01 * self.delta(np.full(1, LARGEST))[0] + LEAST_DELTA
+    end = self.profile.x[-1]
+    while end < LARGEST and self.delta(np.full(1, end))[0] > floor:
+      end *= 2
+    grid = np.linspace(0.0, min(end, LARGEST), 65)[1:]
+    return float(grid[np.argmax(self.delta(grid) <= floor)])
+
+
+def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
+              ) -> np.ndarray:
+  """Returns bounds (Q-mass, P-mass) of events of the winner, shape (2, events)."""
+  # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
+  # are upper bounds, the P-masses lower ones.
+  order = np.argsort(pair.loss)
+  p, q = np.append(pair.p[order], pair.p_inf), np.append(pair.q[order], 0.0)
+  # If all results are tied, the search is one run, unless it has none.
+  shown = 1 - float(runs.generating(np.zeros(1))[0])
+  found = [_best_events(shown * p, shown * q)]
+  room = TINY * (1 + runs.expected)
+  for target in targets:
+    ranked = _ranking(runs, p, q, float(target))
+    above = [np.minimum(np.cumsum(mass[ranked]), 1.0) for mass in (p, q)]
+    below = [np.maximum(a - mass[ranked], 0.0) for a, mass in zip(above, (p, q))]
+    jump = [np.diff(runs.generating(np.array(ends)), axis=0)[0]
+            for ends in zip(below, above)]
+    # f is convex: the probability of a win lies between two tangents.
+    wins = np.maximum(jump[0] - room, p[ranked] * runs.derivative(
+        np.maximum(below[0] - TINY, 0.0)))
+    losses = np.minimum(jump[1] + room, q[ranked] * runs.derivative(
+        np.minimum(above[1] + TINY, 1.0)))
+    found.append(_best_events(wins, losses))
+  return np.concatenate(found, axis=1)
+
+
+def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+  """Returns (Q-mass, P-mass) of the sets of outcomes of largest p / q."""
+  with np.errstate(divide='ignore', invalid='ignore'):
+    order = np.argsort(np.where(p > 0, -np.log(p) + np.log(q), np.inf))
+  return np.array([np.cumsum(q[order]) * (1 + _ROUNDOFF),
+                   np.cumsum(p[order]) * (1 - _ROUNDOFF)])
+
+
+def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
+  """Returns the pair whose best tests reach these (Q-mass, P-mass), and no more."""
+  # `reverse` has the reversed direction. The complement of an event is an event.
+  q, p = np.concatenate([own, 1 - reverse[::-1], [[0.0, 1.0], [0.0, 1.0]]], axis=1)
+  q, miss = np.clip(q, 0.0, 1.0), 1 - np.clip(p, 0.0, 1.0)
+  order = np.lexsort((miss, q))
+  q, first = np.unique(q[order], return_index=True)
+  miss = np.minimum.accumulate(miss[order][first])
+  keep = lower_hull(q, miss)
+  q_mass, p_mass = np.diff(q[keep]), -np.diff(miss[keep])
+  seen = p_mass > 0
+  return DominatingPair(
+      np.log(p_mass[seen]) - np.log(q_mass[seen]), p_mass[seen], q_mass[seen],
+      float(1 - miss[0]), float(np.sum(q_mass[~seen])))
+
+
+def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
+             ) -> np.ndarray:
+  """Returns a ranking, from the worst on, of results with masses in order of loss."""
+  sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
+  table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
+  slope = runs.derivative(table)
+  moved = np.arange(int(np.argmax(p > q)), p.size)[:, None]
+
+  def gain(first: np.ndarray) -> np.ndarray:
+    """Returns the gains of results above those from `first` on, up to their own."""
+    a, b = (np.interp(total[moved + 1] - total[first], table, slope) for total in sums)
+    return np.where(first > moved, -np.inf, p[moved] * a - math.exp(epsilon) * (
+        q[moved] * b))
+
+  step = -(-p.size // PLACES)
+  first = np.broadcast_to(np.arange(0, p.size, step), (moved.size, -(-p.size // step)))
+  for near in (np.arange(-step, step + 1, -(-step // 6)), np.zeros(1, np.int64)):
+    gains = gain(first)
+    best = np.argmax(gains, axis=1)[:, None]
+    first = np.clip(np.take_along_axis(first, best, 1) + near, 0, p.size - 1)
+  place = -np.arange(p.size, dtype=np.float64)
+  # Moved results in one place are in order of loss.
+  wins = np.take_along_axis(gains, best, 1)[:, 0] > 0
+  place[moved[wins, 0]] = 0.5 - first[wins, 0] + 0.4 * moved[wins, 0] / p.size
+  return np.argsort(place)
