@@ -7,6 +7,7 @@ import functools
 import inspect
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
@@ -27,6 +28,12 @@ def _functional() -> type:
 def tf_variable(variable: keras.Variable) -> tf.Variable:
   """Returns the `tf.Variable` of a Keras variable."""
   return variable.value if KERAS_3 else variable
+
+
+def values(variable: keras.Variable) -> np.ndarray:
+  """Returns the values of a variable, outside of graphs."""
+  found: np.ndarray = local(tf_variable(variable)).numpy()
+  return found
 
 
 def stored_dtype(variable: keras.Variable) -> tf.DType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 import weakref
 
 import tensorflow as tf
@@ -115,6 +115,8 @@ class Record:
   Attributes:
     counters: {field of `Counts`: int64 variable}.
     weights: A `Watch` over the weights.
+    optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
+      optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
   """
 
@@ -127,6 +129,7 @@ class Record:
           for name, value in self._known._asdict().items()}
     self._lock = threading.RLock()
     self.weights = weight_watch.Watch()
+    self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     _records.add(self)
 

@@ -79,9 +79,9 @@ class ModelLedger:
     return {**self.record.counters, **({} if moving is None else {
         'clip_norm': moving})}
 
-  def save(self, store: MutableMapping[str, Any]) -> None:
+  def save(self, store: MutableMapping[str, Any], optimizer: Any) -> None:
     """Writes the values of `own_variables` to `store`."""
-    self.check_weights()
+    self.check_weights(optimizer)
     for name, variable in self.own_variables().items():
       store[name] = variable.numpy()
 
@@ -109,9 +109,10 @@ class ModelLedger:
       if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
         raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
 
-  def check_weights(self) -> None:
-    """Voids the account, before a save, if weights changed outside counted steps."""
+  def check_weights(self, optimizer: Any) -> None:
+    """Voids the account, before a save, if weights or state changed uncounted."""
     self.record.merge_counts()
+    self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
 
   @contextlib.contextmanager
@@ -131,39 +132,31 @@ class ModelLedger:
 
     def keeping(*args: Any, **kwargs: Any) -> None:
       """Assigns the averages as known weights."""
-      with self.averaging(optimizer):
+      with self.keeping_counts(optimizer=optimizer):
         finalize(*args, **kwargs)
 
     with patches.replaced(optimizer, finalize_variable_values=keeping):
       yield
 
   @contextlib.contextmanager
-  def averaging(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes known what the block computes of weights and an optimizer's averages.
-
-    Known weights and averages are functions of what was released, and so is whatever is
-    computed of them. The account is void if others were assigned before.
-    """
-    self.counter.check_averages(optimizer)
-    with self.keeping_counts():
-      yield
-    self.counter.keep_averages(optimizer)
-
-  @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True, others: bool = False
-                    ) -> Iterator[None]:
+  def keeping_counts(self, weights: bool = True, others: bool = False,
+                     optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
     `weights` tells whether the block sets the weights, which are known from then on;
-    `others`, whether they may be computed from weights of other private models.
+    `others`, whether they may be computed from weights of other private models;
+    `optimizer`, whose state the block sets too, or computes weights from. The account
+    is void if weights or state were unknown before.
     """
     before = self.record.merge_counts()
+    self.counter.check_optimizer(optimizer)
     if weights:
       self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
       self.record.count_others(self._model, before)
     self.record.merge_counts()
+    self.counter.keep_optimizer(optimizer)
     if weights:
       self.record.keep(self._model)
 

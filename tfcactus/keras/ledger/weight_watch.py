@@ -1,4 +1,4 @@
-"""Detects weights, or averages of them, that were assigned outside counted steps."""
+"""Detects weights, or states of optimizers, that were assigned outside of steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tfcactus.keras.compat import models, training
 class Watch:
   """Digests of known weights: the first, those after steps, those that methods set.
 
-  An optimizer's moving averages of weights have a watch of their own. They are
-  functions of released weights if they, and the weights, were known before each step.
+  An optimizer's state (moments, averages of weights) has a watch of its own. It is a
+  function of released values if it, and the weights, were known before each step.
 
   The weights after any earlier step are as good as the last ones: restoring them
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
