@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras.tiny import plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
+from tfcactus.keras import PoissonBatches
 from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.ledger import weight_watch
 
@@ -280,4 +281,41 @@ def test_averages_of_an_optimizer_keep_the_account_unless_assigned(
   _shift(_averages(private))
   private.fit(poisson(), verbose=0)
   with pytest.raises(ValueError, match='or moments and averages in the optimizer'):
+    private.guarantee()
+
+
+_KINDS = tf.keras.layers
+ADAPTED = {
+    'words': (lambda: _KINDS.StringLookup(
+        max_tokens=6, output_mode='count', pad_to_max_tokens=True),
+              np.array(['a', 'b', 'c', 'd'] * 10)[:, None]),
+    'bins': (lambda: _KINDS.Discretization(num_bins=4, output_mode='multi_hot'), X),
+    'scale': (_KINDS.Normalization, X)}
+
+
+@representatives('name', ADAPTED)
+def test_what_is_adapted_between_fits_voids_the_account(make_plan, name):
+  make, x = ADAPTED[name]
+  layer = make()
+  layer.adapt(x)
+  model = tf.keras.Sequential([
+      tf.keras.Input(x.shape[1:], dtype='float32' if x is X else 'string'), layer,
+      _KINDS.Dense(3)])
+  private = privatized(make_plan(), model)
+  batches = PoissonBatches(x, Y, 0.25)
+  private.fit(batches, verbose=0)
+  layer.adapt(x)  # Adapted again to equal data.
+  private.compile('sgd', 'mse')
+  private.fit(batches, verbose=0)
+  assert private.guarantee().steps == 8
+  layer.adapt(x[:2])
+  with pytest.raises(ValueError, match='or a vocabulary or bins of a layer'):
+    private.guarantee()
+  layer.adapt(x)
+  assert private.guarantee().steps == 8
+  layer.adapt(x[:2])
+  private.compile('sgd', 'mse')
+  private.fit(batches, verbose=0)
+  layer.adapt(x)
+  with pytest.raises(ValueError, match='or a vocabulary or bins of a layer'):
     private.guarantee()

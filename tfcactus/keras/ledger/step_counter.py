@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import functools
 import os
@@ -175,7 +175,7 @@ class StepCounter:
     numbers = [] if beside is None else [beside.digest(variables), beside.left]
     totals = tf.numpy_function(
         functools.partial(self._admit, beside), [
-            tf.concat(marks, 0), watch.digest(models.weights(self._model)),
+            tf.concat(marks, 0), self._record.digest(self._model),
             *map(tf.convert_to_tensor, [watch.left, *counters, *numbers])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
@@ -233,17 +233,11 @@ class StepCounter:
 
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Records the digests of the weights and of the optimizer after a step."""
-    watched = [(self._record.weights, models.weights(self._model))]
-    variables = optimizers.state(optimizer)
+    weights, variables = self._record.weights, optimizers.state(optimizer)
+    replicas.once(lambda: weights.left.assign(self._record.digest(self._model)))
     if variables:
-      watched.append((self._watch_of(optimizer), variables))
-    for watch, variables in watched:
-      replicas.once(functools.partial(_remember, watch, variables))
-
-
-def _remember(watch: Watch, variables: Sequence[tf.Variable]) -> None:
-  """Records the digest of variables after a step."""
-  watch.left.assign(watch.digest(variables))
+      watch = self._watch_of(optimizer)
+      replicas.once(lambda: watch.left.assign(watch.digest(variables)))
 
 
 _NOWHERE = Place(0, 0, 0, 0)
