@@ -21,7 +21,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 class ModelLedger:
-  """`TrainingLedger` of what one model's variables released; it never forgets a step.
+  """Ledger of the steps released from one model's variables; never forgets a step.
 
   Attributes:
     plan: The `PrivacyPlan`.
@@ -124,14 +124,14 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Lets an optimizer with `use_ema` assign averages of weights as known weights."""
+    """Makes weights known that an optimizer with `use_ema` sets to its averages."""
     if not getattr(optimizer, 'use_ema', False):
       yield
       return
     finalize = optimizer.finalize_variable_values
 
     def keeping(*args: Any, **kwargs: Any) -> None:
-      """Assigns the averages as known weights."""
+      """Assigns the averages, which are then known weights."""
       with self.keeping_counts(optimizer=optimizer):
         finalize(*args, **kwargs)
 
@@ -143,10 +143,10 @@ class ModelLedger:
                      optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights, which are known from then on;
-    `others`, whether they may be computed from weights of other private models;
-    `optimizer`, whose state the block sets too, or computes weights from. The account
-    is void if weights or state were unknown before.
+    `weights` tells whether the block sets the weights; they are known from then on.
+    `others` tells whether they may be computed from weights of other private models.
+    The block may also set the state of `optimizer`, or compute weights from it. The
+    account is void if weights or state were not known before.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
@@ -170,7 +170,7 @@ class ModelLedger:
     if ahead:
       drawn, from_seeds = self.counter.coming()
       sampling, seeded = counts.combined(sampling, drawn), seeded | from_seeds
-    return self._recent.same(Ledger(
+    return self._recent.reused(Ledger(
         self.plan, counts.UNKNOWN if note else sampling,
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
         ' '.join(filter(None, (
@@ -185,5 +185,5 @@ _COMPUTED = (
     'this process released is added.')
 
 _PARTS = (
-    'It is the word of who trained, and not seen, that no example was in the parts of '
-    'two workers.')
+    'Nothing checks the word of who trained that no example was in the parts of two '
+    'workers.')

@@ -135,7 +135,7 @@ class StepCounter:
       self._record.void()
 
   def keep_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Adds an optimizer's state, computed of known values, to the known ones."""
+    """Adds an optimizer's state, computed from known values, to the known ones."""
     variables, watches = optimizers.state(optimizer), self._record.optimizers
     if variables:
       if id(optimizer) not in watches:
@@ -167,7 +167,7 @@ class StepCounter:
 
   def _counted(self, optimizer: keras.optimizers.Optimizer, marks: list[tf.Tensor]
               ) -> tf.Tensor:
-    """Counts a step once for the `marks` of all replicas here; returns as `_admit`."""
+    """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
     variables = optimizers.state(optimizer)
@@ -224,7 +224,7 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark, (rows, 2) numbers and keys; returns its batch, and if seeded."""
+    """Uses up a mark, (rows, 2); returns facts on its batch, and if it is seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:
