@@ -206,7 +206,31 @@ def _units(units=(), plan=True, arrays=False):
       examples_per_unit=2)]), verbose=0)
 
 
+def _trained_before():
+  model = inner()
+  model.compile('adam', NONE)
+  model.fit(X, Y, verbose=0)
+  _fit(_private(model, optimizer=model.optimizer))
+
+
+def _adapted():
+  layer = LAYERS.Discretization(num_bins=3, output_mode='multi_hot')
+  layer.adapt(X)
+  model, _ = _fit(_private(inner(layer)))
+  layer.adapt(X + 1)
+  model.guarantee()
+
+
+def _mutable():
+  table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+  return lambda x: x + tf.ensure_shape(table.lookup(tf.cast(x, tf.int64)), x.shape)
+
+
 CASES = {
+    'Expected a new optimizer': lambda folder: _trained_before(),
+    'or a vocabulary or bins of a layer': lambda folder: _adapted(),
+    'that read tables of fixed entries':
+        lambda folder: _private(inner(_Applied(_mutable()))),
     'Expected batches of the unit of the plan':
         lambda folder: _units(None, plan=False),
     'Expected batches that draw units': lambda folder: _units(arrays=True),

@@ -322,7 +322,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def _swapping(self, callbacks: list[Any]) -> Any:
     """Makes weights known that a `SwapEMAWeights` swaps with their averages."""
     return optimizers.swapping(
-        callbacks, lambda: self._ledger.averaging(optimizers.bare_optimizer(self)))
+        callbacks, lambda: self._ledger.keeping_counts(
+            optimizer=optimizers.bare_optimizer(self)))
 
   @property
   def releases(self) -> int:
@@ -373,6 +374,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     optimizer = optimizers.bare_optimizer(self)
+    optimizers.make_variables(self)
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place, each)

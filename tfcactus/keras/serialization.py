@@ -67,12 +67,13 @@ class SavedModel(keras.Model):
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves the weights together with the counts of releases."""
-    self._ledger.check_weights()
+    self._ledger.check_weights(optimizers.bare_optimizer(self))
     super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; the counts of releases never decrease."""
-    with self._ledger.keeping_counts(), trainability.loading(self.inner):
+    with self._ledger.keeping_counts(optimizer=optimizers.bare_optimizer(self)), (
+        trainability.loading(self.inner)):
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:
@@ -82,7 +83,7 @@ class SavedModel(keras.Model):
 
   def save_own_variables(self, store: Any) -> None:
     """Saves the counters, an adaptive clipping norm, and the factors of LoRA."""
-    self._ledger.save(store)
+    self._ledger.save(store, optimizers.bare_optimizer(self))
     trainability.save(self.inner, store)
 
   def load_own_variables(self, store: Any) -> None:

@@ -255,7 +255,7 @@ def test_drop_in_optimizers_on_replicas_need_the_expected_batch_size():
 def test_run_cards_and_journals_count_steps_on_replicas(tmp_path):
   plan = plan_of(1.0)
   with two_replicas().scope():
-    private = privatized(plan, inner(), tf.keras.optimizers.SGD(0.1),
+    private = privatized(plan, inner(), tf.keras.optimizers.Adam(0.1),
                          journal=tmp_path / 'journal')
   private.fit(PoissonBatches(X, Y, 0.1), verbose=0, callbacks=[
       EpsilonCallback(run_card=tmp_path / 'card')])

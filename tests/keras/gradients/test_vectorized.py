@@ -131,3 +131,19 @@ def test_an_added_ctc_loss():
   want = one_by_one.loop_sums(
       model, lambda y, p: mean(y, p) + tf.add_n(model.losses), x, y)
   assert np.linalg.norm(got.sums - want.sums) < 1e-5 * np.linalg.norm(want.sums)
+
+
+def test_a_loss_function_of_ctc():
+
+  def loss(labels, predictions):
+    one = tf.ones_like(labels[:, :1], tf.int32)
+    return tf.keras.backend.ctc_batch_cost(labels, predictions, 6 * one, 2 * one)[:, 0]
+
+  model = one_by_one.shake(tf.keras.Sequential([
+      layers.Input((6, 3)), layers.Conv1D(4, 3, padding='same', activation='relu'),
+      layers.Dense(5, 'softmax')]))
+  x = np.random.default_rng(0).normal(size=(6, 6, 3)).astype(np.float32)
+  y = np.array([[0, 1], [1, 1], [3, 0], [2, 1], [2, 2], [0, 3]], np.int32)
+  got = one_by_one.engine_sums(model, loss, x, y)
+  want = one_by_one.loop_sums(model, lambda y, p: loss(y, p)[0], x, y)
+  assert np.linalg.norm(got.sums - want.sums) < 1e-5 * np.linalg.norm(want.sums)

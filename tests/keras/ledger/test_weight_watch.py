@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import poisson, privatized, X, Y
-from tfcactus.keras.compat import training
+from tests.keras.tiny import plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
+from tfcactus.keras import PoissonBatches
+from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.ledger import weight_watch
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -22,14 +24,14 @@ def _digest(watch, model):
 
 
 class _Each(tf.keras.callbacks.Callback):
-  """Calls a function of the inner model after each step."""
+  """Calls a function of the private model after each step."""
 
   def __init__(self, call):
     super().__init__()
     self._call = call
 
   def on_train_batch_end(self, batch, logs=None):
-    self._call(self.model.inner)
+    self._call(self.model)
 
 
 def _swap(model):
@@ -40,7 +42,8 @@ def _swap(model):
 
 def test_kernels_that_a_callback_exchanges_are_noticed(make_plan):
   private = privatized(make_plan(), _inner())
-  private.fit(poisson(), verbose=0, callbacks=[_Each(_swap)])
+  private.fit(poisson(), verbose=0, callbacks=[
+      _Each(lambda private: _swap(private.inner))])
   with pytest.raises(ValueError, match='changed outside'):
     private.guarantee()
 
@@ -167,15 +170,106 @@ def test_averages_of_another_optimizer_begin_at_zeros_or_weights(make_plan, assi
   private.fit(poisson(), verbose=0)
   other = tf.keras.optimizers.SGD(0.1, use_ema=True)
   other.build(private.inner.trainable_variables)
+  private.compile(other, 'mse')
   if assigned:
     _shift(other._model_variables_moving_average)  # pylint: disable=protected-access
-  private.compile(other, 'mse')
-  private.fit(poisson(), verbose=0)
-  if assigned:
-    with pytest.raises(ValueError, match='or averages of them in the optimizer'):
-      private.guarantee()
+    with pytest.raises(ValueError, match='Expected a new optimizer, got SGD'):
+      private.fit(poisson(), verbose=0)
   else:
-    assert private.guarantee().steps == 8
+    private.fit(poisson(), verbose=0)
+  assert private.guarantee().steps == (4 if assigned else 8)
+
+
+def _optimizers():
+  """Returns functions that make optimizers, by name."""
+  kinds = tf.keras.optimizers
+  made = {'Adam': lambda: kinds.Adam(0.1), 'momentum': lambda: kinds.SGD(0.1, 0.9)}
+  for name in ('Adagrad', 'Adafactor', 'Ftrl', 'Nadam', 'ScheduleFreeAdamW', 'Muon'):
+    if hasattr(kinds, name):
+      made[name] = getattr(kinds, name)
+  if hasattr(kinds.legacy, 'Nadam'):
+    made['legacy'] = kinds.legacy.Nadam
+  return made
+
+
+OPTIMIZERS = _optimizers()
+
+
+@representatives('name', OPTIMIZERS)
+def test_an_optimizer_that_trained_before_is_refused(make_plan, name):
+  model, optimizer = _inner(), OPTIMIZERS[name]()
+  before = model.get_weights()
+  model.compile(optimizer, 'mse')
+  model.fit(X, X, verbose=0)
+  model.set_weights(before)
+  private = privatized(make_plan(), model, optimizer)
+  with pytest.raises(ValueError, match='Expected a new optimizer, got'):
+    private.fit(poisson(), verbose=0)
+  assert private.releases == 0
+  private.compile(OPTIMIZERS[name](), 'mse')
+  private.fit(poisson(), epochs=2, verbose=0)
+  assert private.guarantee().steps == 8
+
+
+def _moments(private):
+  return optimizers.state(private.optimizer)
+
+
+def _moving(make_plan, model=None):
+  return privatized(make_plan(), model or _inner(), tf.keras.optimizers.SGD(0.1, 0.9))
+
+
+def test_moments_that_a_callback_assigns_void_the_account(make_plan):
+  private = _moving(make_plan)
+  private.fit(poisson(), epochs=2, verbose=0, callbacks=[
+      _EachEpoch(lambda private: _shift(_moments(private)))])
+  with pytest.raises(ValueError, match='or moments and averages in the optimizer did'):
+    private.guarantee()
+
+
+def test_moments_that_the_first_trace_makes_are_watched(make_plan):
+  shifts = iter([lambda private: _shift(_moments(private))])
+  private = _moving(make_plan, tf.keras.Sequential([tf.keras.layers.Dense(6)]))
+  private.fit(poisson(), verbose=0, callbacks=[
+      _Each(lambda private: next(shifts, lambda _: None)(private))])
+  with pytest.raises(ValueError, match='changed outside'):
+    private.guarantee()
+
+
+def test_moments_of_an_earlier_step_are_known(make_plan):
+  private, kept = _moving(make_plan), []
+  private.fit(poisson(), verbose=0, callbacks=[_Each(
+      lambda private: kept.append([each.numpy() for each in _moments(private)]))])
+  for variable, value in zip(_moments(private), kept[1]):
+    variable.assign(value)
+  private.fit(poisson(), verbose=0)
+  assert private.guarantee().steps == 8
+
+
+@pytest.mark.parametrize('way', ['load_model', 'load_weights', 'backup', 'checkpoint'])
+def test_moments_that_a_file_restores_are_known(way, tmp_path):
+  private, other = _moving(plan_of), _moving(plan_of)
+  path = str(tmp_path / ('m.keras' if way == 'load_model' else 'm.weights.h5'))
+  backup = [tf.keras.callbacks.BackupAndRestore(str(tmp_path / 'b'))
+            ] if way == 'backup' else []
+  if backup:
+    stop = _EachEpoch(lambda private: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+      private.fit(poisson(), epochs=2, verbose=0, callbacks=[*backup, stop])
+  else:
+    private.fit(poisson(), verbose=0)
+  if way == 'load_model':
+    private.save(path)
+    other = tf.keras.models.load_model(path)
+  elif way == 'load_weights':
+    private.save_weights(path)
+    other.fit(poisson(), verbose=0)
+    other.load_weights(path)
+  elif way == 'checkpoint':
+    saved = tf.train.Checkpoint(private).save(str(tmp_path / 'c'))
+    tf.train.Checkpoint(other).restore(saved)
+  other.fit(poisson(), epochs=2, verbose=0, callbacks=backup)
+  assert other.guarantee().steps == other.releases >= 8
 
 
 @pytest.mark.parametrize('frequency', [None, 3])
@@ -186,5 +280,42 @@ def test_averages_of_an_optimizer_keep_the_account_unless_assigned(
   assert private.guarantee().steps == 8
   _shift(_averages(private))
   private.fit(poisson(), verbose=0)
-  with pytest.raises(ValueError, match='or averages of them in the optimizer'):
+  with pytest.raises(ValueError, match='or moments and averages in the optimizer'):
+    private.guarantee()
+
+
+_KINDS = tf.keras.layers
+ADAPTED = {
+    'words': (lambda: _KINDS.StringLookup(
+        max_tokens=6, output_mode='count', pad_to_max_tokens=True),
+              np.array(['a', 'b', 'c', 'd'] * 10)[:, None]),
+    'bins': (lambda: _KINDS.Discretization(num_bins=4, output_mode='multi_hot'), X),
+    'scale': (_KINDS.Normalization, X)}
+
+
+@representatives('name', ADAPTED)
+def test_what_is_adapted_between_fits_voids_the_account(make_plan, name):
+  make, x = ADAPTED[name]
+  layer = make()
+  layer.adapt(x)
+  model = tf.keras.Sequential([
+      tf.keras.Input(x.shape[1:], dtype='float32' if x is X else 'string'), layer,
+      _KINDS.Dense(3)])
+  private = privatized(make_plan(), model)
+  batches = PoissonBatches(x, Y, 0.25)
+  private.fit(batches, verbose=0)
+  layer.adapt(x)  # Adapted again to equal data.
+  private.compile('sgd', 'mse')
+  private.fit(batches, verbose=0)
+  assert private.guarantee().steps == 8
+  layer.adapt(x[:2])
+  with pytest.raises(ValueError, match='or a vocabulary or bins of a layer'):
+    private.guarantee()
+  layer.adapt(x)
+  assert private.guarantee().steps == 8
+  layer.adapt(x[:2])
+  private.compile('sgd', 'mse')
+  private.fit(batches, verbose=0)
+  layer.adapt(x)
+  with pytest.raises(ValueError, match='or a vocabulary or bins of a layer'):
     private.guarantee()

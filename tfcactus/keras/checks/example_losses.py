@@ -78,7 +78,7 @@ def loss_per_example(loss: Any) -> LossFn:
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
-  given = loss.call if isinstance(loss, keras.losses.Loss) else loss
+  given = compat.function_of(loss)
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               mask: tf.Tensor | None = None, weights: tf.Tensor | None = None

@@ -20,7 +20,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import draws
 
 _READ = 'reads a variable, which is a weight of the model: see `_check_captures`'
-_TABLE = 'reads a table of public entries'
+_TABLE = 'reads a table of fixed entries: see `_check_captures`'
 _ARRAY = 'an array that lives as long as one call'
 _CALL = 'calls a function whose operations are checked too'
 _MESSAGE = 'prints or raises; nothing in the model depends on it'
@@ -176,3 +176,27 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
           'which is none: whatever sets it, such as a callback, may set it to '
           'something of the data. Make it a constant, or a weight of a layer by '
           'add_weight(trainable=False).')
+    if outside.dtype == tf.resource and id(outside) not in known and (
+        isinstance(outside, tf.__internal__.EagerTensor)) and not (
+            _is_fixed_table(graph, outside)):
+      raise ValueError(
+          f'Expected {what} that read tables of fixed entries, got one that can be '
+          'written to, such as a MutableHashTable: whatever fills it, such as a '
+          'callback, may fill it with something of the data. Use '
+          'tf.lookup.StaticHashTable.')
+
+
+def _is_fixed_table(graph: tf.Graph, handle: tf.Tensor) -> bool:
+  """Returns whether a table that a graph looks up refuses to be written to."""
+  types = {(node.attr['Tin'].type, node.attr['Tout'].type)
+           for node in graphs.nodes(graph) if node.op == 'LookupTableFindV2'}
+  with tf.init_scope():
+    for key, value in types:
+      try:  # No entries are written.
+        tf.raw_ops.LookupTableInsertV2(
+            table_handle=handle, keys=tf.zeros([0], key), values=tf.zeros([0], value))
+      except tf.errors.UnimplementedError:
+        return True
+      except tf.errors.InvalidArgumentError:  # Of other types.
+        continue
+  return False

@@ -33,6 +33,32 @@ def takes_logits(loss: Any) -> bool:
   return bool(settings.get('from_logits', False))
 
 
+def function_of(loss: Any) -> Any:
+  """Returns the function of a loss; with `ignore_class`, one that lists no positions.
+
+  Keras 2 gathers the positions that count, whose number depends on the labels.
+  """
+  if not isinstance(loss, keras.losses.Loss):
+    return loss
+  settings = getattr(loss, '_fn_kwargs', None) or {}
+  ignored = settings.get('ignore_class')
+  if KERAS_3 or ignored is None:
+    return loss.call
+  plain = type(loss)(from_logits=settings['from_logits']).call
+
+  def call(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
+    """Returns losses that are zero where labels are ignored, with the mask of Keras."""
+    counts = tf.not_equal(labels, tf.cast(ignored, labels.dtype))
+    losses = plain(tf.where(counts, labels, tf.zeros_like(labels)), predictions)
+    if counts.shape.rank > losses.shape.rank:
+      counts = counts[..., 0]
+    losses = tf.where(counts, losses, tf.zeros_like(losses))
+    losses._keras_mask = counts  # pylint: disable=protected-access
+    return losses
+
+  return call
+
+
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
   """Returns the losses of a model's weight regularizers at the present weights."""
   # They are the losses that Keras adds. Under Keras 2 these include frozen weights,

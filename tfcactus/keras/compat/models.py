@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import functools
+import hashlib
 import inspect
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
@@ -29,6 +31,12 @@ def tf_variable(variable: keras.Variable) -> tf.Variable:
   return variable.value if KERAS_3 else variable
 
 
+def values(variable: keras.Variable) -> np.ndarray:
+  """Returns the values of a variable, outside of graphs."""
+  found: np.ndarray = local(tf_variable(variable)).numpy()
+  return found
+
+
 def stored_dtype(variable: keras.Variable) -> tf.DType:
   """Returns the dtype in which a variable is stored, which autocasting may hide."""
   # Keras 2 wraps variables under mixed precision.
@@ -44,6 +52,30 @@ def name_of(variable: keras.Variable) -> str:
 def weights(model: keras.Model) -> list[keras.Variable]:
   """Returns the variables of a model, without the vocabularies that Keras 2 lists."""
   return [each for each in model.weights if not hasattr(each, 'get_tensors')]
+
+
+def adapted(model: keras.Model) -> int:
+  """Returns a 64-bit hash of what `adapt` set beside weights in layers, 0 for nothing.
+
+  These are vocabularies, inverse document frequencies and bounds of bins. Functions
+  that were traced before keep the old ones.
+  """
+  found: list[np.ndarray] = []
+  with tf.init_scope():
+    for layer in flat_layers(model):
+      table = getattr(layer, 'lookup_table', None)
+      if table is not None and int(table.size()):
+        rows = tf.strings.join([
+            each if each.dtype == tf.string else tf.strings.as_string(each)
+            for each in table.export()], '=')
+        found.append(np.sort(tf.strings.to_hash_bucket_fast(rows, 2 ** 63 - 1).numpy()))
+      beside = [getattr(layer, 'idf_weights_const', None),
+                getattr(layer, 'bin_boundaries', None)]
+      found += [np.asarray(each, np.float64) for each in beside if each is not None]
+  if not found:
+    return 0
+  text = b''.join(each.tobytes() for each in found)
+  return int(np.frombuffer(hashlib.blake2b(text, digest_size=8).digest(), np.int64)[0])
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:

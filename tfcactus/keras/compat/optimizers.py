@@ -7,9 +7,10 @@ import contextlib
 import functools
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras, KERAS_3
 from tfcactus.keras.distribution import replicas
 
@@ -48,15 +49,15 @@ def check_optimizer_arguments(arguments: Mapping[str, Any]) -> None:
         f'decay_rate={arguments["decay"]!r}), which is the same.')
 
 
-def unwrapped(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def unwrapped(optimizer: Any) -> Any:
   """Returns the optimizer inside a LossScaleOptimizer, or the optimizer itself."""
   return getattr(optimizer, 'inner_optimizer', optimizer)
 
 
-def bare_optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
-  """Returns the optimizer of a model, without a LossScaleOptimizer around it."""
+def bare_optimizer(model: keras.Model) -> Any:
+  """Returns a model's optimizer, or None, without a LossScaleOptimizer around it."""
   # Keras 2 always wraps it under mixed_float16.
-  return unwrapped(model.optimizer)
+  return unwrapped(getattr(model, 'optimizer', None))
 
 
 def make_variables(model: keras.Model, example: Any = None) -> None:
@@ -70,16 +71,36 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
     model.built = True
-  optimizer = bare_optimizer(model)
-  if model.built and hasattr(optimizer, 'build'):
-    optimizer.build(model.inner.trainable_variables)
+  if model.built:
+    optimizer = bare_optimizer(model)
+    make = getattr(optimizer, 'build', None) or optimizer._create_all_weights  # pylint: disable=protected-access
+    with tf.init_scope():
+      make(model.inner.trainable_variables)
 
 
-def moving_averages(optimizer: Any) -> list[Any]:
-  """Returns an optimizer's moving averages of weights; [] without `use_ema`."""
-  if not getattr(optimizer, 'use_ema', False):
-    return []
-  return list(getattr(optimizer, '_model_variables_moving_average', ()))
+def state(optimizer: Any) -> list[Any]:
+  """Returns an optimizer's variables, but not the iteration and the learning rate."""
+  found = getattr(optimizer, 'variables', ())
+  parts = [optimizer, *getattr(optimizer, 'optimizers', ())]
+  public = {id(getattr(part, name, None)) for part in parts
+            for name in ('_iterations', '_learning_rate')}
+  return [each for each in (found() if callable(found) else found)
+          if id(each) not in public]
+
+
+def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
+  """Returns whether an optimizer's variables are as Keras makes them.
+
+  Keras fills each with zero or a number of the config, or copies a weight. A product of
+  momenta (Nadam) begins at one.
+  """
+  numbers = [0, *(each for each in optimizer.get_config().values()
+                  if type(each) in (int, float))]
+  return all(
+      any(np.all(value == np.asarray(number, value.dtype)) for number in numbers) or
+      np.array_equal(value, np.ones([], value.dtype)) or
+      any(np.array_equal(value, weight) for weight in weights)
+      for value in map(models.values, state(optimizer)))
 
 
 @contextlib.contextmanager

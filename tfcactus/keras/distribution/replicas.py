@@ -147,6 +147,8 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
   if number() == 1:
     return function(*([value] for value in values))
 
+  # AutoGraph would make int32 of a digest by `int`.
+  @tf.autograph.experimental.do_not_convert
   def merged(strategy: tf.distribute.Strategy, *held: Any) -> Any:
     """Calls `function`; each of `held` has a value for each replica."""
     return function(*(list(strategy.experimental_local_results(value))

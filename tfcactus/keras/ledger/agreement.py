@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
@@ -48,7 +47,7 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
       'seeded': batches.seeded, 'part_of': batches.part_of,
       'split_noise': model.split_noise,
       'examples_per_unit': batches.examples_per_unit,
-      'weights': int(record.weights.digest(models.weights(model.inner))) if (
+      'weights': int(record.digest(model.inner)) if (
           model.inner.built) else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 import weakref
 
 import tensorflow as tf
@@ -115,6 +115,8 @@ class Record:
   Attributes:
     counters: {field of `Counts`: int64 variable}.
     weights: A `Watch` over the weights.
+    optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
+      optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
   """
 
@@ -127,6 +129,7 @@ class Record:
           for name, value in self._known._asdict().items()}
     self._lock = threading.RLock()
     self.weights = weight_watch.Watch()
+    self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     _records.add(self)
 
@@ -162,6 +165,10 @@ class Record:
           UNKNOWN if self.changed else sampling, epochs, seeded)
       return self._known
 
+  def digest(self, model: keras.Model) -> tf.Tensor:
+    """Returns the digest of a model's weights, and of what `adapt` set beside them."""
+    return self.weights.digest(models.weights(model), models.adapted(model))
+
   def count_others(self, model: keras.Model, before: Counts) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
@@ -171,7 +178,7 @@ class Record:
     detected.) `before` are the counts from before the weights were set.
     """
     with self._lock:
-      weights = int(self.weights.digest(models.weights(model)))
+      weights = int(self.digest(model))
       brought = training.number(self.counters['released_steps'])
       if not brought or self.weights.is_known(weights):
         return
@@ -189,13 +196,14 @@ class Record:
     """Adds to the known weights those that a method of a private model has set."""
     with self._lock:
       if model.built:
-        self.weights.keep(models.weights(model))
+        self.weights.keep(models.weights(model), models.adapted(model))
 
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
       return not self.changed and (
-          not model.built or self.weights.knows(models.weights(model)))
+          not model.built or self.weights.knows(
+              models.weights(model), models.adapted(model)))
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""

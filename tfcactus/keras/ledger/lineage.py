@@ -95,7 +95,8 @@ _OTHER_TRAINER = (
     'Train a fresh model, by one of them.')
 
 _CHANGED = (
-    'No epsilon: the weights changed outside of the steps of fit, or averages of them '
-    'in the optimizer did, as by a callback or by training the wrapped model, so that '
-    'they may have been trained without privacy. Train a fresh model, and change '
-    'weights by methods of the private model alone (set_weights, load_weights).')
+    'No epsilon: the weights changed outside of the steps of fit, or moments and '
+    'averages in the optimizer did, or a vocabulary or bins of a layer, as by a '
+    'callback, by adapt, or by training the wrapped model, so that they may come from '
+    'private examples. Train a fresh model, and change weights by methods of the '
+    'private model alone (set_weights, load_weights).')

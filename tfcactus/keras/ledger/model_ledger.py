@@ -79,9 +79,9 @@ class ModelLedger:
     return {**self.record.counters, **({} if moving is None else {
         'clip_norm': moving})}
 
-  def save(self, store: MutableMapping[str, Any]) -> None:
+  def save(self, store: MutableMapping[str, Any], optimizer: Any) -> None:
     """Writes the values of `own_variables` to `store`."""
-    self.check_weights()
+    self.check_weights(optimizer)
     for name, variable in self.own_variables().items():
       store[name] = variable.numpy()
 
@@ -109,9 +109,10 @@ class ModelLedger:
       if id(variable) in own and np.asarray(value).dtype.kind not in 'iu':
         raise ValueError(_COMPUTED.format(own[id(variable)], np.asarray(value).dtype))
 
-  def check_weights(self) -> None:
-    """Voids the account, before a save, if weights changed outside counted steps."""
+  def check_weights(self, optimizer: Any) -> None:
+    """Voids the account, before a save, if weights or state changed uncounted."""
     self.record.merge_counts()
+    self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
 
   @contextlib.contextmanager
@@ -131,39 +132,31 @@ class ModelLedger:
 
     def keeping(*args: Any, **kwargs: Any) -> None:
       """Assigns the averages, which are then known weights."""
-      with self.averaging(optimizer):
+      with self.keeping_counts(optimizer=optimizer):
         finalize(*args, **kwargs)
 
     with patches.replaced(optimizer, finalize_variable_values=keeping):
       yield
 
   @contextlib.contextmanager
-  def averaging(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes weights and averages known that the block computes from known ones.
-
-    Known weights and averages are functions of released values, and so is whatever is
-    computed from them. The account is void if weights or averages are not known before.
-    """
-    self.counter.check_averages(optimizer)
-    with self.keeping_counts():
-      yield
-    self.counter.keep_averages(optimizer)
-
-  @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True, others: bool = False
-                    ) -> Iterator[None]:
+  def keeping_counts(self, weights: bool = True, others: bool = False,
+                     optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
     `weights` tells whether the block sets the weights; they are known from then on.
     `others` tells whether they may be computed from weights of other private models.
+    The block may also set the state of `optimizer`, or compute weights from it. The
+    account is void if weights or state were not known before.
     """
     before = self.record.merge_counts()
+    self.counter.check_optimizer(optimizer)
     if weights:
       self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
       self.record.count_others(self._model, before)
     self.record.merge_counts()
+    self.counter.keep_optimizer(optimizer)
     if weights:
       self.record.keep(self._model)
 

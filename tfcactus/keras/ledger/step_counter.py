@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import functools
 import os
@@ -51,8 +51,6 @@ class StepCounter:
     self._strategy = tf.distribute.get_strategy()
     self._chief = replicas.worker(self._strategy) == 0
     self._agreement = agreement.StepAgreement()
-    # Keyed by the optimizer's id; keeps the optimizer, so that its id is not reused.
-    self._averages: dict[int, tuple[Any, Watch]] = {}
     self._agreed = self.in_parts = False
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
@@ -114,47 +112,43 @@ class StepCounter:
     marks = self._marks[-1] if self._marks else Marks()
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
-  def _averages_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
-    """Returns the watch over the moving averages of an optimizer.
+  def _watch_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
+    """Returns the watch over an optimizer's state; ValueError if it was trained before.
 
-    A watch takes the first averages that it sees as known. So the averages of a new
-    optimizer must be as Keras makes them, zeros or the weights; else the account is
-    void.
+    The state that the first counted step finds is either new or, in a process that has
+    counted no step yet, restored together with the counts of earlier steps.
     """
-    if id(optimizer) not in self._averages:
-      self._averages[id(optimizer)] = optimizer, weight_watch.Watch()
+    record = self._record
+    if id(optimizer) not in record.optimizers:
       with tf.init_scope():
-        if self._record.weights.stepped and not self._are_new(
-            optimizers.moving_averages(optimizer)):
-          self._record.void()
-    return self._averages[id(optimizer)][1]
+        if (record.weights.stepped or not record.released_steps) and (
+            not optimizers.is_new(optimizer, [
+                models.values(each) for each in models.weights(self._model)])):
+          raise ValueError(_TRAINED.format(type(optimizer).__name__))
+        self.keep_optimizer(optimizer)
+    return record.optimizers[id(optimizer)][1]
 
-  def _are_new(self, averages: Sequence[tf.Variable]) -> bool:
-    """Returns whether each average is zero or equal to a weight of the model."""
-    weights = [np.asarray(each) for each in models.weights(self._model)]
-    return all(not np.any(each) or any(
-        each.shape == weight.shape and np.array_equal(each, weight)
-        for weight in weights) for each in map(np.asarray, averages))
-
-  def check_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Voids the account if an optimizer's averages changed outside counted steps."""
-    averages = optimizers.moving_averages(optimizer)
-    if averages and not self._averages_of(optimizer).knows(averages):
+  def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+    """Voids the account if an optimizer's state changed outside counted steps."""
+    variables = optimizers.state(optimizer)
+    if variables and not self._watch_of(optimizer).knows(variables):
       self._record.void()
 
-  def keep_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Adds an optimizer's averages, computed from known values, to the known ones."""
-    averages = optimizers.moving_averages(optimizer)
-    if averages:
-      self._averages_of(optimizer).keep(averages)
+  def keep_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
+    """Adds an optimizer's state, computed from known values, to the known ones."""
+    variables, watches = optimizers.state(optimizer), self._record.optimizers
+    if variables:
+      if id(optimizer) not in watches:
+        watches[id(optimizer)] = optimizer, weight_watch.Watch()
+      watches[id(optimizer)][1].keep(variables)
 
   @contextlib.contextmanager
   def count_step(self, mark: tf.Tensor, optimizer: keras.optimizers.Optimizer
                 ) -> Iterator[tf.Tensor]:
     """Counts a step on the batch that carries `mark`, before the step runs.
 
-    The account is void if weights, or the moving averages of `optimizer`, changed since
-    the last step.
+    The account is void if weights, or the state of `optimizer`, changed since the last
+    step.
 
     Operations made inside the context run after the count. Yields four int64 numbers:
     the batch's `Place`, or zeros. A step that fails after it was counted stays counted.
@@ -176,12 +170,12 @@ class StepCounter:
     """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
-    averages = optimizers.moving_averages(optimizer)
-    beside = self._averages_of(optimizer) if averages else None
-    numbers = [] if beside is None else [beside.digest(averages), beside.left]
+    variables = optimizers.state(optimizer)
+    beside = self._watch_of(optimizer) if variables else None
+    numbers = [] if beside is None else [beside.digest(variables), beside.left]
     totals = tf.numpy_function(
         functools.partial(self._admit, beside), [
-            tf.concat(marks, 0), watch.digest(models.weights(self._model)),
+            tf.concat(marks, 0), self._record.digest(self._model),
             *map(tf.convert_to_tensor, [watch.left, *counters, *numbers])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
@@ -194,16 +188,16 @@ class StepCounter:
 
     `mark` has shape (rows, 2). `weights` and `left` are digests of the weights now and
     after the last step. `numbers` are the values of the record's counters, and, if
-    `beside` watches averages of weights, digests of these now and after the last step.
+    `beside` watches an optimizer, digests of its state now and after the last step.
 
     Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
     workers compare: 1, the batch's fingerprint, and the digest of the weights. On
     several workers, a failure returns zeros for the last three, so that the others
     learn of it.
     """
-    counters, averages = np.split(numbers, [len(Counts._fields)])
+    counters, digests = np.split(numbers, [len(Counts._fields)])
     try:
-      if beside is not None and not beside.step(*map(int, averages)):
+      if beside is not None and not beside.step(*map(int, digests)):
         self._record.void()
       return self._admitted(mark, weights, left, *counters)
     except Exception as error:  # pylint: disable=broad-except
@@ -238,18 +232,12 @@ class StepCounter:
     return Taken(), Seeded.NOTHING
 
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Records the digests of the weights, and of averages of them, after a step."""
-    watched = [(self._record.weights, models.weights(self._model))]
-    averages = optimizers.moving_averages(optimizer)
-    if averages:
-      watched.append((self._averages_of(optimizer), averages))
-    for watch, variables in watched:
-      replicas.once(functools.partial(_remember, watch, variables))
-
-
-def _remember(watch: Watch, variables: Sequence[tf.Variable]) -> None:
-  """Records the digest of variables after a step."""
-  watch.left.assign(watch.digest(variables))
+    """Records the digests of the weights and of the optimizer after a step."""
+    weights, variables = self._record.weights, optimizers.state(optimizer)
+    replicas.once(lambda: weights.left.assign(self._record.digest(self._model)))
+    if variables:
+      watch = self._watch_of(optimizer)
+      replicas.once(lambda: watch.left.assign(watch.digest(variables)))
 
 
 _NOWHERE = Place(0, 0, 0, 0)
@@ -257,6 +245,11 @@ _NOWHERE = Place(0, 0, 0, 0)
 
 _FAILED = (0, 0, 0)
 """Replaces the three numbers that workers compare if a worker could not count."""
+
+_TRAINED = (
+    'Expected a new optimizer, got {} that was trained before: its moments, or '
+    'averages of weights, would enter the new weights, and nothing counts which '
+    'examples they came from. Compile with a new one: compile(tf.keras.optimizers...).')
 
 _CHIEF = (
     'No epsilon: the journal is the chief\'s, who may count steps that are not known '

@@ -1,4 +1,4 @@
-"""Detects weights, or averages of them, that were assigned outside counted steps."""
+"""Detects weights, or states of optimizers, that were assigned outside of steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tfcactus.keras.compat import models, training
 class Watch:
   """Digests of known weights: the first, those after steps, those set by methods.
 
-  An optimizer's moving averages of weights have a watch of their own. They are
-  functions of released weights if they, and the weights, were known before each step.
+  An optimizer's state (moments, averages of weights) has a watch of its own. It is a
+  function of released values if it, and the weights, were known before each step.
 
   The weights after any earlier step are as good as the last ones: restoring them
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
@@ -33,8 +33,10 @@ class Watch:
     # and in a second model of the same layers.
     self._places: dict[int, tuple[int, Any]] = {}
 
-  def digest(self, variables: Sequence[tf.Variable]) -> tf.Tensor:
+  def digest(self, variables: Sequence[tf.Variable], beside: int = 0) -> tf.Tensor:
     """Returns a 64-bit hash of the values of variables, int64, whatever their order.
+
+    `beside` is an int64 number that is hashed with them, or 0.
 
     Each value is hashed together with the number that its variable got when it was
     first seen: exchanged values change the hash. The numbers agree in all processes
@@ -49,9 +51,12 @@ class Watch:
         data=tf.reshape(models.tf_variable(placed[place]), [1, -1]),
         method='farmhash64') for place in sorted(placed)]
     places = tf.bitcast(tf.constant(sorted(placed), tf.int64), tf.uint8)
-    both = tf.concat([tf.concat(prints, 0), places], 1)
-    return tf.bitcast(tf.raw_ops.Fingerprint(
-        data=tf.reshape(both, [1, -1]), method='farmhash64'), tf.int64)[0]
+    both = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), [1, -1])
+    if beside:
+      number = tf.bitcast(tf.constant([beside], tf.int64), tf.uint8)
+      both = tf.concat([both, number], 1)
+    return tf.bitcast(tf.raw_ops.Fingerprint(data=both, method='farmhash64'),
+                      tf.int64)[0]
 
   def place(self, variables: Sequence[tf.Variable]) -> list[int]:
     """Returns the numbers of variables; new variables get the next ones."""
@@ -91,14 +96,14 @@ class Watch:
     # Nearly always the last one; the others take eight bytes a step.
     return weights == self._known[-1] or weights in self._known
 
-  def knows(self, variables: Sequence[tf.Variable]) -> bool:
-    """Returns whether the variables' values are known; True if none were recorded."""
+  def knows(self, variables: Sequence[tf.Variable], beside: int = 0) -> bool:
+    """Returns whether the values, as in `digest`, are known, or none were recorded."""
     if not self._stepped and not self._known:
       return True
-    return self._knows(int(self.digest(variables)), training.number(self.left))
+    return self._knows(int(self.digest(variables, beside)), training.number(self.left))
 
-  def keep(self, variables: Sequence[tf.Variable]) -> None:
-    """Adds the values of variables to the known ones."""
-    weights = int(self.digest(variables))
+  def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> None:
+    """Adds the values, as in `digest`, to the known ones."""
+    weights = int(self.digest(variables, beside))
     if not self._knows(weights, training.number(self.left)):
       self._known.append(weights)
