@@ -11,6 +11,7 @@ import dp_accounting
 from tfcactus import design as design_lib
 from tfcactus.cli import (
   calibrate,
+  choose_unit,
   delta,
   design,
   epsilon,
@@ -26,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
     epsilon.COMMAND,
     delta.COMMAND,
     calibrate.COMMAND,
+    choose_unit.COMMAND,
     design.COMMAND,
     plot.COMMAND,
     tables.COMMAND,
