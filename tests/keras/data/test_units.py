@@ -227,7 +227,7 @@ def test_ids_may_be_a_column_of_a_table():
   assert list(frame) == ['a', 'user', 'b']
   with pytest.raises(ValueError, match="units='User' to name a part of x"):
     UnitData(frame, np.arange(7), units='User', examples_per_unit=4)
-  with pytest.raises(ValueError, match='float64: a rounded or missing id'):
+  with pytest.raises(ValueError, match='float32: a rounded or missing id'):
     UnitData(frame.assign(user=X[:, 0]), np.arange(7), units='user',
              examples_per_unit=4)
 
