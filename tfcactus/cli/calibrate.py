@@ -25,8 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.set_defaults(sampling_prob=None)
   parser.add_argument('--target-epsilon', type=float, required=True,
                       help='largest epsilon allowed at --delta')
-  parser.add_argument('--delta', type=float, required=True,
-                      help='delta of the target')
+  parser.add_argument('--delta', type=float, required=True, help='delta of the target')
 
 
 def _wanted(args: argparse.Namespace) -> str:
@@ -50,6 +49,7 @@ def _wanted(args: argparse.Namespace) -> str:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Finds the argument that is missing, and prints it with the epsilon it gives."""
   name = _wanted(args)
 
   def event(value: float) -> dp_accounting.DpEvent:

@@ -46,7 +46,8 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation that layer call `call`, if any, added."""
+  """A use of a weight by an operation; `call` is the layer call that added it, or None.
+  """
 
   variable: str
   call: int | None
@@ -63,11 +64,11 @@ class Calls:
     self._changes: list[tuple[int, int | None]] = [(0, None)]
 
   @contextlib.contextmanager
-  def one(self, layer: keras.layers.Layer) -> Iterator[int]:
+  def recorded(self, layer: keras.layers.Layer) -> Iterator[int]:
     """Records a call of a layer, nested or not; yields the number of the call.
 
-    Raises ValueError if the layer is called in a loop or a function inside the pass,
-    which gradients cannot leave.
+    Raises ValueError if the layer is called in a loop or a function inside the pass:
+    its tensors cannot be differentiated from outside.
     """
     if _current_graph() is not self._graph:
       raise ValueError(
@@ -106,12 +107,10 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor]
                      ) -> Unexplained | None:
-  """Returns a trainable variable's use in `losses` that no rule explains, or None.
-
-  `calls` tells in which call of a layer each operation was added. An answer explains
-  the uses of its variables in its call, as far as they reach the losses through its
-  tensor.
-  """
+  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
+  # `calls` tells in which call of a layer each operation was added. An answer explains
+  # a use of one of its variables, in its call, if the use reaches the losses through
+  # the answer's tensor only.
   names = {_identity(variable): variable for variable in model.trainable_variables}
   handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
              if _of_handle(outside) in names}
@@ -138,11 +137,9 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 
 def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
               reads: dict[str, frozenset[_Read]]) -> frozenset[_Read]:
-  """Returns the uses of weights on which an operation's outputs may depend.
-
-  `handles` maps names of captured handles to weights. `reads` has the uses of weights
-  on which each tensor depends. Only uses that may have a gradient count.
-  """
+  """Returns the uses of weights on which an operation's outputs may depend."""
+  # `handles` maps names of captured handles to weights, `reads` names of tensors to the
+  # uses that they depend on. Only uses that may have a gradient count.
   if op.type == 'StopGradient':
     return frozenset()
   own = {_Read(handles[tensor.name], call, op.name)
@@ -163,7 +160,7 @@ def _identity(variable: keras.Variable) -> str:
 
 
 def _of_handle(handle: Any) -> str:
-  """Returns the string that identifies the variable of a handle; '' for no handle."""
+  """Returns the string that identifies a handle's variable; '' if it is no handle."""
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 

@@ -62,7 +62,7 @@ def _channel(image: tf.Tensor, pfor_input: Any) -> int:
 
 
 def _is_not_grouped(pfor_input: Any) -> bool:
-  """Returns whether there is one group (else rows mix) and no explicit padding."""
+  """Returns whether a convolution has one group (else rows mix) and named padding."""
   made = pfor_input.op.outputs[0].shape
   return bool(made.rank) and made[2] is not None and (
       pfor_input.get_attr('padding') != b'EXPLICIT' and
@@ -77,7 +77,7 @@ def _has_no_negative_axes(pfor_input: Any) -> bool:
 
 
 def _is_real(pfor_input: Any) -> bool:
-  """Returns whether factors are real; the converter conjugates those it transposes."""
+  """Returns whether factors are real: the converter conjugates what it transposes."""
   return not pfor_input.op.outputs[0].dtype.is_complex
 
 
@@ -86,8 +86,8 @@ def _has_last_channels(pfor_input: Any) -> bool:
   return pfor_input.get_attr('data_format') == b'NHWC'
 
 
-def _fits(pfor_input: Any) -> bool:
-  """Returns whether shapes must fit; else all rows may get one boolean."""
+def _shapes_fit(pfor_input: Any) -> bool:
+  """Returns whether shapes must fit; others may give all rows one boolean."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -95,7 +95,7 @@ def _fits(pfor_input: Any) -> bool:
       1 in pair or pair[0] == pair[1] for pair in zip(x[::-1], y[::-1]))
 
 
-def _is_by_numbers(pfor_input: Any) -> bool:
+def _has_scalar_bounds(pfor_input: Any) -> bool:
   """Returns whether clipping bounds are scalars; the converter does not broadcast."""
   return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
 
@@ -105,31 +105,30 @@ def _has_axes(pfor_input: Any) -> bool:
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
-def _begins_alike(pfor_input: Any) -> bool:
-  """Returns whether all slices begin alike; else each row gets the largest size."""
+def _has_one_begin(pfor_input: Any) -> bool:
+  """Returns whether slices of all rows begin alike; else sizes would be mistaken."""
   return not pfor_input.input(1).is_stacked
 
 
-def _is_read_alike(pfor_input: Any) -> bool:
-  """Returns whether all rows read from one list, or read the same index.
-
-  Otherwise the converter addresses rows by their numbers in the whole batch, even in a
-  branch that only some rows take.
-  """
+def _shares_list_or_index(pfor_input: Any) -> bool:
+  """Returns whether all rows read from one list, or read the same index."""
+  # Otherwise the converter addresses rows by their numbers in the whole batch, even in
+  # a branch that only some rows take.
   return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
 
 
-def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Returns whether GatherV2 finds batch axes; if rows share a tensor, only if >= 0."""
+def _finds_batch_axes(pfor_input: Any) -> bool:
+  """Returns whether the converter finds the batch axes of GatherV2."""
+  # It miscounts a negative `batch_dims` if all rows look up in one tensor.
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
-_SOMETIMES: dict[str, Callable[[Any], bool]] = {
+_CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _is_by_numbers, 'Equal': _fits,
-    'GatherV2': _batches_from_the_start, 'MatMul': _is_real, 'NotEqual': _fits,
-    'Roll': _has_no_negative_axes, 'Slice': _begins_alike, 'Squeeze': _has_axes,
-    'TensorListGetItem': _is_read_alike}
+    'ClipByValue': _has_scalar_bounds, 'Equal': _shapes_fit,
+    'GatherV2': _finds_batch_axes, 'MatMul': _is_real, 'NotEqual': _shapes_fit,
+    'Roll': _has_no_negative_axes, 'Slice': _has_one_begin, 'Squeeze': _has_axes,
+    'TensorListGetItem': _shares_list_or_index}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
@@ -143,12 +142,10 @@ _SIZES = (
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
-  """Runs an operation row by row in a tf.while_loop.
-
-  Raises ValueError if the operation has no outputs, or if outputs or inputs that differ
-  between rows are variants or resources. Raises InvalidArgumentError, once it runs, if
-  rows have outputs of different shapes.
-  """
+  """Runs an operation row by row in a tf.while_loop."""
+  # Raises ValueError if the operation has no outputs, or if outputs or inputs that
+  # differ between rows are variants or resources; InvalidArgumentError, once it runs,
+  # if rows have outputs of different shapes.
   del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
@@ -199,19 +196,17 @@ def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
   return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
 
 
-def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
-          ) -> Any:
+def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
+                   pfor_input: Any) -> Any:
   """Calls TensorFlow's converter where a condition holds, else loops over rows."""
   del value
   return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
 
 
 def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Vectorises a matrix product so that its kernel need not broadcast.
-
-  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
-  broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
-  """
+  """Vectorises a matrix product so that its kernel need not broadcast."""
+  # TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
+  # broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
   del original, value
   pfor_input.expanddim_inputs_for_broadcast()
   x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
@@ -224,10 +219,8 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Vectorises a softmax of the last axis as one of a matrix.
-
-  oneDNN on CPUs takes at most five dimensions, of which the rows need one.
-  """
+  """Vectorises a softmax of the last axis as one of a matrix."""
+  # oneDNN on CPUs takes at most five axes, and the axis of rows would be one of them.
   del original, value
   given = pfor_input.stacked_input(0)
   sizes = tf.shape(given)
@@ -237,11 +230,9 @@ def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Reduces the segments of each row separately; ids out of range are left out.
-
-  TensorFlow adds n segments times the row's number to each id, so that an id n would be
-  the next row's first segment; until 2.14 an id -1 would be the last row's last.
-  """
+  """Reduces the segments of each row; ids out of range are left out."""
+  # TensorFlow adds n segments times the row's number to each id, so that an id n would
+  # be the next row's first segment; until 2.14 an id -1 would be the last row's last.
   del original, value
   pfor_input.stack_inputs([0, 1])
   data, ids, number = (pfor_input.input(i).t for i in range(3))
@@ -260,11 +251,9 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_filter(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Multiplies patches of images by upstream gradients, in one product for all rows.
-
-  TensorFlow's converter runs row by row. So does this one for grouped convolutions,
-  explicit padding, half precision and shapes that are not known.
-  """
+  """Multiplies patches of images by upstream gradients, for all rows at once."""
+  # TensorFlow's converter runs row by row. So does this one for grouped convolutions,
+  # explicit padding, half precision and shapes that are not known.
   del original, value
   op = pfor_input.op
   images, upstream = op.inputs[0].shape, op.inputs[2].shape
@@ -299,7 +288,7 @@ def _convert_entrywise(pfor_input: Any) -> Any:
 
 
 def _convert_fake_quant(pfor_input: Any) -> Any:
-  """Quantises every row, or every channel of a row, as a channel of its own."""
+  """Quantises all rows at once: each row, or channel of a row, becomes a channel."""
   pfor_input.stack_inputs()
   numbers, low, high = (pfor_input.input(i).t for i in range(3))
   by_channel = 'PerChannel' in pfor_input.op_type
@@ -315,12 +304,10 @@ def _convert_fake_quant(pfor_input: Any) -> Any:
 
 
 def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
-  """Differentiates fake quantisation as TensorFlow does, for all rows at once.
-
-  TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
-  numbers beyond a bound go to that bound, and the others to the numbers. If both bounds
-  are zero, all go to the numbers.
-  """
+  """Differentiates fake quantisation as TensorFlow does, for all rows at once."""
+  # TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  # numbers beyond a bound go to that bound, and the others to the numbers. If both
+  # bounds are zero, all go to the numbers.
   pfor_input.stack_inputs()
   upstream, numbers, low, high = (pfor_input.input(i).t for i in range(4))
   first = float(pfor_input.get_attr('narrow_range'))
@@ -351,14 +338,13 @@ def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
 
 def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
                   pfor_input: Any) -> Any:
-  """Draws the numbers of all rows in one operation, from the first row's seed.
-
-  Every row has a fresh seed, so rows are independent either way. Iterations of a
-  tf.while_loop share a seed: if the shape of the draw or the set of active rows
-  changed, a row could get numbers of another row's earlier iteration. So the operation
-  runs row by row if the shape is not static, only some rows may be active, the draw is
-  not one of `patches.drawing`, or more than the seed differs between rows.
-  """
+  """Draws the numbers of all rows in one operation, from the first row's seed."""
+  # Every row has a fresh seed, so rows are independent either way. Iterations of a
+  # tf.while_loop share a seed: if the shape of the draw or the set of active rows
+  # changed, a row could get numbers of another row's earlier iteration. So the
+  # operation runs row by row if the shape is not static, only some rows may be active,
+  # the draw is not one of `patches.drawing`, or more than the seed differs between
+  # rows.
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
   only_seed = [each.is_stacked for each in inputs] == (
@@ -375,10 +361,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Calls TensorFlow's converter of loops that may end earlier for some rows.
-
-  Raises ValueError if such a loop changes lists of tensors.
-  """
+  """Converts loops that may end earlier for some rows, unless these change lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -419,20 +402,17 @@ _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _without_converter),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
     *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
-    *(patches.Place(_registry, name, functools.partial(_where, holds))
-      for name, holds in _SOMETIMES.items()),
+    *(patches.Place(_registry, name, functools.partial(_conditionally, holds))
+      for name, holds in _CONDITIONAL.items()),
     *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
-      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_SOMETIMES})])
+      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_CONDITIONAL})])
 """Replaces the converters of `tf.vectorized_map` inside `vectorized_map`."""
 
 
 def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
-  """Runs a function on each row, vectorised by converters that do not mix rows.
-
-  Tensors in `rows` and in the result have shape (rows, ...). Operations of `function`
-  may not depend on the position of a row. Raises ValueError, naming an operation that
-  can neither be vectorised nor looped over.
-  """
+  """Runs a function on each row, vectorised by converters that do not mix rows."""
+  # Operations of `function` may not depend on the position of a row. Raises ValueError,
+  # naming an operation that can neither be vectorised nor looped over.
   try:
     with _vectorizing():
       return tf.vectorized_map(function, rows, warn=False)

@@ -16,23 +16,17 @@ CONVOLUTIONAL = (
     keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 
 Masks = Optional[list[tf.Tensor]]
-"""Dropout masks of the values before each gate's kernel; None for no dropout."""
+"""Dropout masks, one per gate or one for all gates; None for no dropout."""
 
 
 class Arguments(NamedTuple):
-  """The arguments of a recurrent layer's call.
+  """The arguments of a recurrent layer's call."""
 
-  Attributes:
-    sequences: Shape (rows, time, ...).
-    states: Initial states of all cells, concatenated in a list; None for zeros.
-    mask: Booleans, shape (rows, time), or None.
-    training: Whether dropout is on; may be None under Keras 2.
-  """
-
-  sequences: tf.Tensor
+  sequences: tf.Tensor  # Shape (rows, time, ...).
+  # Initial states of all cells, concatenated in a list; None for zeros.
   states: list[tf.Tensor] | None
-  mask: tf.Tensor | None
-  training: Any
+  mask: tf.Tensor | None  # Booleans, shape (rows, time), or None.
+  training: Any  # Whether dropout is on; may be None under Keras 2.
 
 
 def arguments(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
@@ -68,7 +62,7 @@ def is_convolution(cell: keras.layers.Layer) -> bool:
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """Returns a setting that only one of Keras 2 and 3 has, so no rule covers, or ''."""
+  """Returns a setting that no rule covers, as not every Keras has it; or ''."""
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
@@ -97,16 +91,12 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """Returns a cell's dropout masks, which are the same at all time steps.
-
-  The list has one mask per gate, or one for all gates. Returns None without dropout.
-  `name` is 'dropout' or 'recurrent_dropout'. `values` is the tensor that is masked at
-  one time step.
-  """
+  """Returns a cell's dropout masks, one per gate or for all; None without dropout."""
+  # They are the same at all time steps. `values` is the tensor that is masked at one.
   if not 0 < getattr(cell, name) < 1 or KERAS_3 and not training:
     return None
-  each = is_convolution(cell) or getattr(cell, 'implementation', 2) == 1
-  count = gates if each else 1
+  per_gate = is_convolution(cell) or getattr(cell, 'implementation', 2) == 1
+  count = gates if per_gate else 1
   _forget_masks(cell)
   if KERAS_3:
     made = getattr(cell, f'get_{name}_mask')(values)
@@ -124,11 +114,7 @@ def _forget_masks(cell: keras.layers.Layer) -> None:
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Unrolls a model's recurrent layers inside a `with` block.
-
-  Loops of recurrent layers cannot be vectorised. Raises ValueError for a layer that
-  cannot be unrolled.
-  """
+  """Unrolls a model's recurrent layers, whose loops cannot be vectorised."""
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
       if not isinstance(layer, keras.layers.RNN):
@@ -161,7 +147,7 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) ->
 @contextlib.contextmanager
 def unfused(layer: keras.layers.Layer) -> Iterator[None]:
   """Makes a Bidirectional call its layers; Keras 3 may run one fused kernel instead."""
-  around = {name: lambda *args, **kwargs: False for name in (
+  never = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
-  with patches.replaced(layer, **around):
+  with patches.replaced(layer, **never):
     yield

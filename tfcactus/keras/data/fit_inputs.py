@@ -1,7 +1,8 @@
-"""Arguments of `fit`, turned into batches that can be accounted for."""
+"""Turns the arguments of `fit` into batches whose sampling is known, if possible."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any, Callable, NamedTuple
 
@@ -18,22 +19,15 @@ from tfcactus.plan import PrivacyPlan
 
 
 class Feed(NamedTuple):
-  """The data that Keras trains on.
+  """The data that Keras trains on."""
 
-  Attributes:
-    marks: Recognises the batches.
-    x: Arrays or a dataset.
-    steps_per_epoch: Batches per epoch; if None, Keras finds the number from `x`.
-    class_weight: Class weights that Keras still has to apply.
-    ordered: Whether Keras has to keep the order of the examples.
-    example: (x, y, weights) of any two examples, for several replicas, or None.
-  """
-
-  marks: Marks
-  x: Any
+  marks: Marks  # Recognises the batches.
+  x: Any  # Arrays or a dataset.
+  # Batches per epoch; if None, Keras finds the number from `x`.
   steps_per_epoch: int | None
-  class_weight: Any = None
-  ordered: bool = False
+  class_weight: Any = None  # Class weights that Keras still has to apply.
+  ordered: bool = False  # Whether Keras has to keep the order of the examples.
+  # (x, y, weights) of any two examples, for several replicas, or None.
   example: Any = None
 
 
@@ -41,11 +35,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
               steps_per_epoch: int | None, journal: bool,
               strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit`, and how its batches are recognised and accounted for.
-
-  `journal` says whether the run keeps a journal; other arguments are those of `fit`.
-  Raises ValueError if the data do not match the plan.
-  """
+  """Returns the data of `fit`, and how its batches are recognised and accounted for."""
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
@@ -83,16 +73,24 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def given(callbacks: Any) -> list[Any]:
-  """Returns the callbacks that were given to a method of Keras, as a list."""
-  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  """Returns the callbacks given to a method of Keras, as a list.
+
+  Raises ImportError if one is for TensorBoard, which is not installed.
+  """
+  found = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  # Keras notices at the end of the first epoch, whose steps are released by then.
+  if any(isinstance(each, keras.callbacks.TensorBoard) for each in found) and (
+      importlib.util.find_spec('tensorboard') is None):
+    raise ImportError(
+        'Expected TensorBoard for its callback, found none, which TensorFlow 2.21 no '
+        'longer brings; install "tfcactus[tensorboard]", or tensorboard alone.')
+  return found
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
-  """Returns the callbacks in the order to run: writers of logs first, `limit` last.
-
-  `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
-  has a target_epsilon.
-  """
+  """Returns the callbacks in the order to run: writers of logs first, `limit` last."""
+  # `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
+  # has a target_epsilon.
   found = given(callbacks)
   own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
   return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
@@ -100,11 +98,9 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
 
 
 def _from_pandas(name: str, value: Any) -> Any:
-  """Returns a pandas table or column as an array; ValueError unless it is of numbers.
-
-  Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
-  `name` is that of the argument of `fit`, for the message.
-  """
+  """Returns a table or column of pandas as an array; other values are unchanged."""
+  # Inputs may hold texts: a table of texts and numbers becomes a dict of columns.
+  # Raises ValueError for anything else but numbers.
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
@@ -130,11 +126,7 @@ class Split(NamedTuple):
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> Split:
-  """Separates the last examples of arrays for validation; pandas become arrays.
-
-  Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
-  not the plan's.
-  """
+  """Separates the last examples of arrays for validation; pandas become arrays."""
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
                             (x, y, sample_weight))
   if not validation_split or validation_data is not None:
@@ -172,7 +164,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns data of `fit` for batches of a sampling scheme; arguments: `make_feed`."""
+  """Returns the feed for batches of a sampling scheme; arguments as in `make_feed`."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -216,7 +208,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
         f'{class_weight!r}.') from error
 
   def weigh(x, y, weight):
-    """Returns (x, y, weight times the class weight of y); other labels have one."""
+    """Returns (x, y, weight times the class weight of y, by default 1)."""
     _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
     weighed = weigh_rows(y_rows, weight_rows)
     return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
@@ -234,8 +226,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
-    return weight * tf.where(
-        tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
+    return weight * tf.where(tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh
 

@@ -1,4 +1,4 @@
-"""Examples of a pipeline or generator, written to disk once to be drawn from."""
+"""Stores the examples of a pipeline or generator on disk, for batches to draw from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class StoredExamples(data_sources.ArrayData):
     Raises:
       ValueError: if a file has changed.
     """
-    self._open.check_unchanged()  # First, since pages of a cut file cannot be read.
+    # First, since reading the end of a file that was cut would end the process.
+    self._open.check_unchanged()
     found = super().rows(index)
     wrong = index[open_files.row_checksums(found) != self._sums[index]]
     if wrong.size:
@@ -141,8 +142,7 @@ class _Writer:
     if self._structure is None:
       self._structure, self._parts = structure, parts
       names = [*(f'part{i}.raw' for i in range(len(parts))), _CHECKSUMS]
-      self._files = [open(os.path.join(self._directory, name), 'wb')
-                     for name in names]
+      self._files = [open(os.path.join(self._directory, name), 'wb') for name in names]
     lengths = {len(array) for array in arrays}
     if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
       raise ValueError(

@@ -2,8 +2,8 @@
 
 The rules themselves are listed in `RULES` of gradients/layers/__init__.py.
 
-At first the whole batch goes through the model: layers with rules by their rules,
-layers that only contain such layers as written. The engine then needs a proof that
+At first the whole batch goes through the model. Layers with rules run by their rules;
+layers that only contain such layers run as written. The engine then needs a proof that
 examples do not mix and that the rules account for every use of the weights. If the
 proof fails in a layer, that layer is vectorised, that is run on batches of one, which
 cannot mix examples. If that does not help, all layers without rules are vectorised, and
@@ -132,7 +132,7 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
 
 def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> keras.layers.Layer | None:
-  """Returns the innermost layer run as written that contains `layer`, or None."""
+  """Returns the innermost layer that runs as written and contains `layer`, or None."""
   found = [route.layer for route in given.layers
            if route.rule is None and models.trained_variables(route.layer) and any(
                each is layer for each in _parts(route.layer))]
