@@ -113,18 +113,21 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
     caps = [2**i for i in range((most - 1).bit_length())] + [most]
   if len(caps) == 0:
     raise ValueError('Expected caps of at least one number, got none.')
-  found = []
-  for cap in sorted({min(_checks.integer('caps', cap, 1), most) for cap in caps}):
-    kept = np.minimum(rows, cap)
-    total, users = int(np.sum(kept)), min(batch_size / cap, rows.size)
-    drawn = min(batch_size, total)
-    noise = [_noise_multiplier(prob, group, steps, target_epsilon, delta)
-             for prob, group in ((drawn / total, cap), (users / rows.size, 1))]
-    present = kept[kept > 0]
-    norm = math.sqrt(float(np.mean(alike + (1 - alike) / present)))
-    found.append(UnitCost(cap, total, noise[0], noise[0] / drawn, noise[1],
-                          noise[1] * norm / users))
-  return UnitChoice(tuple(found))
+  return UnitChoice(tuple(
+      _cost(rows, cap, batch_size, alike, (steps, target_epsilon, delta))
+      for cap in sorted({min(_checks.integer('caps', cap, 1), most) for cap in caps})))
+
+
+def _cost(rows: np.ndarray, cap: int, batch_size: int, alike: float,
+          terms: tuple[int, float, float]) -> UnitCost:
+  """Returns the cost of one cap; `terms` are steps, target epsilon and delta."""
+  kept = np.minimum(rows, cap)
+  total, users = int(np.sum(kept)), min(batch_size / cap, rows.size)
+  drawn = min(batch_size, total)
+  by_row = _noise_multiplier(drawn / total, cap, *terms)
+  by_user = _noise_multiplier(users / rows.size, 1, *terms)
+  norm = math.sqrt(float(np.mean(alike + (1 - alike) / kept[kept > 0])))
+  return UnitCost(cap, total, by_row, by_row / drawn, by_user, by_user * norm / users)
 
 
 def _noise_multiplier(sampling_prob: float, rows_of_one: int, steps: int,
