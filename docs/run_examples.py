@@ -35,6 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     'release': {'num_records': 2_000},
     'text_lora': {'num_public': 500, 'num_private': 300, 'public_epochs': 1,
                   'private_epochs': 1},
+    'users': {'num_users': 300, 'steps': 5},
 }
 """Parameters of a run on small data, by notebook, in alphabetical order."""
 

@@ -90,12 +90,6 @@ class PrivacyPlan:
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
     set_field('steps', _checks.integer('steps', self.steps, 1))
     set_field('delta', _checks.delta(self.delta))
-    if self.delta * self.num_examples >= 1:
-      warnings.warn(
-          f'Expected delta far below one over the number of examples, got '
-          f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
-          'mechanism that publishes one example as it is, whatever epsilon is. Take '
-          f'delta={0.1 / self.num_examples:.1g} or less.', stacklevel=1)
     if self.target_epsilon is not None:
       set_field('target_epsilon',
                 _checks.positive('target_epsilon', self.target_epsilon))
@@ -103,6 +97,12 @@ class PrivacyPlan:
       raise ValueError(
           "Expected unit to be 'example' or a word for the owner of several rows in "
           f"small letters, such as 'user', got unit={self.unit!r}.")
+    if self.delta * self.num_examples >= 1:
+      warnings.warn(relations.in_units(
+          f'Expected delta far below one over the number of examples, got '
+          f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
+          'mechanism that publishes one example as it is, whatever epsilon is. Take '
+          f'delta={0.1 / self.num_examples:.1g} or less.', self.unit), stacklevel=1)
     if self.accounting not in ACCOUNTINGS:
       raise ValueError(
           f'Expected accounting in {ACCOUNTINGS}, got '

@@ -61,6 +61,12 @@ COMMANDS = {
         ['--noise', 'gaussian', '--target-epsilon', '1', '--delta', '1e-5'],
         'two of', {'noise_multiplier': 'noise_multiplier #:',
                    'epsilon': 'epsilon <= # at'}),
+    'choose-unit': Case(
+        ['NUMBERS', '--batch-size', '30', '--steps', '50', '--target-epsilon', '2.3',
+         '--delta', '1e-3', '--caps', '3'],
+        ['NUMBERS', '--batch-size', '30', '--steps', '50', '--target-epsilon', '2.3',
+         '--delta', '1e-3', '--caps', '0'], 'caps',
+        {'noise_per_row': 'noise per row #,', 'other_noise_per_row': 'against # of'}),
     'design': Case(['monotone', '--budget', '0.7', '--bins', '6'],
                    ['monotone', '--budget', '-1'], 'budget',
                    {'objective': 'objective #,', 'gap': r'gap #\)'},

@@ -17,6 +17,7 @@ import tfcactus
 from tfcactus import accounting, audit, correlated
 from tfcactus.accounting import views
 from tfcactus.keras import AllocatedBatches, CyclicBatches, DPKerasSGDOptimizer
+from tfcactus.keras.step import private_step
 
 _DELTA = 1e-3
 _TRIALS = 1500
@@ -108,16 +109,17 @@ _CANARIES = 2400
 _BATCHES = 4
 
 
-def _moved(noise_multiplier, epochs, correlation=None):
+def _moved(noise_multiplier, epochs, correlation=None, rows=1):
   """Returns the moves of canaries' weights in each step, over the clipping norm.
 
   Each canary points along a weight of its own. Weights move independently, so that one
-  run is as many trials as there are canaries. The first half of them take part.
+  run is as many trials as there are canaries. The first half of them take part. With
+  several `rows`, each canary is a user of so many.
   """
   plan = plan_of(
       noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=_CLIP,
       num_examples=_CANARIES, sampling_prob=1 / _BATCHES, steps=_BATCHES * epochs,
-      delta=_DELTA, correlation=correlation)
+      delta=_DELTA, correlation=correlation, unit='example' if rows == 1 else 'user')
   model = tf.keras.Sequential([tf.keras.layers.Input((_CANARIES,)),
                                tf.keras.layers.Dense(1, use_bias=False)])
   private = privatized(
@@ -129,26 +131,29 @@ def _moved(noise_multiplier, epochs, correlation=None):
     def on_train_batch_end(self, batch, logs=None):
       weights.append(np.copy(model.get_weights()[0][:, 0]))
 
-  data = (-np.eye(_CANARIES, dtype=np.float32),
-          np.zeros((_CANARIES, 1), np.float32))
-  weighted = {'sample_weight': np.repeat([1.0, 0.0], _CANARIES // 2)}
-  batches = (AllocatedBatches(*data, _BATCHES, **weighted) if correlation is None else
-             CyclicBatches(*data, plan=plan, **weighted))
+  data = (np.repeat(-np.eye(_CANARIES, dtype=np.float32), rows, 0),
+          np.zeros((_CANARIES * rows, 1), np.float32))
+  given = {'sample_weight': np.repeat([1.0, 0.0], _CANARIES // 2 * rows)}
+  if rows > 1:
+    given |= {'units': np.repeat(np.arange(_CANARIES), rows), 'examples_per_unit': rows}
+  batches = (AllocatedBatches(*data, _BATCHES, **given) if correlation is None else
+             CyclicBatches(*data, plan=plan, **given))
   private.fit(batches, epochs=epochs, verbose=0, callbacks=[Watch()])
   return -np.diff(weights, axis=0)
 
 
-def _ratios(noise_multiplier, epochs=3):
+def _ratios(noise_multiplier, epochs=3, rows=1):
   """Returns the log likelihood ratio of each epoch and canary.
 
   The attacker knows everything but the canary's batch.
   """
-  moved = _moved(noise_multiplier, epochs).reshape(epochs, _BATCHES, _CANARIES)
+  moved = _moved(noise_multiplier, epochs, rows=rows).reshape(
+      epochs, _BATCHES, _CANARIES)
   mu = 1 / noise_multiplier
   return np.log(np.mean(np.exp(mu * moved * mu - 0.5 * mu**2), axis=1))
 
 
-def _ratios_of_runs(noise_multiplier, correlation, epochs=3):
+def _ratios_of_runs(noise_multiplier, correlation, epochs=3, rows=1):
   """Returns the log likelihood ratio of a whole run for each canary.
 
   The attacker inverts the correlation: C times the moves is independent noise plus the
@@ -156,7 +161,7 @@ def _ratios_of_runs(noise_multiplier, correlation, epochs=3):
   and multiplied over the epochs.
   """
   matrix = correlation.matrix(_BATCHES * epochs)
-  white = matrix @ _moved(noise_multiplier, epochs, correlation)
+  white = matrix @ _moved(noise_multiplier, epochs, correlation, rows)
   mu = 1 / noise_multiplier
   ratio = np.exp(mu**2 * (matrix.T @ white - 0.5 * np.sum(matrix**2, 0)[:, None]))
   visits = ratio.reshape(epochs, -1, correlation.bands, _CANARIES)
@@ -172,10 +177,15 @@ def _error_rates(ratio, threshold=0.25):
           for wrong in (without > threshold, with_it <= threshold)]
 
 
-def test_an_audit_of_allocated_batches_refutes_halved_noise_and_not_the_claim():
+def _claim(batches, noise_multiplier, epochs):
+  """Returns the pair of epochs of random allocation."""
   accountant = accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
-      _BATCHES, tfcactus.Gaussian(1.0).dp_event))
-  claim = views.composed_pair(accountant, np.linspace(0, 4, 41))
+      batches, tfcactus.Gaussian(noise_multiplier).dp_event), epochs)
+  return views.composed_pair(accountant, np.linspace(0, 4, 41))
+
+
+def test_an_audit_of_allocated_batches_refutes_halved_noise_and_not_the_claim():
+  claim = _claim(_BATCHES, 1.0, 1)
   # With the claimed noise no attack errs less than the trade-off function says. With
   # half of the noise this attack does.
   alarms, misses = _error_rates(_ratios(1.0))
@@ -187,11 +197,44 @@ def test_an_audit_of_allocated_batches_refutes_halved_noise_and_not_the_claim():
 
 def test_an_audit_of_correlated_runs_refutes_halved_noise_and_not_the_claim():
   strategy = correlated.BandedStrategy(2).solve(3 * _BATCHES)
-  accountant = accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
-      _BATCHES // 2, tfcactus.Gaussian(1.5).dp_event), 3)
-  claim = views.composed_pair(accountant, np.linspace(0, 4, 41))
+  claim = _claim(_BATCHES // 2, 1.5, 3)
   alarms, misses = _error_rates(_ratios_of_runs(1.5, strategy), threshold=0.1)
   assert misses > views.tradeoff(claim, alarms)
   assert misses < 0.35 + views.tradeoff(claim, alarms)
   alarms, misses = _error_rates(_ratios_of_runs(0.75, strategy), threshold=0.1)
+  assert misses < 0.85 * views.tradeoff(claim, alarms)
+
+
+def _rows_as_units(monkeypatch):
+  """Plants a fault: the rows of a user are clipped one by one, and summed."""
+  run = private_step.Step.run
+  monkeypatch.setattr(private_step.Step, 'run',
+                      lambda self, *args, each=1: run(self, *args[:5]))
+
+
+def test_an_audit_of_users_refutes_halved_noise_and_clipped_rows(monkeypatch):
+  claim = _claim(_BATCHES, 1.0, 1)
+  alarms, misses = _error_rates(_ratios(1.0, rows=2))
+  assert views.tradeoff(claim, alarms) < misses < 0.3 + views.tradeoff(claim, alarms)
+  alarms, misses = _error_rates(_ratios(0.5, rows=2))
+  assert misses < 0.85 * views.tradeoff(claim, alarms)
+  _rows_as_units(monkeypatch)
+  alarms, misses = _error_rates(_ratios(1.0, rows=2))
+  assert misses < 0.85 * views.tradeoff(claim, alarms)
+
+
+@pytest.mark.more
+def test_an_audit_of_users_under_correlated_noise(monkeypatch):
+  strategy = correlated.BandedStrategy(2).solve(3 * _BATCHES)
+  claim = _claim(_BATCHES // 2, 1.5, 3)
+
+  def rates(sigma):
+    return _error_rates(_ratios_of_runs(sigma, strategy, rows=2), threshold=0.1)
+
+  alarms, misses = rates(1.5)
+  assert views.tradeoff(claim, alarms) < misses < 0.35 + views.tradeoff(claim, alarms)
+  alarms, misses = rates(0.75)
+  assert misses < 0.85 * views.tradeoff(claim, alarms)
+  _rows_as_units(monkeypatch)
+  alarms, misses = rates(1.5)
   assert misses < 0.85 * views.tradeoff(claim, alarms)

@@ -276,6 +276,12 @@ def test_plans_name_the_unit_and_its_number(changes, words):
         target_epsilon=2.0), **changes})
 
 
+def test_the_warning_of_a_large_delta_speaks_of_the_unit():
+  with pytest.warns(UserWarning, match='number of users, got delta=0.2 for 12 users: .*'
+                    'publishes one user as it is'):
+    plan_of(delta=0.2)
+
+
 def test_plans_and_batches_of_different_units_are_refused():
   with pytest.raises(ValueError, match="unit='example', got batches that draw units"):
     privatized(plan_of(unit='example')).fit(users(), verbose=0)

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import dataclasses
 import fractions
 import json
+import os
 from typing import Any, Callable
+
+import numpy as np
 
 from tfcactus import noise as noise_lib
 from tfcactus.release import planner
@@ -96,6 +99,20 @@ def make_noise(family: str, noise_multiplier: float | None,
   if noise_multiplier is None:
     raise ValueError(f'Expected --noise-multiplier with --noise {family}.')
   return planner.noise_family(family, bend)(noise_multiplier)
+
+
+def read_numbers(path: str) -> np.ndarray:
+  """Returns a file's numbers, one or a row per record; ValueError if it has none."""
+  if not os.path.exists(path):
+    raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
+  try:
+    data = (np.load(path, allow_pickle=False) if path.endswith('.npy') else
+            np.loadtxt(path, ndmin=1))
+  except (ValueError, OSError, EOFError) as error:
+    raise ValueError(
+        f'Expected {path!r} to hold numbers, one per line or as .npy: '
+        f'{str(error).splitlines()[0]}') from None
+  return data
 
 
 def check_bend(family: str, bend: float | None) -> None:

@@ -12,6 +12,7 @@ from tfcactus import design as design_lib
 from tfcactus.cli import (
   audit,
   calibrate,
+  choose_unit,
   delta,
   design,
   epsilon,
@@ -28,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     epsilon.COMMAND,
     delta.COMMAND,
     calibrate.COMMAND,
+    choose_unit.COMMAND,
     design.COMMAND,
     plot.COMMAND,
     tables.COMMAND,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -88,7 +87,7 @@ _STATISTICS = {
 
 
 def _run(args: argparse.Namespace) -> None:
-  data = _read(args.data)
+  data = command.read_numbers(args.data)
   statistic = _STATISTICS[args.statistic]
   command.require(args, f'release {args.statistic}', *statistic.options)
   result = statistic.release(args, data)
@@ -101,20 +100,6 @@ def _run(args: argparse.Namespace) -> None:
       'error_kind': result.error_kind, 'beta': args.beta,
       'seeded': result.seeded},
       '' if args.json else f'{value}\n{result.report(args.delta, args.beta)}')
-
-
-def _read(path: str) -> np.ndarray:
-  """Returns a file's numbers, one or a row per record; ValueError if it has none."""
-  if not os.path.exists(path):
-    raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
-  try:
-    data = (np.load(path, allow_pickle=False) if path.endswith('.npy') else
-            np.loadtxt(path, ndmin=1))
-  except (ValueError, OSError, EOFError) as error:
-    raise ValueError(
-        f'Expected {path!r} to hold numbers, one per line or as .npy: '
-        f'{str(error).splitlines()[0]}') from None
-  return data
 
 
 COMMAND = command.Command(

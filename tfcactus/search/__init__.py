@@ -1,4 +1,4 @@
-"""Searches for noise of least privacy cost, as an accountant bounds it."""
+"""Searches for noise, and units, of least cost, as an accountant bounds it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tfcactus.search.truncated import (
     truncated_noise,
     TruncatedNoise,
 )
+from tfcactus.search.unit_choice import choose_unit, UnitChoice, UnitCost
 
 __all__ = [
-    'Candidate', 'LeastUtility', 'OptimalNoise', 'TruncatedNoise', 'least_utility',
-    'optimal_noise', 'truncated_noise',
+    'Candidate', 'LeastUtility', 'OptimalNoise', 'TruncatedNoise', 'UnitChoice',
+    'UnitCost', 'choose_unit', 'least_utility', 'optimal_noise', 'truncated_noise',
 ]

@@ -216,6 +216,22 @@ def test_ids_may_be_a_part_of_the_inputs():
     UnitData({'user': IDS}, units='user', examples_per_unit=4)
 
 
+def test_ids_may_be_a_column_of_a_table():
+  pandas = pytest.importorskip('pandas')
+  frame = pandas.DataFrame({'a': X[:, 0], 'user': IDS, 'b': X[:, 0]})
+  for ids in (IDS, IDS.astype(str)):
+    data = UnitData(frame.assign(user=ids), np.arange(7), units='user',
+                    examples_per_unit=4)
+    assert sorted(owners(data)) == [[0, 2, 3, 6], [1, 5], [4]]
+    assert data.rows(np.arange(3))[0].shape == (3, 4, 2)
+  assert list(frame) == ['a', 'user', 'b']
+  with pytest.raises(ValueError, match="units='User' to name a part of x"):
+    UnitData(frame, np.arange(7), units='User', examples_per_unit=4)
+  with pytest.raises(ValueError, match='float32: a rounded or missing id'):
+    UnitData(frame.assign(user=X[:, 0]), np.arange(7), units='user',
+             examples_per_unit=4)
+
+
 def test_texts_are_filled_with_texts():
   """A unit without rows, and one of fewer rows than others."""
   data = UnitData({'text': np.array(list('abcdefg')), 'user': IDS}, units='user',

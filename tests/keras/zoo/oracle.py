@@ -200,7 +200,7 @@ def error(entry: Entry, policy: str = '', **kwargs: Any) -> float:
 def error_of_users(entry: Entry, policy: str = '') -> float:
   """Returns the relative error of a private sum over users against a loop over them.
 
-  Rounding to the grid of the release, 2^-30 clipping norms wide, is no error.
+  The rounding of released sums to a grid is no error, entry by entry.
 
   Raises:
     ValueError: if the model or its data are refused.
@@ -212,8 +212,7 @@ def error_of_users(entry: Entry, policy: str = '') -> float:
     clip = median_norm(users)
     want = clipped_sum(users, clip)
     got = private_sum_of_users(case, clip) - len(users) * penalty
-    grid = 2.0**-31 * clip * np.sqrt(len(want))
-    return float(max(np.linalg.norm(got - want) - grid, 0) / np.linalg.norm(want))
+    return float(np.linalg.norm(unrounded(got - want, clip)) / np.linalg.norm(want))
   finally:
     restore()
 

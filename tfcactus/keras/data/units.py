@@ -45,8 +45,8 @@ class UnitData(ExampleData):
       x: Rows, as for `PoissonBatches`.
       y: Targets, as for `PoissonBatches`.
       units: The id of the owner of each row, shape (num_rows,): integers or strings,
-        copied. Or the name of a part of `x`, a dict, that holds the ids; the model does
-        not get that part.
+        copied. Or the name of a part of `x`, a dict or a table of pandas, that holds
+        the ids; the model does not get that part.
       examples_per_unit: Most rows of a unit in a step.
       sample_weight: Weights of rows, as for `PoissonBatches`. Rows of weight zero take
         no part.
@@ -56,6 +56,8 @@ class UnitData(ExampleData):
     Raises:
       ValueError: if there is not one id for each row.
     """
+    if isinstance(units, str) and units in getattr(x, 'columns', ()):
+      x, units = x.drop(columns=units), x[units]  # A table of pandas.
     data = data_sources.open_data(x, y, sample_weight)
     if isinstance(data, UnitData):
       raise ValueError('Expected rows to group by units, got UnitData, whose rows are '

@@ -106,3 +106,26 @@ def test_rows_without_sampling_shift_by_their_number():
 def test_bad_numbers_of_rows(rows):
   with pytest.raises(ValueError, match='rows_of_one'):
     accounting.PhiAccountant(rows_of_one=rows)
+
+
+# (rows, sampling probability, noise multiplier, steps, delta, spacing of its grid).
+PEER = [(3, .2, 1.0, 1, 1e-5, 1e-2), (3, 1.0, 9.0, 5, 1e-5, 1e-3),
+        (4, .01, 1.0, 20, 1e-6, 5e-3)]
+
+
+@representatives('rows, prob, std, steps, delta, spacing', PEER)
+def test_between_the_bounds_of_dp_accounting(rows, prob, std, steps, delta, spacing):
+  """Its mixture of Gaussians has bounds on a grid, from above and from below."""
+  if not hasattr(dp_accounting.pld.privacy_loss_distribution,
+                 'from_mixture_gaussian_mechanism'):
+    pytest.skip('an older dp_accounting, which has no mixtures of Gaussians')
+  weights = stats.binom(rows, prob).pmf(np.arange(rows + 1))
+  below, above = (
+      dp_accounting.pld.privacy_loss_distribution.from_mixture_gaussian_mechanism(
+          std, np.arange(rows + 1.0), weights, pessimistic_estimate=pessimistic,
+          value_discretization_interval=spacing, use_connect_dots=pessimistic
+      ).self_compose(steps).get_epsilon_for_delta(delta)
+      for pessimistic in (False, True))
+  found = accountant(poisson(prob, std), rows, steps).epsilon_bounds(delta)
+  assert below - 1e-9 <= found.lower <= found.upper <= above + 1e-9
+  assert above - found.lower <= steps * spacing
