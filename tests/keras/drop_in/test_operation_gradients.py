@@ -7,7 +7,8 @@ import tensorflow as tf
 from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import operation_gradients, operation_rules, state
+from tfcactus.keras.drop_in import operation_gradients, state
+from tfcactus.keras.gradients.operations import uses
 
 layers = tf.keras.layers
 _NUMBER = 7
@@ -192,7 +193,7 @@ def test_rows_are_the_gradients_of_single_examples(name):
 @representatives('name', _LEFT, 3)
 def test_operations_without_a_rule_are_left_to_backward_passes(name):
   model, x = _made(*_LEFT[name])
-  with pytest.raises(operation_rules.NoRule, match='in .*/'):
+  with pytest.raises(uses.NoRule, match='in .*/'):
     _rows(model, x)
   ones = [tf.ones(v.shape, tf.float64) for v in _variables(model)]
   with pytest.warns(UserWarning, match='a backward pass .* slow: .*privatize is fast'):
@@ -207,20 +208,20 @@ def test_operations_without_a_rule_are_left_to_backward_passes(name):
     lambda *args: _losses(*args, tf.range(_NUMBER, dtype=tf.float32))])
 def test_losses_of_several_examples_are_left(losses):
   model, x = _made(*_KNOWN['dense'])
-  with pytest.raises(operation_rules.NoRule, match='not shown to be of each alone'):
+  with pytest.raises(uses.NoRule, match='not shown to be of each alone'):
     _rows(model, x, losses)
 
 
 def test_eager_steps_and_examples_of_no_known_shape_are_left():
   model, x = _made(*_KNOWN['CNN'])
-  with pytest.raises(operation_rules.NoRule, match='run_eagerly'):
+  with pytest.raises(uses.NoRule, match='run_eagerly'):
     operation_gradients.differentiable(_losses(model, x), _variables(model))
 
   @tf.function(input_signature=[tf.TensorSpec([None] * 4)])
   def run(batch):
     operation_gradients.differentiable(_losses(model, batch), _variables(model))
 
-  with pytest.raises(operation_rules.NoRule, match=r'fit\(batches.dataset\(\)\)'):
+  with pytest.raises(uses.NoRule, match=r'fit\(batches.dataset\(\)\)'):
     run(x)
 
 

@@ -25,6 +25,8 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
+from tfcactus.keras.gradients.operations import gradients as operations, uses as uses_lib
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.noise import random_bits
 
 Batch = tuple[Any, Any, tf.Tensor]
@@ -60,6 +62,7 @@ class PassResult(NamedTuple):
       whole model is vectorised.
     answers: The weights that each captured tensor accounts for; `variable_reads`
       checks that no use of a weight is left out.
+    edges: The operations whose rules account for the other uses.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -68,6 +71,7 @@ class PassResult(NamedTuple):
   added: tf.Tensor | None = None
   calls: variable_reads.Calls | None = None
   answers: Sequence[variable_reads.Answer] = ()
+  edges: Sequence[variable_reads.Edge] = ()
 
 
 class NotOneRowEach(ValueError):
@@ -143,22 +147,88 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     scale = loss_scale(model)
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
-  gradients = tape.gradient(
-      total, [each.outputs for each in captured],
-      unconnected_gradients=tf.UnconnectedGradients.ZERO)
+  by_operations = _ByOperations.found(model, batch, used, captured, calls)
+  gradients = by_operations.upstream(tape, total, captured)
+  gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
+               for each in gradients]
   forms_by_variable: dict[int, list[forms.GradientForm]] = {}
   answers = []
   for each, gradient in zip(captured, gradients):
     layer_gradients = each.rule.gradients(
-        LayerCall(each.layer, each.saved, unscaled(gradient, scale)))
+        LayerCall(each.layer, each.saved, gradient))
     for variable, form in layer_gradients:
       forms_by_variable.setdefault(id(variable), []).append(form)
     answers.append(variable_reads.Answer(
         each.outputs, each.call, [variable for variable, _ in layer_gradients]))
+  for variable, form in by_operations.gradients(
+      gradients[len(captured):], weights.shape[0]):
+    forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
       [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
        for v in model.trainable_variables], predictions, losses, added.total(),
-      calls, answers)
+      calls, answers, by_operations.edges())
+
+
+class _ByOperations(NamedTuple):
+  """The uses of weights that no layer rule answers for, with rules of operations.
+
+  `handles` maps names of captured handles to indices of `variables`.
+  """
+
+  variables: Sequence[keras.Variable]
+  handles: dict[str, int]
+  ruled: Sequence[operations.Ruled]
+
+  @classmethod
+  def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
+            captured: Sequence[_Captured], calls: variable_reads.Calls
+           ) -> _ByOperations:
+    """Returns the uses in the losses of a batch; NoRule if one has no rule."""
+    variables = model.trainable_variables
+    if tf.executing_eagerly():
+      return cls(variables, {}, [])
+    index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
+    handles = {name: index[each] for name, each in variable_reads.handles_in(
+        losses.graph).items() if each in index}
+    answered = {(each.call, index[variable_reads.identity(variable)])
+                for each in captured for variable in models.trained_variables(each.layer)
+                if variable_reads.identity(variable) in index}
+    call_of = {op.name: call for op, call in calls.of_operations(losses.graph)}
+    known = {each.name: dependence.ROW_WISE
+             for each in tf.nest.flatten(batch, expand_composites=True)}
+    # The proof of the pass shows what is assumed here of tensors of graphs around.
+    known.update((inside.name, dependence.CONSTANT) for outside, inside in
+                 losses.graph.captures if tf.is_symbolic_tensor(outside))
+    uses = uses_lib.found(
+        losses, handles, [each.shape for each in variables], known,
+        batch[2].shape[0],
+        lambda op, place: (call_of[op.name], place) in answered)
+    return cls(variables, handles, operations.with_rules(uses))
+
+  def upstream(self, tape: tf.GradientTape, total: tf.Tensor,
+               captured: Sequence[_Captured]) -> list[Any]:
+    """Returns gradients of captured tensors, then of the uses' outputs or None."""
+    tensors = [each.outputs for each in captured]
+    if not self.ruled:
+      return tape.gradient(
+          total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    found = graphs.gradients(
+        total.graph, total, tensors + [use.op.outputs[0] for use, _ in self.ruled])
+    return [tf.zeros_like(tensor) if each is None else each
+            for tensor, each in zip(tensors, found)] + found[len(tensors):]
+
+  def gradients(self, upstream: Sequence[Any], number: int
+               ) -> list[tuple[keras.Variable, forms.GradientForm]]:
+    """Returns variables with their gradients for `number` examples."""
+    return [(self.variables[index], form) for index, form in operations.of_variables(
+        self.ruled, upstream, lambda tensor, layout: layout.apart(tensor, number),
+        self.handles, [models.stored_dtype(each) for each in self.variables],
+        [each.shape for each in self.variables])]
+
+  def edges(self) -> list[variable_reads.Edge]:
+    """Returns the inputs of operations through which these gradients go."""
+    return [variable_reads.Edge(use.op.name, use.place, [
+        self.variables[index] for index in use.variables]) for use, _ in self.ruled]
 
 
 class _Captured(NamedTuple):

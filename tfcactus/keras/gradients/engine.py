@@ -19,6 +19,7 @@ from tfcactus.keras.gradients import (
   layer_routes,
   local_steps as local_steps_lib,
 )
+from tfcactus.keras.gradients.operations import uses
 from tfcactus.keras.noise import random_bits
 
 
@@ -161,8 +162,11 @@ class Engine:
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch
-              ) -> tuple[str, keras.layers.Layer | None] | None:
-    """Returns None if the pass is proved right, else a reason and a layer to blame."""
+              ) -> tuple[str, list[keras.layers.Layer | None]] | None:
+    """Returns None if the pass is proved right, else a reason and layers to blame.
+
+    A layer is None if none is known to be to blame.
+    """
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
             [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
@@ -175,16 +179,21 @@ class Engine:
       told: BaseException | None = error
       while told is not None:
         if isinstance(told, batched_pass.NotOneRowEach):
-          return str(told), layer_routes.holder_of(self.routes, told.layer)
+          return str(told), [layer_routes.holder_of(self.routes, told.layer)]
+        if isinstance(told, uses.NoRule):
+          return str(told), [layer_routes.layer_of(self.routes, name)
+                             for name in told.operations]
         if isinstance(told, added_losses.NotOneEach):
-          return str(told), layer_routes.adder_of(self.routes, told.layer)
+          return str(told), [layer_routes.adder_of(self.routes, told.layer)]
         told = told.__context__  # Keras wraps errors in others.
-      return f'{type(error).__name__}: {error}', None
+      return f'{type(error).__name__}: {error}', []
+    if found is None and traced.found.edges and tf.executing_eagerly():
+      return 'run_eagerly=True leaves no graph whose operations could be followed', []
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
       return None
-    return found.reason, layer_routes.layer_of(
-        self.routes, found.operation, found.variable)
+    return found.reason, [layer_routes.layer_of(
+        self.routes, found.operation, found.variable)]
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Returns physical batch number `index` of `rows`, with `each` rows an example."""
@@ -300,7 +309,7 @@ class Engine:
     return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],
-        losses, found.calls, found.answers)
+        losses, found.calls, found.answers, found.edges)
 
 
 def _shown(structure: Any) -> str:

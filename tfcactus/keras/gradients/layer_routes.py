@@ -2,17 +2,18 @@
 
 The rules themselves are listed in `RULES` of gradients/layers/__init__.py.
 
-At first the whole batch goes through the model: layers with rules by their rules,
-layers that only contain such layers as written. The engine then needs a proof that
-examples do not mix and that the rules account for every use of the weights. If the
-proof fails in a layer, that layer is vectorised, that is run on batches of one, which
-cannot mix examples. If that does not help, all layers without rules are vectorised, and
-then the whole model.
+At first the whole batch goes through the model: layers with rules by their rules, all
+others as written; rules of operations (`gradients.operations`) answer for weights that
+layers without rules use. The engine then needs a proof that examples do not mix and
+that the rules account for every use of the weights. If the proof fails in a layer, or
+an operation in it has no rule, that layer is vectorised, that is run on batches of one,
+which cannot mix examples. If that does not help, all layers without rules are
+vectorised, and then the whole model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import re
 from typing import Any, NamedTuple
 
@@ -40,8 +41,7 @@ class Routes(NamedTuple):
       clipped together by 'per_layer' clipping.
     whole: Why the whole model is vectorised, or ''.
     apart: Layers to vectorise because a proof failed in them: from id to reason.
-    opened: Whether layers without rules run as written if only inner layers hold their
-      variables.
+    opened: Whether layers without rules run as written.
     trained: Ids of the trainable variables that the routes were decided for.
   """
 
@@ -81,7 +81,7 @@ def routes(model: keras.Model, vectorize: bool = False,
   """Decides the routes of a built model; `apart` and `opened` as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
-  if not models.is_graph(model) and own_variables(model):
+  if not opened and not models.is_graph(model) and own_variables(model):
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
         'layer with a rule')
@@ -102,10 +102,11 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
-                  layer: keras.layers.Layer | None = None) -> Routes:
-  """Returns the routes to try next; `layer` is to blame for `reason`, if known."""
-  if layer is not None and len(failed.apart) < _ATTEMPTS:
-    more = routes(model, False, {**failed.apart, id(layer): reason}, failed.opened)
+                  layers: Sequence[keras.layers.Layer | None] = ()) -> Routes:
+  """Returns the routes to try next; `layers` are to blame for `reason`, if known."""
+  if layers and None not in layers and len(failed.apart) < _ATTEMPTS:
+    more = routes(model, False, {
+        **failed.apart, **{id(layer): reason for layer in layers}}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason
   else:
     more = routes(model, False, failed.apart, opened=False)

@@ -1,0 +1,273 @@
+"""Finds the operations of a traced graph in which weights meet data.
+
+Each path from a weight to a loss has two parts: first operations on weights alone, such
+as casts, slices and products of weights, then operations on data. It crosses from one
+to the other in one operation. The gradient of a weight is the sum over these uses.
+`checks.variable_reads` shows, apart from this search, that no use is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import variable_reads
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.independence import dependence, draws, graph_proof
+from tfcactus.keras.independence.dependence import Dependence
+
+SPREADING = ('BroadcastTo', 'Tile')
+"""Operations that may give each example a copy of a weight."""
+
+_REARRANGING = frozenset((
+    'Cast', 'ExpandDims', 'Identity', 'ReadVariableOp', 'Reshape', 'Squeeze'))
+"""Operations that keep all entries of a weight in their order."""
+
+Explained = Callable[[tf.Operation, int], bool]
+"""(operation, index of a variable) -> whether a layer rule gives the gradient of the
+variable that this operation reads."""
+
+
+class NoRule(Exception):
+  """Raised for uses of weights that no rule covers.
+
+  Attributes:
+    operations: Names of the operations to blame.
+  """
+
+  operations: Sequence[str] = ()
+
+
+def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
+           ) -> NoRule:
+  """Returns the exception for an operation that no rule covers, with the reason."""
+  # AutoGraph passes on exceptions of one argument only.
+  found = NoRule(f'{op.type} in {op.name!r} {words}')
+  found.operations = [op.name]
+  return found
+
+
+def raise_all(failed: Sequence[NoRule]) -> None:
+  """Raises the first of some exceptions, which then names the operations of all."""
+  for first in failed[:1]:
+    first.operations = [name for each in failed for name in each.operations]
+    raise first
+
+
+class Layout(NamedTuple):
+  """The place of the examples in a tensor, as in `dependence.Value`.
+
+  Each example has `block` neighbouring positions on `axis`; if `block` is negative, the
+  whole batch is repeated -`block` times there.
+  """
+
+  axis: int
+  block: int
+
+  def shape(self, tensor: tf.Tensor) -> list[int]:
+    """Returns the shape of one example's part of a tensor."""
+    shape = tensor.shape.as_list()
+    shape[self.axis] = abs(self.block)
+    return shape
+
+  def apart(self, tensor: tf.Tensor, number: Any) -> tf.Tensor:
+    """Returns the parts of `number` examples: (number, *shape)."""
+    own = self.shape(tensor)
+    pair = [number, self.block] if self.block > 0 else [-self.block, number]
+    split = tf.reshape(tensor, [*own[:self.axis], *pair, *own[self.axis + 1:]])
+    place = self.axis + (self.block < 0)
+    if not place:
+      return split
+    rest = [k for k in range(len(own) + 1) if k != place]
+    return tf.transpose(split, [place, *rest])
+
+
+class Use(NamedTuple):
+  """An operation in which a tensor made of weights meets data.
+
+  Attributes:
+    op: The operation.
+    place: Index of the input that is made of weights.
+    variables: Indices of the variables that the input is made of.
+    whole: The variable whose entries, in order, are those of the input; None if the
+      input is computed in another way.
+    made: Shape of the input.
+    data: {index of an input that holds examples: its layout}.
+    out: The layout of the output.
+  """
+
+  op: tf.Operation
+  place: int
+  variables: frozenset[int]
+  whole: int | None
+  made: list[int]
+  data: dict[int, Layout]
+  out: Layout
+
+  @property
+  def operand(self) -> tf.Tensor:
+    """Returns the tensor made of weights; a variable's handle in ResourceGather."""
+    return self.op.inputs[self.place]
+
+  def shape(self, i: int | None = None) -> list[int]:
+    """Returns the shape of input `i`, or of the output, for one example."""
+    tensor = self.op.outputs[0] if i is None else self.op.inputs[i]
+    layout = self.out if i is None else self.data.get(i)
+    return layout.shape(tensor) if layout else tensor.shape.as_list()
+
+
+class _Meeting(NamedTuple):
+  """Input `place` of an operation, and the variables that it is made of.
+
+  None stands for variables whose gradient there a layer rule gives.
+  """
+
+  op: tf.Operation
+  place: int
+  variables: frozenset[int | None]
+
+
+def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
+          known: dict[str, dependence.Value], number: int | None = None,
+          explained: Explained = lambda op, index: False) -> list[Use]:
+  """Returns all uses of variables in losses of one row per example.
+
+  Args:
+    losses: Losses of a traced graph.
+    handles: Maps names of the graph's captured handles to indices of variables.
+    shapes: Shapes of the variables.
+    known: Dependences of tensors of the graph that hold data, by name.
+    number: Number of examples, or None if it is not known.
+    explained: Tells which reads to leave out.
+
+  Raises:
+    NoRule: if the place of the examples is not known in a tensor that a rule needs.
+  """
+  operations = graph_proof.needed([losses], known)
+  meetings, made = _meetings(operations, handles, set(known), number, explained)
+  if losses.name in made:
+    raise NoRule('a loss is computed from weights alone')
+  if not meetings:
+    return []
+  known = {**known, **_drawn(operations, number)}
+  tensors = {tensor.name: tensor for each in meetings
+             for tensor in (*each.op.inputs, each.op.outputs[0])}
+  known.update({each.op.outputs[0].name: _spread_value(each.op, number)
+                for each in meetings if _spreads(each.op, number)})
+  values = dict(zip(tensors, graph_proof.analyse(
+      losses.graph, known, list(tensors.values()))))
+  uses, failed = [], []
+  for each in meetings:
+    try:
+      uses.append(_use(each, handles, shapes, values))
+    except NoRule as reason:
+      failed.append(reason)
+  raise_all(failed)
+  return uses
+
+
+def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
+              data: set[str], number: int | None, explained: Explained
+             ) -> tuple[list[_Meeting], set[str]]:
+  """Returns operations where weights meet data, and names of tensors of weights alone.
+
+  `data` has names of tensors that hold data; names of all tensors computed from them
+  are added.
+  """
+  meetings, made = [], dict[str, frozenset[int | None]]()
+  for op in operations:
+    if op.type == 'StopGradient':
+      data.update(out.name for out in op.outputs if op.inputs[0].name in data)
+      continue
+    inputs = []
+    for tensor in op.inputs:
+      index = handles.get(tensor.name)
+      inputs.append(made.get(tensor.name, frozenset()) if index is None else frozenset(
+          [None if explained(op, index) else index]))
+    outputs = [out for out in op.outputs if variable_reads.carries_gradient(out)]
+    meets = op.type in draws.SHAPE_ARGUMENT or any(
+        tensor.name in data for tensor in op.inputs)
+    if meets or any(inputs) and _spreads(op, number):
+      data.update(out.name for out in op.outputs)
+      meetings.extend(_Meeting(op, place, each) for place, each in enumerate(inputs)
+                      if each - {None} and outputs)
+    elif any(inputs):
+      made.update((out.name, frozenset().union(*inputs)) for out in outputs)
+  return meetings, {name for name, each in made.items() if each - {None}}
+
+
+def _spreads(op: tf.Operation, number: int | None) -> bool:
+  """Returns whether an operation repeats a tensor once for each of `number` examples.
+
+  The size of an axis tells; if it is equal by chance, the proof of the pass fails.
+  """
+  return op.type in SPREADING and number is not None and (
+      _spread_axis(op, number) is not None)
+
+
+def _spread_axis(op: tf.Operation, number: int) -> int | None:
+  """Returns the first axis of size `number` along which the input has size 1."""
+  shape, own = op.outputs[0].shape.as_list(), op.inputs[0].shape.as_list()
+  own = [1] * (len(shape) - len(own)) + own
+  return next((k for k, size in enumerate(shape)
+               if size == number and own[k] == 1), None)
+
+
+def _spread_value(op: tf.Operation, number: int | None) -> dependence.Value:
+  """Returns the value of a tensor that has a copy of a weight for each example."""
+  assert number is not None
+  return dependence.Value(Dependence.ROW_WISE, _spread_axis(op, number) or 0)
+
+
+def _drawn(operations: Sequence[tf.Operation], number: int | None
+          ) -> dict[str, dependence.Value]:
+  """Returns values of random draws with one row, or several, per example.
+
+  They are assumed here; the proof of the pass shows whether they hold.
+  """
+  found = {}
+  for op in operations:
+    if op.type in draws.SHAPE_ARGUMENT and number and op.outputs[0].shape.rank:
+      rows = op.outputs[0].shape[0]
+      if rows and not rows % number:
+        found[op.outputs[0].name] = dependence.Value(
+            Dependence.ROW_WISE, block=rows // number)
+  return found
+
+
+def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
+         values: dict[str, dependence.Value]) -> Use:
+  """Returns a use with its layouts; raises NoRule if one is not known."""
+  op, place, variables = meeting
+  if graphs.has_own_gradient(op) or None in variables:
+    raise no_rule(op)
+  layouts = {}
+  for i, tensor in enumerate([*op.inputs, op.outputs[0]]):
+    value = values[tensor.name]
+    if value.dependence == Dependence.ROW_WISE:
+      sizes = tensor.shape.as_list()
+      if None in sizes[:value.axis] + sizes[value.axis + 1:]:
+        raise no_rule(op)
+      layouts[i] = Layout(value.axis, value.block)
+    elif value.dependence > Dependence.ROW_WISE:
+      raise no_rule(op, f'is not shown to be of each alone: {value.why}')
+    elif value.dependence == Dependence.BATCH_SIZE and op.type not in SPREADING:
+      raise no_rule(op)
+  out = layouts.pop(len(op.inputs), None)
+  if place in layouts or out is None:
+    raise no_rule(op)
+  indices = frozenset(index for index in variables if index is not None)
+  tensor = op.inputs[place]
+  shape = shapes[handles[tensor.name]] if tensor.name in handles else tensor.shape
+  return Use(op, place, indices, _whole(tensor, handles), list(shape), layouts, out)
+
+
+def _whole(tensor: tf.Tensor, handles: dict[str, int]) -> int | None:
+  """Returns the variable of which a tensor has all entries in order, or None."""
+  while tensor.name not in handles:
+    if tensor.op.type not in _REARRANGING or graphs.has_own_gradient(tensor.op):
+      return None
+    tensor = tensor.op.inputs[0]
+  return handles[tensor.name]
