@@ -57,6 +57,19 @@ class _Reshaped(layers.Layer):
                      tf.cast(inputs > 0, tf.int32))
 
 
+class _Rounded(layers.Layer):
+  """Multiplies by rounded weights, whose gradient goes straight through."""
+
+  def build(self, shape):
+    self.kernel = self.add_weight(name='kernel', shape=(shape[-1], 3))
+
+  def call(self, inputs):
+    kernel = tf.convert_to_tensor(self.kernel)
+    scale = tf.reduce_max(tf.abs(kernel), 0)
+    return tf.matmul(inputs, kernel + tf.stop_gradient(
+        tf.round(4 * kernel / scale) * scale / 4 - kernel)) / scale
+
+
 def _attention(x):
   return layers.MultiHeadAttention(2, 3)(x, x)
 
@@ -90,7 +103,12 @@ _KNOWN = {
     'CNN': (_IMAGE, [
         lambda: layers.Conv2D(4, 3, activation='relu'), lambda: layers.MaxPooling2D(),
         lambda: layers.Dropout(0.0), lambda: layers.Flatten(),
-        lambda: layers.Dense(6, 'gelu')])}
+        lambda: layers.Dense(6, 'gelu')]),
+    'a table of another shape': ((6,), [_Reshaped, lambda: layers.Flatten()]),
+    'dilation': (_IMAGE, [lambda: layers.Conv2D(3, 2, dilation_rate=2)]),
+    'transposed convolution': (_IMAGE, [lambda: layers.Conv2DTranspose(3, 2, 2)]),
+    'weights made of weights': ((6,), [lambda: layers.Dense(4), lambda: layers.PReLU(),
+                                       _Rounded])}
 
 
 @tf.custom_gradient
@@ -105,10 +123,7 @@ _LEFT = {
         _of_all, output_shape=lambda shape: shape)]),
     'over the batch': ((6,), [lambda: layers.Dense(4), lambda: layers.Lambda(
         lambda x: x - tf.reduce_mean(x, 0), output_shape=lambda shape: shape)]),
-    'a function that is called': (_IMAGE, [lambda: layers.Conv2D(4, 3, groups=2)]),
-    'a table of another shape': ((6,), [_Reshaped, lambda: layers.Flatten()]),
-    'dilation': (_IMAGE, [lambda: layers.Conv2D(3, 2, dilation_rate=2)]),
-    'no rule': ((6,), [lambda: layers.Dense(4), lambda: layers.PReLU()])}
+    'a function that is called': (_IMAGE, [lambda: layers.Conv2D(4, 3, groups=2)])}
 
 
 def _made(shape, parts):

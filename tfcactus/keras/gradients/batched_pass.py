@@ -25,6 +25,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
+from tfcactus.keras.gradients.layers.route import VECTORIZED
 from tfcactus.keras.gradients.operations import gradients as operations, uses as uses_lib
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.noise import random_bits
@@ -125,6 +126,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   """
   x, targets, weights = batch
   captured: list[_Captured] = []
+  rows: list[tf.Tensor] = []
   calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
@@ -139,7 +141,8 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
-    with texts.one_by_one(model), _capturing(routes, capture, calls), (
+    with texts.one_by_one(model), _capturing(
+        routes, capture, calls, rows), (
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
@@ -147,7 +150,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     scale = loss_scale(model)
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
-  by_operations = _ByOperations.found(model, batch, used, captured, calls)
+  by_operations = _ByOperations.found(model, batch, used, captured, calls, rows)
   gradients = by_operations.upstream(tape, total, captured)
   gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
                for each in gradients]
@@ -160,8 +163,8 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       forms_by_variable.setdefault(id(variable), []).append(form)
     answers.append(variable_reads.Answer(
         each.outputs, each.call, [variable for variable, _ in layer_gradients]))
-  for variable, form in by_operations.gradients(
-      gradients[len(captured):], weights.shape[0]):
+  by_operations = by_operations.without(answers)
+  for variable, form in by_operations.gradients(gradients, weights.shape[0]):
     forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
       [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
@@ -172,21 +175,27 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 class _ByOperations(NamedTuple):
   """The uses of weights that no layer rule answers for, with rules of operations.
 
-  `handles` maps names of captured handles to indices of `variables`.
+  `handles` maps names of captured handles to indices of `variables`, `call_of` names of
+  operations to calls of rules. `ruled` has the places of uses in the result of
+  `upstream`.
   """
 
   variables: Sequence[keras.Variable]
   handles: dict[str, int]
-  ruled: Sequence[operations.Ruled]
+  call_of: dict[str, int | None]
+  ruled: dict[int, operations.Ruled]
 
   @classmethod
   def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
-            captured: Sequence[_Captured], calls: variable_reads.Calls
-           ) -> _ByOperations:
-    """Returns the uses in the losses of a batch; NoRule if one has no rule."""
+            captured: Sequence[_Captured], calls: variable_reads.Calls,
+            rows: Sequence[tf.Tensor]) -> _ByOperations:
+    """Returns the uses in the losses of a batch; NoRule if one has no rule.
+
+    `rows` are other tensors with one row per example.
+    """
     variables = model.trainable_variables
     if tf.executing_eagerly():
-      return cls(variables, {}, [])
+      return cls(variables, {}, {}, {})
     index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
     handles = {name: index[each] for name, each in variable_reads.handles_in(
         losses.graph).items() if each in index}
@@ -201,9 +210,10 @@ class _ByOperations(NamedTuple):
                  losses.graph.captures if tf.is_symbolic_tensor(outside))
     uses = uses_lib.found(
         losses, handles, [each.shape for each in variables], known,
-        batch[2].shape[0],
+        batch[2].shape[0], [each.name for each in rows],
         lambda op, place: (call_of[op.name], place) in answered)
-    return cls(variables, handles, operations.with_rules(uses))
+    return cls(variables, handles, call_of, dict(enumerate(
+        operations.with_rules(uses), len(captured))))
 
   def upstream(self, tape: tf.GradientTape, total: tf.Tensor,
                captured: Sequence[_Captured]) -> list[Any]:
@@ -213,22 +223,42 @@ class _ByOperations(NamedTuple):
       return tape.gradient(
           total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     found = graphs.gradients(
-        total.graph, total, tensors + [use.op.outputs[0] for use, _ in self.ruled])
+        total.graph, total,
+        tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
     return [tf.zeros_like(tensor) if each is None else each
             for tensor, each in zip(tensors, found)] + found[len(tensors):]
+
+  def without(self, answers: Sequence[variable_reads.Answer]) -> _ByOperations:
+    """Returns the uses that no rule answered for; NoRule if it did for a part of one.
+
+    A rule may answer for a weight that its layer does not list as its own.
+    """
+    answered = {(each.call, variable_reads.identity(variable))
+                for each in answers for variable in each.variables}
+    left = {}
+    for place, (use, rule) in self.ruled.items():
+      there = [(self.call_of[op.name], variable_reads.identity(
+          self.variables[index])) in answered for op, index in use.reads]
+      if any(there) and not all(there):
+        raise uses_lib.no_rule(use.op)
+      if not any(there):
+        left[place] = use, rule
+    return self._replace(ruled=left)
 
   def gradients(self, upstream: Sequence[Any], number: int
                ) -> list[tuple[keras.Variable, forms.GradientForm]]:
     """Returns variables with their gradients for `number` examples."""
     return [(self.variables[index], form) for index, form in operations.of_variables(
-        self.ruled, upstream, lambda tensor, layout: layout.apart(tensor, number),
+        list(self.ruled.values()), [upstream[place] for place in self.ruled],
+        lambda tensor, layout: layout.apart(tensor, number),
         self.handles, [models.stored_dtype(each) for each in self.variables],
         [each.shape for each in self.variables])]
 
   def edges(self) -> list[variable_reads.Edge]:
     """Returns the inputs of operations through which these gradients go."""
     return [variable_reads.Edge(use.op.name, use.place, [
-        self.variables[index] for index in use.variables]) for use, _ in self.ruled]
+        self.variables[index] for index in use.variables])
+            for use, _ in self.ruled.values()]
 
 
 class _Captured(NamedTuple):
@@ -243,8 +273,11 @@ class _Captured(NamedTuple):
 
 @contextlib.contextmanager
 def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
-               calls: variable_reads.Calls) -> Iterator[None]:
-  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor)."""
+               calls: variable_reads.Calls, rows: list[tf.Tensor]) -> Iterator[None]:
+  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor).
+
+  Adds the outputs of vectorised layers, which no analysis follows, to `rows`.
+  """
 
   def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
@@ -255,8 +288,11 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as call_number:
-      return rule.forward(layer, call, functools.partial(
+      made = rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)
+    if rule is VECTORIZED:
+      rows.extend(each for each in tf.nest.flatten(made) if tf.is_tensor(each))
+    return made
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():

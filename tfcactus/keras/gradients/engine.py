@@ -8,7 +8,12 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses, pass_proof, state_writes
+from tfcactus.keras.checks import (
+  example_losses,
+  pass_proof,
+  state_writes,
+  variable_reads,
+)
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import masks, patches
 from tfcactus.keras.compat.versions import keras
@@ -162,11 +167,8 @@ class Engine:
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch
-              ) -> tuple[str, list[keras.layers.Layer | None]] | None:
-    """Returns None if the pass is proved right, else a reason and layers to blame.
-
-    A layer is None if none is known to be to blame.
-    """
+              ) -> tuple[Any, ...] | None:
+    """Returns None if the pass is proved right, else arguments of `after_failure`."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
             [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
@@ -179,10 +181,10 @@ class Engine:
       told: BaseException | None = error
       while told is not None:
         if isinstance(told, batched_pass.NotOneRowEach):
-          return str(told), [layer_routes.holder_of(self.routes, told.layer)]
+          return (str(told), [layer_routes.holder_of(self.routes, told.layer)],
+                  told.layer)
         if isinstance(told, uses.NoRule):
-          return str(told), [layer_routes.layer_of(self.routes, name)
-                             for name in told.operations]
+          return self._without_rule(told)
         if isinstance(told, added_losses.NotOneEach):
           return str(told), [layer_routes.adder_of(self.routes, told.layer)]
         told = told.__context__  # Keras wraps errors in others.
@@ -194,6 +196,17 @@ class Engine:
       return None
     return found.reason, [layer_routes.layer_of(
         self.routes, found.operation, found.variable)]
+
+  def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
+    """Returns the arguments of `after_failure` for uses of weights without a rule."""
+    variables = self._model.trainable_variables
+    layers = []
+    for name, index in told.uses:
+      variable = None if index is None else variables[index]
+      layers.append(layer_routes.layer_of(self.routes, name, variable))
+      if layers[-1] is None and variable is not None:
+        return str(variable_reads.Unexplained(variable, name)), []
+    return str(told), layers
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Returns physical batch number `index` of `rows`, with `each` rows an example."""

@@ -336,6 +336,14 @@ def _depthwise_filter(node: Node) -> Value:
   raise mixed('adds over the examples')
 
 
+def _segments(node: Node) -> Value:
+  """Follows UnsortedSegmentSum along other axes than that of the examples."""
+  value, own = dependence.only_operand(node), len(node.shape(1))
+  if value.axis < own:
+    raise unknown('adds by what may be several examples')
+  return value._replace(axis=value.axis - own + 1)
+
+
 def _adds_over(node: Node) -> Value:
   """Raises NotRowWise for an operation that adds over the examples."""
   del node
@@ -463,6 +471,7 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
     'LookupTableFindV2': _find, 'MapDefun': _map_each,
+    'UnsortedSegmentSum': _segments,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
     'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,

@@ -19,14 +19,7 @@ Apart = Callable[[tf.Tensor, uses_lib.Layout], tf.Tensor]
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
   """Returns the uses with their rules; raises NoRule, which names all uses without."""
-  found, failed = [], []
-  for use in uses:
-    try:
-      found.append((use, rules.rule_for(use)))
-    except uses_lib.NoRule as reason:
-      failed.append(reason)
-  uses_lib.raise_all(failed)
-  return found
+  return uses_lib.each_or_raise(lambda use: (use, rules.rule_for(use)), uses)
 
 
 def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,

@@ -9,7 +9,7 @@ to the other in one operation. The gradient of a weight is the sum over these us
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -20,6 +20,9 @@ from tfcactus.keras.independence.dependence import Dependence
 
 SPREADING = ('BroadcastTo', 'Tile')
 """Operations that may give each example a copy of a weight."""
+
+_SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
+"""Operations one of whose inputs is a shape, which may tell the number of examples."""
 
 _REARRANGING = frozenset((
     'Cast', 'ExpandDims', 'Identity', 'ReadVariableOp', 'Reshape', 'Squeeze'))
@@ -34,26 +37,38 @@ class NoRule(Exception):
   """Raised for uses of weights that no rule covers.
 
   Attributes:
-    operations: Names of the operations to blame.
+    uses: Pairs (name of an operation to blame, index of a variable that it uses); None
+      for an operation that mixes examples or is not known.
   """
 
-  operations: Sequence[str] = ()
+  uses: Sequence[tuple[str, int | None]] = ()
 
 
 def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
            ) -> NoRule:
   """Returns the exception for an operation that no rule covers, with the reason."""
-  # AutoGraph passes on exceptions of one argument only.
-  found = NoRule(f'{op.type} in {op.name!r} {words}')
-  found.operations = [op.name]
-  return found
+  return NoRule(f'{op.type} in {op.name!r} {words}')
 
 
-def raise_all(failed: Sequence[NoRule]) -> None:
-  """Raises the first of some exceptions, which then names the operations of all."""
-  for first in failed[:1]:
-    first.operations = [name for each in failed for name in each.operations]
+def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
+                 ) -> list[Any]:
+  """Returns the results of a function for meetings or uses.
+
+  Raises the first NoRule that the function raises, which then names all uses for which
+  it does.
+  """
+  made, failed = [], []
+  for each in meetings:
+    try:
+      made.append(function(each))
+    except NoRule as reason:
+      failed.append((reason, reason.uses or [
+          (each.op.name, read[1]) for read in each.reads if read]))
+  for first, _ in failed[:1]:
+    # AutoGraph passes on exceptions of one argument only.
+    first.uses = [use for _, uses in failed for use in uses]
     raise first
+  return made
 
 
 class Layout(NamedTuple):
@@ -84,13 +99,17 @@ class Layout(NamedTuple):
     return tf.transpose(split, [place, *rest])
 
 
+_Read = tuple[tf.Operation, int]
+
+
 class Use(NamedTuple):
   """An operation in which a tensor made of weights meets data.
 
   Attributes:
     op: The operation.
     place: Index of the input that is made of weights.
-    variables: Indices of the variables that the input is made of.
+    reads: Pairs (operation that reads a variable, index of the variable) for all that
+      the input is made of.
     whole: The variable whose entries, in order, are those of the input; None if the
       input is computed in another way.
     made: Shape of the input.
@@ -100,11 +119,16 @@ class Use(NamedTuple):
 
   op: tf.Operation
   place: int
-  variables: frozenset[int]
+  reads: frozenset[_Read]
   whole: int | None
   made: list[int]
   data: dict[int, Layout]
   out: Layout
+
+  @property
+  def variables(self) -> frozenset[int]:
+    """Returns the indices of the variables that the input is made of."""
+    return frozenset(index for _, index in self.reads)
 
   @property
   def operand(self) -> tf.Tensor:
@@ -119,18 +143,19 @@ class Use(NamedTuple):
 
 
 class _Meeting(NamedTuple):
-  """Input `place` of an operation, and the variables that it is made of.
+  """Input `place` of an operation, and reads of the variables that it is made of.
 
-  None stands for variables whose gradient there a layer rule gives.
+  None stands for reads of which a layer rule gives the gradient.
   """
 
   op: tf.Operation
   place: int
-  variables: frozenset[int | None]
+  reads: frozenset[_Read | None]
 
 
 def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
           known: dict[str, dependence.Value], number: int | None = None,
+          rows: Sequence[str] = (),
           explained: Explained = lambda op, index: False) -> list[Use]:
   """Returns all uses of variables in losses of one row per example.
 
@@ -140,6 +165,7 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     shapes: Shapes of the variables.
     known: Dependences of tensors of the graph that hold data, by name.
     number: Number of examples, or None if it is not known.
+    rows: Names of other tensors with one row per example.
     explained: Tells which reads to leave out.
 
   Raises:
@@ -151,21 +177,15 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     raise NoRule('a loss is computed from weights alone')
   if not meetings:
     return []
-  known = {**known, **_drawn(operations, number)}
+  known = {**known, **_drawn(operations, number),
+           **dict.fromkeys(rows, dependence.ROW_WISE)}
   tensors = {tensor.name: tensor for each in meetings
              for tensor in (*each.op.inputs, each.op.outputs[0])}
   known.update({each.op.outputs[0].name: _spread_value(each.op, number)
                 for each in meetings if _spreads(each.op, number)})
   values = dict(zip(tensors, graph_proof.analyse(
       losses.graph, known, list(tensors.values()))))
-  uses, failed = [], []
-  for each in meetings:
-    try:
-      uses.append(_use(each, handles, shapes, values))
-    except NoRule as reason:
-      failed.append(reason)
-  raise_all(failed)
-  return uses
+  return each_or_raise(lambda each: _use(each, handles, shapes, values), meetings)
 
 
 def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
@@ -176,7 +196,7 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
   `data` has names of tensors that hold data; names of all tensors computed from them
   are added.
   """
-  meetings, made = [], dict[str, frozenset[int | None]]()
+  meetings, made = [], dict[str, frozenset[Optional[_Read]]]()
   for op in operations:
     if op.type == 'StopGradient':
       data.update(out.name for out in op.outputs if op.inputs[0].name in data)
@@ -185,9 +205,10 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
     for tensor in op.inputs:
       index = handles.get(tensor.name)
       inputs.append(made.get(tensor.name, frozenset()) if index is None else frozenset(
-          [None if explained(op, index) else index]))
+          [None if explained(op, index) else (op, index)]))
     outputs = [out for out in op.outputs if variable_reads.carries_gradient(out)]
-    meets = op.type in draws.SHAPE_ARGUMENT or any(
+    # No gradient is taken back through calls, loops and branches.
+    meets = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
         tensor.name in data for tensor in op.inputs)
     if meets or any(inputs) and _spreads(op, number):
       data.update(out.name for out in op.outputs)
@@ -240,8 +261,8 @@ def _drawn(operations: Sequence[tf.Operation], number: int | None
 def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
          values: dict[str, dependence.Value]) -> Use:
   """Returns a use with its layouts; raises NoRule if one is not known."""
-  op, place, variables = meeting
-  if graphs.has_own_gradient(op) or None in variables:
+  op, place, reads = meeting
+  if graphs.has_own_gradient(op) or None in reads:
     raise no_rule(op)
   layouts = {}
   for i, tensor in enumerate([*op.inputs, op.outputs[0]]):
@@ -252,16 +273,18 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
         raise no_rule(op)
       layouts[i] = Layout(value.axis, value.block)
     elif value.dependence > Dependence.ROW_WISE:
-      raise no_rule(op, f'is not shown to be of each alone: {value.why}')
-    elif value.dependence == Dependence.BATCH_SIZE and op.type not in SPREADING:
+      reason = NoRule(value.why)
+      reason.uses = [(value.operation, None)]
+      raise reason
+    elif value.dependence == Dependence.BATCH_SIZE and op.type not in _SIZED:
       raise no_rule(op)
   out = layouts.pop(len(op.inputs), None)
   if place in layouts or out is None:
     raise no_rule(op)
-  indices = frozenset(index for index in variables if index is not None)
   tensor = op.inputs[place]
   shape = shapes[handles[tensor.name]] if tensor.name in handles else tensor.shape
-  return Use(op, place, indices, _whole(tensor, handles), list(shape), layouts, out)
+  known = frozenset(read for read in reads if read)
+  return Use(op, place, known, _whole(tensor, handles), list(shape), layouts, out)
 
 
 def _whole(tensor: tf.Tensor, handles: dict[str, int]) -> int | None:
