@@ -339,7 +339,7 @@ def _settled(model, x, y):
   return got.routes, {type(r.layer).__name__ for r in got.routes.layers if r.vectorized}
 
 
-def test_layers_with_weights_in_a_loop_are_vectorised_alone():
+def test_layers_whose_operations_are_not_proved_are_vectorised_alone():
   model = model_of(layers.Dense(6, 'tanh'), Counting(), layers.Dense(3), shape=(4, 6))
   routes, vectorized = _settled(model, *data_for(model))
   assert vectorized == {'Counting'} and not routes.whole

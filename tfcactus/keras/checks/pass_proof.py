@@ -18,8 +18,8 @@ class Pass(NamedTuple):
 
   `rows` has all outputs of the pass, one row per example. Gradients were taken of
   `losses`. `calls` records which operations each call of a layer with a rule added, and
-  `answers` has the weights whose gradients the rules computed, and `edges` the operations
-  through which gradients were computed without a layer rule.
+  `answers` has the weights whose gradients the rules computed, and `edges` the
+  operations through which gradients were computed without a layer rule.
   """
 
   rows: Sequence[tf.Tensor]

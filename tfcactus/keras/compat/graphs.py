@@ -46,8 +46,8 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
 
   Works inside a loop or a branch too, which is a graph of its own: `graph` is the one
   in which the tensors were traced. `of` is a tensor, or a list whose gradients are
-  added. `upstream` is the gradient with respect to `of`; None stands for ones. Returns tensors, `tf.IndexedSlices`, and None for tensors that
-  `of` does not depend on.
+  added. `upstream` is the gradient with respect to `of`; None stands for ones. Returns
+  tensors, `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
   """
   return gradients_util._GradientsHelper(  # pylint: disable=protected-access
       tf.nest.flatten(of), list(by),

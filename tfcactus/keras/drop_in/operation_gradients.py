@@ -3,8 +3,8 @@
 One backward pass gives the gradient of the sum of all losses with respect to the output
 of each such operation. If the graph is proved to treat each example separately, a row
 of that gradient depends on one loss only. Rules of `gradients.operations` then compute
-gradients of the variables for a few examples at a time. If a proof or rule is missing, each
-example takes a backward pass through the whole batch instead.
+gradients of the variables for a few examples at a time. If a proof or rule is missing,
+each example takes a backward pass through the whole batch instead.
 """
 
 from __future__ import annotations

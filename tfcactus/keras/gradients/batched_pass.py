@@ -26,7 +26,10 @@ from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
 from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
 from tfcactus.keras.gradients.layers.route import VECTORIZED
-from tfcactus.keras.gradients.operations import gradients as operations, uses as uses_lib
+from tfcactus.keras.gradients.operations import (
+  gradients as operations,
+  uses as uses_lib,
+)
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.noise import random_bits
 
@@ -199,9 +202,9 @@ class _ByOperations(NamedTuple):
     index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
     handles = {name: index[each] for name, each in variable_reads.handles_in(
         losses.graph).items() if each in index}
-    answered = {(each.call, index[variable_reads.identity(variable)])
-                for each in captured for variable in models.trained_variables(each.layer)
-                if variable_reads.identity(variable) in index}
+    answered = {(each.call, index.get(variable_reads.identity(variable)))
+                for each in captured
+                for variable in models.trained_variables(each.layer)}
     call_of = {op.name: call for op, call in calls.of_operations(losses.graph)}
     known = {each.name: dependence.ROW_WISE
              for each in tf.nest.flatten(batch, expand_composites=True)}

@@ -1,4 +1,4 @@
-"""Gradients of variables per example, from gradients of the operations that use them."""
+"""Per-example gradients of variables, through the operations that use them."""
 
 from __future__ import annotations
 

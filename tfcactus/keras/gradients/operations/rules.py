@@ -120,8 +120,10 @@ def _bilinear(use: Use) -> Rule:
     data = tf.reshape(operands[other], [rows, *wide])
     upstream = tf.reshape(upstream, [rows, *narrow])
     if once and own in (first + last, last + first):
-      pair = [tf.reshape(each, [rows, -1]) for each in (data, upstream)]
-      return forms.Outer(*(pair if own == first + last else pair[::-1]), shape)
+      data, upstream = (tf.reshape(each, [rows, -1]) for each in (data, upstream))
+      if own != first + last:
+        data, upstream = upstream, data
+      return forms.Outer(data, upstream, shape)
     row = next(letter for letter in string.ascii_letters if letter not in sizes)
     found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', data, upstream)
     return forms.Dense(tf.reshape(found, [rows, *shape]), shape)

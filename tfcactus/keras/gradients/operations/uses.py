@@ -9,7 +9,7 @@ to the other in one operation. The gradient of a weight is the sum over these us
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
@@ -196,7 +196,8 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
   `data` has names of tensors that hold data; names of all tensors computed from them
   are added.
   """
-  meetings, made = [], dict[str, frozenset[Optional[_Read]]]()
+  meetings: list[_Meeting] = []
+  made: dict[str, frozenset[_Read | None]] = {}
   for op in operations:
     if op.type == 'StopGradient':
       data.update(out.name for out in op.outputs if op.inputs[0].name in data)
