@@ -3,7 +3,6 @@
 import collections
 import copy
 import itertools
-import math
 import os
 import pickle
 
@@ -28,7 +27,6 @@ def test_only_seeds_repeat():
 def test_shapes_and_ranges():
   rng = SystemRandom(3)
   for draw in (rng.random, rng.standard_normal,
-               lambda size: rng.laplace(size=size),
                lambda size: rng.integers(0, 7, size)):
     assert draw((2, 3)).shape == (2, 3)
     assert draw(4).shape == (4,)
@@ -40,7 +38,6 @@ def test_shapes_and_ranges():
   assert stats.kstest(large, 'uniform').pvalue > 1e-3
   with pytest.raises(ValueError, match='low < high'):
     rng.integers(3, 3, 5)
-  assert math.isfinite(float(rng.laplace(scale=2.0)))
 
 
 class Uniforms:

@@ -6,7 +6,7 @@ Each check returns the value converted to its canonical Python type, and raises
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import math
 import numbers
 from typing import Any
@@ -63,8 +63,7 @@ def non_negative(name: str, value: object) -> float:
   return value
 
 
-def integer(name: str, value: object, minimum: int, maximum: int | None = None
-            ) -> int:
+def integer(name: str, value: object, minimum: int, maximum: int | None = None) -> int:
   """Returns `value` as an int of at least `minimum`, and at most a given `maximum`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
@@ -76,6 +75,13 @@ def integer(name: str, value: object, minimum: int, maximum: int | None = None
     raise ValueError(
         f'Expected {name} <= {maximum}, got a number of {whole.bit_length()} bits.')
   return whole
+
+
+def choice(name: str, value: object, choices: Iterable[str]) -> None:
+  """Raises ValueError unless `value` is one of `choices`."""
+  known = tuple(choices)
+  if not isinstance(value, str) or value not in known:
+    raise ValueError(f'Expected {name} in {known}, got {name}={value!r}.')
 
 
 def delta(value: object, name: str = 'delta') -> float:
@@ -108,8 +114,7 @@ def vector(name: str, value: object) -> np.ndarray:
   if not np.all(np.isfinite(array)):
     where = int(np.flatnonzero(~np.isfinite(array))[0])
     raise ValueError(
-        f'Expected finite entries in {name}, got {array[where]} at index '
-        f'{where}.')
+        f'Expected finite entries in {name}, got {array[where]} at index {where}.')
   array.setflags(write=False)
   return array
 
@@ -146,7 +151,6 @@ class Fixed:
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):
       raise AttributeError(
-          f'Expected {name} of a {type(self).__name__} to stay as it was made, '
-          f'got {value!r}: what was released is accounted for by it. '
-          f'{self._FIXED[name]}')
+          f'Expected {name} of a {type(self).__name__} to stay as it was made, got '
+          f'{value!r}: what was released is accounted for by it. {self._FIXED[name]}')
     super().__setattr__(name, value)

@@ -26,8 +26,7 @@ class _OnDemand(types.ModuleType):
 
 def _import() -> None:
   """Imports dp_accounting; only its files keep references to the placeholders."""
-  stand_ins = {name: _OnDemand(name) for name in _ON_DEMAND
-               if name not in sys.modules}
+  stand_ins = {name: _OnDemand(name) for name in _ON_DEMAND if name not in sys.modules}
   sys.modules.update(stand_ins)
   try:
     importlib.import_module('dp_accounting')

@@ -13,10 +13,8 @@ DIGITS = 6
 
 
 def upper(value: float, digits: int = DIGITS) -> str:
-  """Rounds up to at most `digits` >= 1 digits; the text reads back >= `value`.
-
-  Also rounds the delta that a guarantee is stated at: it holds at every larger delta.
-  """
+  """Rounds up to at most `digits` >= 1 digits; the text reads back >= `value`."""
+  # Also rounds the delta that a guarantee is stated at: it holds at every larger delta.
   return _rounded(value, digits, decimal.ROUND_CEILING)
 
 

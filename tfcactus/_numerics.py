@@ -8,10 +8,7 @@ import numpy as np
 
 
 def log1p(z: np.ndarray) -> np.ndarray:
-  """Returns log(1 + z) of complex z, accurate for small |z|.
-
-  At z = -1 it returns -690 (log 1e-300), so that multiples of it stay finite.
-  """
+  """Returns log(1 + z) of complex z, accurate near 0; -690 (log 1e-300) at -1."""
   real, imag = z.real, z.imag
   square = real * (2 + real) + imag * imag
   size = np.where(
@@ -35,8 +32,7 @@ def expm1(z: np.ndarray) -> np.ndarray:
   """Returns exp(z) - 1 of complex z, accurate for small |z|."""
   grown = np.expm1(z.real)
   half = np.sin(0.5 * z.imag)
-  return grown * np.cos(z.imag) - 2 * half * half + 1j * (
-      (grown + 1) * np.sin(z.imag))
+  return grown * np.cos(z.imag) - 2 * half * half + 1j * ((grown + 1) * np.sin(z.imag))
 
 
 def expm1_i(x: np.ndarray) -> np.ndarray:
@@ -49,12 +45,10 @@ def expm1_i(x: np.ndarray) -> np.ndarray:
 
 
 def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
-  """Returns log(1 - prob + prob e^z), prob in (0, 1), z <= 700, to a few ulps.
-
-  log1p keeps the digits of results near zero. Where the mixture is below 1/2, the
-  argument of log1p is near -1 and has lost digits; there the function takes the
-  logarithm of a sum of positive terms.
-  """
+  """Returns log(1 - prob + prob e^z), prob in (0, 1), z <= 700, to a few ulps."""
+  # log1p keeps the digits of results near zero. Where the mixture is below 1/2, the
+  # argument of log1p is near -1 and has lost digits; there the function takes the
+  # logarithm of a sum of positive terms.
   near = np.log1p(prob * np.expm1(z))
   if prob <= 0.5:
     return near
@@ -77,13 +71,11 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def sum_roundoff(terms: int) -> float:
-  """Bounds the error of a sum of products, relative to the sum of their moduli.
-
-  Holds for numpy's pairwise sums and for `product`. A complex dot product of n terms
-  is within sqrt(2) n EPS in any order of summation (Higham, "Accuracy and Stability of
-  Numerical Algorithms", sections 3.1 and 3.6). For a block that is 46 EPS; the other
-  terms bound the sum over blocks.
-  """
+  """Bounds the error of a sum of products, relative to the sum of their moduli."""
+  # Holds for numpy's pairwise sums and for `product`. A complex dot product of n terms
+  # is within sqrt(2) n EPS in any order of summation (Higham, "Accuracy and Stability
+  # of Numerical Algorithms", sections 3.1 and 3.6). For a block that is 46 EPS; the
+  # other terms bound the sum over blocks.
   return (48 + 0.5 * terms / BLOCK) * EPS
 
 
@@ -97,12 +89,10 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
                   count: int) -> np.ndarray:
-  """Returns log sum(weight exp(i t loss)) at t = spacing * (0..count-1).
-
-  `loss` and `weight` have shape (n,); `weight` sums to one. The function sums phi - 1
-  instead of phi, so that a million steps keep their digits. The points are uniform,
-  so the exponentials factorise into two lists of about sqrt(count) points.
-  """
+  """Returns log sum(weight exp(i t loss)) at t = spacing * (0..count-1)."""
+  # `weight` sums to one. The function sums phi - 1 instead of phi, so that a million
+  # steps keep their digits. The points are uniform, so the exponentials factorise into
+  # two lists of about sqrt(count) points.
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
   fine = expm1_i(np.multiply.outer(spacing * np.arange(short), loss))
@@ -117,10 +107,7 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
 
 def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
               start: float = 0.0) -> np.ndarray:
-  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1).
-
-  `loss` and `weight` have shape (n,); `weight` has any sum.
-  """
+  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1)."""
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
   fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))

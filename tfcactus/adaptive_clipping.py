@@ -42,8 +42,7 @@ class AdaptiveClipping:
   geometric_update: bool = True
 
   def __post_init__(self):
-    quantile = _checks.real(
-        'target_unclipped_quantile', self.target_unclipped_quantile)
+    quantile = _checks.real('target_unclipped_quantile', self.target_unclipped_quantile)
     if not 0 <= quantile <= 1:
       raise ValueError(
           'Expected target_unclipped_quantile in [0, 1], got '
@@ -52,23 +51,17 @@ class AdaptiveClipping:
     if self.clipped_count_stddev is not None:
       _checks.positive('clipped_count_stddev', self.clipped_count_stddev)
 
-  def count_stddev(self, noise_multiplier: float,
-                   expected_batch_size: float) -> float:
+  def count_stddev(self, noise_multiplier: float, expected_batch_size: float) -> float:
     """Returns the standard deviation of the noise on the count, in examples."""
     if self.clipped_count_stddev is not None:
       return float(self.clipped_count_stddev)
     return max(expected_batch_size / 20, noise_multiplier)
 
-  def sensitivity(self, noise_multiplier: float,
-                  expected_batch_size: float) -> float:
+  def sensitivity(self, noise_multiplier: float, expected_batch_size: float) -> float:
     """Returns the l2 sensitivity of the released vector over the clipping norm.
 
     The plan's noise is scaled by this sensitivity. With Gaussian noise of noise
     multiplier z, the gradient gets noise multiplier (z^-2 - (2 stddev)^-2)^-1/2.
-
-    Args:
-      noise_multiplier: Noise multiplier of the plan.
-      expected_batch_size: Expected batch size of the plan.
 
     Raises:
       ValueError: if the count's noise is at most noise_multiplier / 2 examples.
@@ -78,7 +71,6 @@ class AdaptiveClipping:
     if share >= 1:
       raise ValueError(
           'Expected clipped_count_stddev above noise_multiplier / 2 = '
-          f'{noise_multiplier / 2:g}, got clipped_count_stddev={stddev!r}: the '
-          'count, of sensitivity 1/2, would cost more than the whole step; '
-          'raise it.')
+          f'{noise_multiplier / 2:g}, got clipped_count_stddev={stddev!r}: the count, '
+          'of sensitivity 1/2, would cost more than the whole step; raise it.')
     return 1 / math.sqrt(1 - share)

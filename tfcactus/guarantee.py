@@ -75,19 +75,14 @@ class Guarantee:
       return f'{unseeded}, SEEDED: not against whoever knows the seed'
     if not self.proven:
       return (f'epsilon {_format.upper(self.upper)} at delta '
-              f'{_format.upper(self.delta)} by '
-              f'{self.accountant}: {self.statement}')
+              f'{_format.upper(self.delta)} by {self.accountant}: {self.statement}')
     return (f'epsilon <= {_format.upper(self.upper)} at delta '
             f'{_format.upper(self.delta)} '
             f'({self.neighboring_relation}, {self.accountant})' +
             (', on conditions that its statement names' if self.conditions else ''))
 
   def given(self, *conditions: str) -> Guarantee:
-    """Returns this guarantee under further conditions, added to its statement.
-
-    Args:
-      *conditions: Sentences.
-    """
+    """Returns this guarantee under further conditions, added to its statement."""
     return dataclasses.replace(
         self, statement=' '.join((self.statement, *conditions)),
         conditions=(*self.conditions, *conditions))
@@ -103,18 +98,12 @@ class Guarantee:
 
 
 class ReleasedStatistic:
-  """Base class of `Release`, so that plans recognise results of `tfcactus.release`.
+  """Base class of `Release`, by which plans recognise results of `tfcactus.release`."""
+  # A DpEvent may have attributes of these names with another meaning: a
+  # PoissonSampledDpEvent has an `event`.
 
-  Plans check the type, since a DpEvent may have attributes of these names with another
-  meaning: a PoissonSampledDpEvent has an `event`.
-
-  Attributes:
-    event: Event of the whole cost of the result.
-    seeded: Whether whoever knows a seed can repeat the noise.
-  """
-
-  event: dp_accounting.DpEvent
-  seeded: bool
+  event: dp_accounting.DpEvent  # Event of the whole cost of the result.
+  seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
 def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
@@ -177,14 +166,10 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     releases: Events of further releases.
     proven: False if the numbers are no guarantee, which the statement then says.
     rows_of_one: Largest number of rows of one person, as for `PhiAccountant`.
-    sampled_alike: Whether the event says how these rows are sampled together, as for
-      `PhiAccountant`.
+    sampled_alike: As for `PhiAccountant`.
 
   Returns:
     The guarantee; with a condition if a dominating pair came from a user.
-
-  Raises:
-    ValueError: if the cost of a release is not known for the relation.
   """
   relation = relations.check(relation)
   accountant = accounting.PhiAccountant(

@@ -362,11 +362,9 @@ class PrivacyPlan:
 
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
-    """Returns a sentence on the epsilon of random allocation in the scheme's place.
-
-    Returns '' unless the scheme makes passes over several batches in any order, and the
-    noise is Gaussian with a noise multiplier of at most 5.
-    """
+    """Returns a sentence on the epsilon of random allocation in the scheme's place."""
+    # '' unless the scheme makes passes over several batches in any order, and the noise
+    # is Gaussian with a noise multiplier of at most 5.
     # With larger noise the computation takes seconds, and epsilon is next to zero.
     if not (isinstance(scheme, OnePassSampling) and count and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
@@ -410,10 +408,7 @@ class PrivacyPlan:
 def _noise_within(noise: noise_lib.Noise | None, target_epsilon: float | None,
                   sampling: type[SamplingScheme], numbers: dict[str, Any]
                  ) -> noise_lib.Noise:
-  """Returns the noise, or the least Gaussian noise within a target, if that is given.
-
-  `numbers` are other arguments of `PrivacyPlan`.
-  """
+  """Returns the noise, or the least Gaussian noise within a given target."""
   if (noise is None) == (target_epsilon is None):
     raise ValueError(f'Expected either noise or target_epsilon, got noise={noise!r} '
                      f'and target_epsilon={target_epsilon!r}.')

@@ -46,19 +46,19 @@ class KeyStream:
   def of_key(cls, key: bytes) -> KeyStream:
     """Returns the stream of a shared 32-byte system key that has no other purpose."""
     stream = cls()  # Unseeded: a fork draws a key of its own.
-    stream._key = bytes(key)
-    stream._cipher = Cipher(algorithms.AES(stream._key), modes.CTR(bytes(16))
-                            ).encryptor()
+    stream._start(bytes(key))
     return stream
+
+  def _start(self, key: bytes, block: int = 0) -> None:
+    """Begins with a block of a key's stream; a key serves one stream only."""
+    self._key = key
+    self._cipher = Cipher(algorithms.AES(key), modes.CTR(
+        block.to_bytes(16, 'big'))).encryptor()
 
   def _rekey(self) -> None:
     """Starts with a new key: random without a seed, else derived from the seed."""
-    self._key = key = os.urandom(32)
-    if self._seed is not None:
-      self._key = key = hashlib.sha256(
-          f'tfcactus/{self._purpose}/{self._seed}'.encode()).digest()
-    # A key serves one stream only, so the counter may start at zero.
-    self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    self._start(os.urandom(32) if self._seed is None else hashlib.sha256(
+        f'tfcactus/{self._purpose}/{self._seed}'.encode()).digest())
     self._used = 0
     self._pid = os.getpid()
 
@@ -70,8 +70,7 @@ class KeyStream:
   def replayed(self, position: int) -> KeyStream:
     """Returns a stream that repeats this stream's words from `position` on.
 
-    Read it at most up to this stream's position, for numbers needed again; new numbers
-    need new words. Raises ValueError if this process has not drawn beyond `position`.
+    Read it at most up to this stream's position, for numbers needed again.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(
@@ -79,9 +78,7 @@ class KeyStream:
           f'got {position!r}.')
     stream = KeyStream(self._seed, self._purpose)
     start, odd = divmod(position, 2)  # A block of the cipher holds two words.
-    stream._key = self._key
-    stream._cipher = Cipher(algorithms.AES(self._key), modes.CTR(
-        start.to_bytes(16, 'big'))).encryptor()
+    stream._start(self._key, start)
     stream.words(odd)
     stream._used = position
     return stream
@@ -110,11 +107,9 @@ class KeyStream:
     return words < np.uint64(int(probability * 2.0**64))
 
   def subset(self, size: int, total: int) -> np.ndarray:
-    """Returns a uniformly random subset of `size` indices below `total`, ascending.
-
-    The subset has the smallest words. If equal words leave it ambiguous (probability
-    below total^2 / 2^64), the words are drawn again.
-    """
+    """Returns a uniformly random subset of `size` indices below `total`, ascending."""
+    # The subset has the smallest words. If equal words leave it ambiguous (probability
+    # below total^2 / 2^64), the words are drawn again.
     if size == total:
       return np.arange(total)
     while True:
@@ -147,11 +142,9 @@ class KeyStream:
     return (self.words(count) >> np.uint64(11)) * 2.0**-53
 
   def normals(self, count: int) -> np.ndarray:
-    """Returns standard normals, float64, with tails out to 13 standard deviations.
-
-    Source: Marsaglia and Bray, "A Convenient Method for Generating Normal
-    Variables" (1964), on points of a grid of 2^-63.
-    """
+    """Returns standard normals, float64, with tails out to 13 standard deviations."""
+    # Source: Marsaglia and Bray, "A Convenient Method for Generating Normal Variables"
+    # (1964), on points of a grid of 2^-63.
     if count > PARALLEL:
       return self._normals_in_parts(count)
     if count <= _CHUNK:
@@ -241,12 +234,6 @@ class SystemRandom:
     """Returns standard normals with tails out to 13 standard deviations."""
     return self._stream.normals(math.prod(_shape(size))).reshape(_shape(size))
 
-  def laplace(self, loc: float = 0.0, scale: float = 1.0, size: Size = ()
-              ) -> np.ndarray:
-    """Returns Laplace draws with tails out to 70 scales."""
-    sign = np.where(self.random(size) < 0.5, -1.0, 1.0)
-    return loc - scale * sign * np.log(fine_uniform(self, size))
-
   def integers(self, low: int, high: int, size: Size = ()) -> np.ndarray:
     """Returns int64 in [low, high), exactly uniform."""
     span = int(high) - int(low)
@@ -257,10 +244,8 @@ class SystemRandom:
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:
-  """Returns uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53.
-
-  Inverted survival functions then draw cells far rarer than 2^-53 at their rate.
-  """
+  """Returns uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53."""
+  # Inverted survival functions then draw cells far rarer than 2^-53 at their rate.
   u = rng.random(size) + rng.random(size) * 2.0**-53
   # Both halves are zero with probability 2^-106; the sum rounds up to one with 2^-54.
   return np.clip(u, 2.0**-106, 1 - 2.0**-53)

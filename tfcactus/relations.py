@@ -17,8 +17,7 @@ ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
-NAMES = {'add-or-remove': ADD_OR_REMOVE, 'zero-out': ZERO_OUT,
-         'replace': REPLACE}
+NAMES = {'add-or-remove': ADD_OR_REMOVE, 'zero-out': ZERO_OUT, 'replace': REPLACE}
 """Names by which arguments select a neighbouring relation."""
 
 Relation = Union[str, dp_accounting.NeighboringRelation]
@@ -64,8 +63,7 @@ def check(value: Relation) -> dp_accounting.NeighboringRelation:
   if relation not in NAMES.values():
     raise ValueError(
         'Expected neighboring_relation ADD_OR_REMOVE_ONE, REPLACE_ONE or '
-        f'REPLACE_SPECIAL of dp_accounting, or one of {tuple(NAMES)}, got '
-        f'{value!r}.')
+        f'REPLACE_SPECIAL of dp_accounting, or one of {tuple(NAMES)}, got {value!r}.')
   return relation
 
 

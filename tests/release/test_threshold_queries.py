@@ -35,11 +35,11 @@ def test_errors_hold_as_often_as_stated(law):
 def test_a_record_is_in_as_many_noisy_counts_as_are_paid_for(size, monkeypatch):
   seen = []
 
-  def record(draws, step):
+  def record(noise, draws, scale, step):
     seen.append(draws.shape[1])
     return np.zeros(draws.shape, np.int64)
 
-  monkeypatch.setattr(threshold_queries.noise_sources, 'on_lattice', record)
+  monkeypatch.setattr(threshold_queries.noise_sources, 'in_steps', record)
   for place in range(size):
     counts = np.zeros(size, np.int64)
     counts[place] = 1

@@ -51,9 +51,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       ValueError: for another relation or direction.
     """
     neighboring_relation = relations.check(neighboring_relation)
-    if direction not in DIRECTIONS:
-      raise ValueError(
-          f'Expected direction in {DIRECTIONS}, got direction={direction!r}.')
+    _checks.choice('direction', direction, DIRECTIONS)
     if direction != 'both' and neighboring_relation == relations.REPLACE:
       raise ValueError(
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
@@ -101,11 +99,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return self._counts
 
   def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}; {} if no step with a pair was composed.
-
-    The only direction of REPLACE_ONE is 'replace'. Other relations have 'remove', 'add'
-    or both, as `direction` says.
-    """
+    """Returns {direction: composition}, {} without pairs; REPLACE_ONE has 'replace'."""
     counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -141,8 +135,7 @@ class OneSidedAccountant(PairAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     """Returns an upper bound on delta of a composition in one direction."""
 
-  def _worst(self, solve: Callable[[Composition], float], non_private: float
-             ) -> float:
+  def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
     """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
     if self._non_private:
       return non_private
@@ -197,11 +190,7 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns both directions' maximum; `non_private` if an event protects nothing.
-
-    `solve` returns one direction's bounds. `stays_below(part, value)` is True only if
-    the direction `part` is proved to be at most `value`.
-    """
+    """Returns the largest bounds; `stays_below(part, x)` is True only if proved."""
     if self._non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)

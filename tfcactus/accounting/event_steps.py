@@ -83,10 +83,7 @@ class NoiseStep(PairedStep):
 
 
   def _of_rows(self, direction: str) -> StepLoss:
-    """Returns the loss about a person with `sample.rows` rows (group privacy).
-
-    `direction` is as in `loss`. `each` is the shift by one drawn row, in sensitivities.
-    """
+    """Returns the loss about a person with `sample.rows` rows (group privacy)."""
     # In a sample of fixed size a row also takes the place of another.
     sample, each = self.sample, 2 if self.sample.fixed_size else 1
     if self.noise.gaussian_std is not None:
@@ -99,17 +96,12 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise on the sums of an epoch; each record enters one sum at random.
-
-  `std` is the standard deviation of the noise in units of sensitivity. `num_batches` is
-  the number of sums.
-  """
+  """Noise of deviation `std` on an epoch's sums; a record enters one sum at random."""
 
   std: float
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
     mu, bins = 1 / self.std, self.num_batches
     return StepLoss(
         lambda cells: gaussian.allocated_pair(
@@ -119,27 +111,18 @@ class AllocatedStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedPairStep(PairedStep):
-  """A mechanism on each batch of an epoch; each record enters one batch at random.
-
-  `one` is a release of one batch for a record known to be in it: noise other than the
-  Gaussian, or a pair. `num_batches` is the number of batches.
-  """
+  """The mechanism `one` on an epoch's batches; a record enters one at random."""
 
   one: NoiseStep | PairStep
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the privacy loss of the epoch; `direction` is 'add' or 'remove'."""
     return StepLoss.of(_allocated(self.one, self.num_batches, direction))
 
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by its dominating pair, on a sample of the records.
-
-  `pair` dominates or brackets the mechanism. Pairs compare by identity: use one object
-  for one mechanism.
-  """
+  """A mechanism known by its dominating pair; pairs compare by identity."""
 
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
   sample: Sample
@@ -179,10 +162,8 @@ def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds
 
 @functools.lru_cache(maxsize=32)
 def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of a person's rows, each a shift of `each`, cached.
-
-  P is the output with the rows, Q without them.
-  """
+  """Returns bounds on the pair of a person's rows, each a shift of `each`, cached."""
+  # P is the output with the rows, Q without them.
   weights, beyond = groups.most_likely(np.exp(sample.log_weights))
   # Noise is symmetric: its pair is that of its own reverse.
   return groups.mean_of([noise_base.known_pair(noise, each * rows)
@@ -209,15 +190,11 @@ def _scheme_pairs(event: events.SteppedDpEvent,
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
              ) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of a mechanism that runs on a sample of the records.
-
-  `base` bounds the mechanism's pair on all records: for an added record under Poisson
-  sampling, for a replaced record under fixed-size sampling or direction 'replace'.
-  `prob` is the expected share of the records in the sample.
-
-  Source: Zhu, Dong and Wang (2022): the amplification theorem of section 4.1,
-  and Proposition 29 for records that are replaced under fixed-size sampling.
-  """
+  """Returns bounds on the pair of a mechanism that runs on a sample of the records."""
+  # `base` bounds the pair on all records: for an added record under Poisson sampling,
+  # for a replaced record under fixed-size sampling or direction 'replace'. Source: Zhu,
+  # Dong and Wang (2022), section 4.1, and Proposition 29 for records replaced under
+  # fixed-size sampling.
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)
@@ -232,11 +209,8 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """Yields an event's steps, each with the number of its repetitions.
-
-  The event runs on `sample`. This default takes an event as noise; other kinds of
-  events are registered below. Raises `Unsupported` if the event has no account.
-  """
+  """Yields (step, repetitions) of an event on `sample`; Unsupported without account."""
+  # This default takes an event as noise; other kinds of events are registered below.
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
     raise Unsupported(event, 'unknown kind of event')
@@ -284,8 +258,7 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
 
 
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
-def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample
-      ) -> Steps:
+def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample) -> Steps:
   """Returns the steps of the inner event on a sample of fixed size of `sample`."""
   total = _checked(event, _checks.integer, 'source_dataset_size',
                    event.source_dataset_size, 1)
@@ -372,19 +345,14 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
                      outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
-  """Returns the steps of an event that samples a share `prob` of the `outer` sample.
-
-  `fixed_size` says whether the event's sample has a fixed size, `drawn` of so many
-  records; else it is Poisson.
-  """
+  """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob
   if prob == 0:
     return iter(())
   # If the sample is all records, only an added record displaces another.
-  fixed_size = fixed_size and (
-      prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
+  fixed_size = fixed_size and (prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event), Sample(
       outer.relation, prob, fixed_size, outer.rows,
       drawn if fixed_size and outer.rows > 1 else None))
@@ -393,10 +361,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
 def _check_own_sample(
     event: events.SteppedDpEvent | events.RandomAllocationDpEvent,
     sample: Sample) -> None:
-  """Raises Unsupported if `event` is sampled again, or not proved for the relation.
-
-  Such events state their own sampling, so that no sample may be around them.
-  """
+  """Raises Unsupported if `event` is sampled again, or not proved for the relation."""
   _refuse_rows(event, sample)
   if sample != Sample(sample.relation):
     raise Unsupported(
@@ -404,8 +369,7 @@ def _check_own_sample(
   if sample.relation not in event.proved_relations:
     proved = ', '.join(relation.name for relation in event.proved_relations)
     raise Unsupported(
-        event, f'its steps have a proof for {proved}, none for '
-        f'{sample.relation.name}')
+        event, f'its steps have a proof for {proved}, none for {sample.relation.name}')
 
 
 def _refuse_rows(event: dp_accounting.DpEvent, sample: Sample) -> None:

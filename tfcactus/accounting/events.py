@@ -45,8 +45,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
     for pair in {self.bounds.lower, self.bounds.upper}:
       pair.check()
     _check_order(self.bounds)
-    if not isinstance(
-        self.neighboring_relation, dp_accounting.NeighboringRelation):
+    if not isinstance(self.neighboring_relation, dp_accounting.NeighboringRelation):
       raise ValueError(
           'Expected neighboring_relation to be a NeighboringRelation of '
           f'dp_accounting, got {self.neighboring_relation!r}.')
@@ -63,10 +62,8 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
 
 def _check_order(bounds: pair_lib.PairBounds) -> None:
-  """Raises ValueError unless the upper profile bounds the lower one everywhere.
-
-  Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
-  """
+  """Raises ValueError unless the upper profile bounds the lower one everywhere."""
+  # Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
   if bounds.lower is bounds.upper:
     return
   loss = np.concatenate([bounds.lower.loss, bounds.upper.loss])
@@ -171,20 +168,12 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []
-  pair = pair_lib.DominatingPair.from_masses(
-      [own, other, *rest], [other, own, *rest])
-  return DominatingPairDpEvent(
-      pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
+  pair = pair_lib.DominatingPair.from_masses([own, other, *rest], [other, own, *rest])
+  return DominatingPairDpEvent(pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
-  """Returns the event of one release with `noise`.
-
-  The event is dp_accounting's own for the noise, if there is one.
-
-  Args:
-    noise: Any noise of this library.
-  """
+  """Returns the event of one release with `noise`: dp_accounting's own if any."""
   return noise.dp_event
 
 

@@ -96,10 +96,7 @@ def check_epsilon(value: object) -> float:
 
 
 def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """Returns H(e^loss) = sup P(A) - e^loss Q(A) over events A and all neighbours.
-
-  `epsilon` is the length of the interval of losses; |loss| is at most `epsilon`.
-  """
+  """Returns H(e^loss), |loss| <= epsilon, for losses in intervals of `epsilon`."""
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
@@ -109,11 +106,9 @@ def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the pair that is tight for losses in intervals of `epsilon`.
-
-  `epsilon` is from `LEAST` to `MOST`. The upper pair has chords of the convex profile,
-  which lie above it; the lower pair has tangents.
-  """
+  """Returns bounds on the pair that is tight for losses in intervals of `epsilon`."""
+  # The upper pair has chords of the convex profile, which lie above it; the lower pair
+  # has tangents.
   loss = np.linspace(0.0, epsilon, POINTS)
   alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)
   # Rounding moves alpha, hence a value by at most slope times that error.

@@ -16,9 +16,8 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
   """The moments accountant for noise with distinguishing events.
 
   A distinguishing event is an outcome that only one of two neighbours has: its privacy
-  loss is infinite.
-  Composes the mass omega of infinite losses separately and applies Markov's
-  inequality to finite losses: delta = 1 - (1 - omega)^n + min over lambda of
+  loss is infinite. Composes the mass omega of infinite losses separately and applies
+  Markov's inequality to finite losses: delta = 1 - (1 - omega)^n + min over lambda of
   exp(n Gamma_lambda - lambda epsilon). Without infinite losses this equals
   `RenyiAccountant(conversion='moments')`.
 
@@ -26,14 +25,11 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
   Optimal Differentially Private Truncated Additive Mechanisms" (2021).
   """
 
-  def __init__(self, *args: Any, orders: Sequence[float] = renyi.ORDERS,
-               **kwargs: Any):
-    """Initializes an empty account.
+  def __init__(self, *args: Any, orders: Sequence[float] = renyi.ORDERS, **kwargs: Any):
+    """Initializes an empty account; other arguments are those of `PairAccountant`.
 
     Args:
-      *args: Positional arguments of `PairAccountant`.
       orders: Renyi orders lambda + 1, above one.
-      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     self._orders = renyi.check_orders(orders)

@@ -24,11 +24,9 @@ _NOTHING = -1e3
 def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
          width: float = 1.0, precision: float = 1e-15, limit: float = math.inf
          ) -> float:
-  """Returns roughly the epsilon >= 0 at which `delta_at` is `delta`; proves nothing.
-
-  `delta_at` decreases. The search starts at near +- width, ends at relative `precision`
-  and raises `IntractableError` beyond `limit`.
-  """
+  """Returns roughly the epsilon >= 0 at which the decreasing `delta_at` is `delta`."""
+  # The search proves nothing. It starts at near +- width, ends at relative `precision`
+  # and raises `IntractableError` beyond `limit`.
   target = math.log(delta)
 
   def excess(epsilon: float) -> float:
@@ -55,8 +53,8 @@ def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: floa
                    down: float, up: float, *, tries: int = MAX_DOUBLINGS) -> Bounds:
   """Returns bounds on the least epsilon >= 0 at `delta`, checked at both ends.
 
-  The ends are searched from `near`, first at distances `down` and `up`, then at doubled
-  distances, `tries` times. Raises `IntractableError` if an end is not found.
+  Searches from `near`, first at distances `down` and `up`, then at doubled distances;
+  raises `IntractableError` after `tries`.
   """
   low = first_end(near, -down, lambda x: delta_at(x).lower >= delta, tries)
   high = first_end(near, up, lambda x: delta_at(x).upper <= delta, tries)
@@ -67,8 +65,8 @@ def first_end(near: float, move: float, holds: Callable[[float], bool],
               tries: int = MAX_DOUBLINGS) -> float:
   """Returns the first of near + move, near + 2 move, near + 4 move, ... that holds.
 
-  Returns zero if the search reaches it from above: no epsilon is smaller. Raises
-  `IntractableError` after `tries` arguments that do not hold.
+  Returns zero if the search reaches it from above, as no epsilon is smaller; raises
+  `IntractableError` after `tries`.
   """
   for _ in range(tries):
     end = near + move
@@ -85,11 +83,9 @@ def crossing(holds: Callable[[float], bool], low: float, high: float, *,
              ) -> tuple[float, float]:
   """Returns (low, high) around the argument at which `holds` turns True, by bisection.
 
-  `holds` is False at the returned low end, unless that end is the given `low`, which is
-  not checked. `holds` is True at the returned high end, unless that end is inf: then
-  `holds` is False up to `limit`. The search raises the given `high` until `holds` is
-  True there. `tolerance` bounds the distance of the ends; zero gives neighbouring
-  floats.
+  `holds` is False at the low end, unless that is the given `low`, which is not checked.
+  It is True at the high end, which is raised as need be, unless that is inf: then it is
+  False up to `limit`. A `tolerance` of zero gives neighbouring floats.
   """
   while not holds(high):
     if high >= limit:

@@ -77,9 +77,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
       ValueError: if an argument is out of range.
     """
     super().__init__(neighboring_relation, direction=direction)
-    if guarantee not in GUARANTEES:
-      raise ValueError(
-          f'Expected guarantee in {GUARANTEES}, got guarantee={guarantee!r}.')
+    _checks.choice('guarantee', guarantee, GUARANTEES)
     self._guarantee = guarantee
     self._buckets = _checks.integer('buckets', buckets, 16)
     self._factor = None if factor is None else _checks.real('factor', factor)
@@ -126,47 +124,32 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
     return Bounds(min(low, high), 0.5 * (low + high), high)
 
-  def _composed(self, part: composition.Composition
-                ) -> tuple[Buckets, Buckets]:
+  def _composed(self, part: composition.Composition) -> tuple[Buckets, Buckets]:
     """Returns the buckets of the lower and upper pairs; caches the last composition."""
     if self._last is None or self._last[0] is not part:
-      self._last = part, compose_buckets(part.groups, self._buckets,
-                                         self._factor)
+      self._last = part, compose_buckets(part.groups, self._buckets, self._factor)
     return self._last[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Buckets:
-  """P- and Q-masses of the total loss of several releases, in buckets.
+  """P- and Q-masses of the total loss of several releases, in buckets."""
 
-  Attributes:
-    width: Width of a bucket in units of loss: log of the factor.
-    first: Index of the lowest bucket; losses in bucket i are labelled i * width.
-    p: Shape (buckets,), P-masses.
-    q: Shape (buckets,), Q-masses.
-    q_kept: Shape (buckets,), as `q`, but losses raised to the lowest bucket have at
-      most the Q-mass that their P-mass has at the label, e^-label times.
-    p_inf: P-mass of infinite losses and of labels above the highest bucket.
-    known_inf: P-mass of infinite losses only.
-    raised: Bound on the total P-mass raised to the lowest bucket.
-    releases: Number of releases; a label is at most as many buckets too high.
-    error: Bound on the error of any sum of masses.
-  """
-
-  width: float
-  first: int
-  p: np.ndarray
-  q: np.ndarray
+  width: float  # Width of a bucket in units of loss: log of the factor.
+  first: int  # Index of the lowest bucket; losses in bucket i are labelled i * width.
+  p: np.ndarray  # Shape (buckets,), P-masses.
+  q: np.ndarray  # Shape (buckets,), Q-masses.
+  # Shape (buckets,), as `q`, but losses raised to the lowest bucket have at most the
+  # Q-mass that their P-mass has at the label, e^-label times.
   q_kept: np.ndarray
-  p_inf: float
-  known_inf: float
-  raised: float = 0.0
-  releases: int = 1
-  error: float = 0.0
+  p_inf: float  # P-mass of infinite losses and of labels above the highest bucket.
+  known_inf: float  # P-mass of infinite losses only.
+  raised: float = 0.0  # Bound on the total P-mass raised to the lowest bucket.
+  releases: int = 1  # Number of releases; a label is at most as many buckets too high.
+  error: float = 0.0  # Bound on the error of any sum of masses.
 
   @classmethod
-  def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int
-         ) -> Buckets:
+  def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int) -> Buckets:
     """Returns the buckets of one release; `buckets` is their number."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
@@ -198,11 +181,9 @@ class Buckets:
     low, q_low, kept_low = (float(np.sum(mass[:-first])) for mass in full)
     p[0] += low
     q[0] += q_low
-    kept[0] += min(kept_low, low * math.exp(
-        min(-first * self.width, LARGEST_EPSILON)))
+    kept[0] += min(kept_low, low * math.exp(min(-first * self.width, LARGEST_EPSILON)))
     high = float(np.sum(full[0][-first + size:]))
-    p_inf = (self.p_inf + other.p_inf - self.p_inf * other.p_inf +
-             high)
+    p_inf = self.p_inf + other.p_inf - self.p_inf * other.p_inf + high
     levels = CONVOLUTION_ROUNDOFF * math.log2(4 * size) * math.sqrt(2 * size)
     worst = max(float(np.linalg.norm(x) * np.linalg.norm(y)) for x, y in (
         (self.p, other.p), (self.q, other.q)))
@@ -265,8 +246,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     ) -> tuple[Buckets, Buckets]:
   """Returns all steps' buckets for the lower and the upper pairs; one object if exact.
 
-  `groups` holds (step, repetitions). `factor` is the ratio P / Q of one bucket to that
-  of the next lower one; None chooses it from the likely losses.
+  `factor` is the ratio P / Q of neighbouring buckets; None covers the likely losses.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(

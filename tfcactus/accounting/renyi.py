@@ -77,20 +77,16 @@ class RenyiAccountant(base.OneSidedAccountant):
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
                conversion: str = 'tight', **kwargs: Any):
-    """Initializes an empty account.
+    """Initializes an empty account; other arguments are those of `PairAccountant`.
 
     Args:
-      *args: Positional arguments of `PairAccountant`.
       orders: Orders above one.
       conversion: 'tight' (Canonne, Kamath and Steinke, 2020, Proposition 12),
         'moments' (Markov's inequality, Abadi et al., 2016), or 'optimal' (appendix F
         of Zhu, Dong and Wang, 2022: the trade-off region of all orders together).
-      **kwargs: Keyword arguments of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
-    if conversion not in _CONVERSIONS:
-      raise ValueError(
-          f'Expected conversion in {tuple(_CONVERSIONS)}, got {conversion!r}.')
+    _checks.choice('conversion', conversion, _CONVERSIONS)
     self._orders = check_orders(orders)
     self._convert = _CONVERSIONS[conversion]
 
@@ -152,10 +148,8 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences; inf for intractable groups of orders.
-
-  `orders` and the result have shape (n,). `finite` omits infinite losses. The values
-  have no allowance for rounding; the caller adds it.
+  """Returns a composition's Renyi divergences, shape (n,), not rounded up; inf for
+  intractable groups of orders. `finite` omits infinite losses.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
@@ -189,14 +183,10 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon at `delta` that all orders together imply, plus `WASTE`.
-
-  Let y(x) be the largest true positive rate (power) that the divergences allow a test
-  with false positive rate x. Epsilon is the maximum of log((y(x) - delta) / x), here
-  bounded from above. y(x) is concave: between two points it lies below the extended
-  chords of both neighbouring cells. Cells in which the maximum might exceed the best
-  known value by `WASTE` are divided.
-  """
+  """Returns the least epsilon at `delta` that all orders imply, plus `WASTE`."""
+  # y(x), the largest true positive rate (power) that the divergences allow at false
+  # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
+  # Cells in which it might exceed the best known value by `WASTE` are divided.
   known = np.isfinite(divergence)
   orders, log_bound = orders[known], ((orders - 1) * divergence)[known]
   if not orders.size:
@@ -216,8 +206,7 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
   y = power(x)
   for _ in range(_DIVISIONS):
     top = _gain_of_cells(x, y, delta)
-    best = max(float(np.max(_numerics.log_mass(np.maximum(y - delta, 0.0) / x))),
-               0.0)
+    best = max(float(np.max(_numerics.log_mass(np.maximum(y - delta, 0.0) / x))), 0.0)
     open_ = np.flatnonzero(top > best + WASTE)
     if not open_.size:
       break
@@ -230,11 +219,9 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
 
 
 def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
-  """Returns upper bounds on log((y - delta) / x) in each cell between points.
-
-  `x` increases, shape (n,); the last cell ends at one. `y` is concave and increasing in
-  x, with y(0) >= 0 and y(1) = 1.
-  """
+  """Returns upper bounds on log((y - delta) / x) in the cells that begin at `x`."""
+  # The last cell ends at one. y is concave and increases, y(0) >= 0 and y(1) = 1, so
+  # that it lies below the extended chords of both neighbouring cells.
   a, y_a, b, y_b = x, y, np.append(x[1:], 1.0), np.append(y[1:], 1.0)
   chord = (y_b - y_a) / (b - a)
   rise = np.append(y[0] / x[0], chord[:-1])
@@ -250,11 +237,9 @@ def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
 
 def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
-  """Returns log of the largest true positive rate y at false positive rate x.
-
-  The constraint at order a is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound). y is
-  found by bisection. `order` and `log_bound` have shape (n, 1), `log_x` has (points,).
-  """
+  """Returns log of the largest true positive rate y at false positive rate x."""
+  # By bisection. The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound)
+  # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,).
   log_1x = np.log(-np.expm1(log_x))
   shape = np.broadcast_shapes(order.shape, log_x.shape)
   low = np.broadcast_to(log_x, shape).copy()
@@ -281,20 +266,12 @@ def tradeoff_from_renyi(
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
 
-  Args:
-    orders: Shape (n,), positive, other than one.
-    divergences: Shape (n,), D_order(P || Q) or upper bounds; inf gives no information.
-    false_positive: Q-probability of rejecting, in [0, 1], any shape.
-    reverse: Shape (n,), D_order(Q || P) or upper bounds; None if unknown. Pass
-      `divergences` again for a guarantee that covers both directions.
-
-  Returns:
-    Lower bounds on the false negative rate (1 minus the P-probability of rejecting) of
-    any test at that level. Between two levels the chord is no lower bound, but the
-    value at the larger level is a lower bound.
-
-  Raises:
-    ValueError: if orders, divergences or levels are out of range.
+  `orders` and `divergences`, D_order(P || Q) or upper bounds, have shape (n,), and so
+  has `reverse`, D_order(Q || P); pass `divergences` again for both directions. An
+  infinite divergence gives no information. `false_positive`, the Q-probability of
+  rejecting, has any shape. The bounds are on the false negative rate of any test at
+  that level. Between two levels the chord is no lower bound, but the value at the
+  larger level is.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).
@@ -329,13 +306,9 @@ def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
 
 def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bool
            ) -> np.ndarray:
-  """Returns lower bounds on the false negative rate at false positive rates `x`.
-
-  A bound is the largest y found at which some order's divergence would exceed its
-  bound, by bisecting log(y / (1 - y)), or zero if there is no such y. `order` and
-  `divergence` have shape (n, 1); `x` and the result have shape (points,), with x in
-  (0, 1). `divergence` is of P against Q if `forward`, else of Q against P.
-  """
+  """Returns lower bounds on the false negative rate at false positive rates `x`."""
+  # By bisection of log(y / (1 - y)). Shapes: `order` and `divergence` (n, 1), `x`
+  # (points,). `divergence` is of P against Q if `forward`, else of Q against P.
   log_x, log_1x = np.log(x), np.log1p(-x)
   low, high = np.full(x.shape, -700.0), log_1x - log_x
   for _ in range(_HALVINGS):
@@ -352,11 +325,8 @@ def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bo
 def _breaks(order: np.ndarray, divergence: np.ndarray,
             p: tuple[np.ndarray, np.ndarray], q: tuple[np.ndarray, np.ndarray]
             ) -> np.ndarray:
-  """Returns whether d_order(p || q) of two coins exceeds `divergence` despite rounding.
-
-  `order` and `divergence` have shape (n, 1), the result has shape (n, points). `p` and
-  `q` hold the logs of a coin's two probabilities, each of shape (points,).
-  """
+  """Returns whether d_order(p || q) > `divergence` despite rounding, (n, points)."""
+  # `p` and `q` hold the logs of a coin's two probabilities, each of shape (points,).
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)
                  for a, b in zip(p, q)) + np.abs(order - 1) * divergence

@@ -22,21 +22,16 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-  """The sample of records that a step uses, and the neighbouring relation.
+  """The sample of records that a step uses, and the neighbouring relation."""
 
-  Attributes:
-    relation: The neighbouring relation. A zeroed record counts as removed, a
-      restored one as added.
-    sampling_prob: Expected share of the records in the sample.
-    fixed_size: Whether the sample has a fixed size; else Poisson.
-    rows: Number of records in which neighbours differ: all the rows of one person.
-    drawn: For several rows and a fixed size, (size of the sample, number of records).
-  """
-
+  # The neighbouring relation. A zeroed record counts as removed, a restored one as
+  # added.
   relation: dp_accounting.NeighboringRelation
-  sampling_prob: float = 1.0
-  fixed_size: bool = False
+  sampling_prob: float = 1.0  # Expected share of the records in the sample.
+  fixed_size: bool = False  # Whether the sample has a fixed size; else Poisson.
+  # Number of records in which neighbours differ: all the rows of one person.
   rows: int = 1
+  # For several rows and a fixed size, (size of the sample, number of records).
   drawn: tuple[int, int] | None = None
 
   @property
@@ -45,12 +40,7 @@ class Sample:
     return self.fixed_size and self.relation != relations.ZERO_OUT
 
   def check_rows(self, event: dp_accounting.DpEvent) -> None:
-    """Raises Unsupported unless noise has an exact account for all the `rows`.
-
-    With several rows, sums of all records change by up to twice as much if the rows are
-    replaced. Samples have an account for rows that are added or removed (for Poisson
-    samples also zeroed).
-    """
+    """Raises Unsupported unless noise has an exact account for all the `rows`."""
     if self.rows == 1:
       return
     if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or self.drawn and

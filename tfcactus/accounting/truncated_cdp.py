@@ -231,16 +231,12 @@ class PrintedClaim:
 class LargeGroup:
   """The guarantee for a group of any size that a guarantee for one record implies.
 
-  Attributes:
-    single: The guarantee for one record.
-    size: Number of records in the group.
-
   Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10
   without the loss of its last step.
   """
 
-  single: TCDP
-  size: int
+  single: TCDP  # The guarantee for one record.
+  size: int  # Number of records in the group.
 
   @property
   def _growth(self) -> float:
@@ -290,11 +286,8 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
-  """Returns the largest omega' <= omega within the upper limit of condition (5).
-
-  The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`. The
-  result is None if no omega' above 2 is within it.
-  """
+  """Returns the largest omega' in (2, omega] within condition (5)'s upper limit."""
+  # The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`.
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s
@@ -308,10 +301,9 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` is a function from an order to the Renyi divergence; it is evaluated at
-  `orders` orders up to `omega`, which is finite. The excess of rho falls with the
-  square of `orders`.
-  Raises ValueError if a divergence is infinite.
+  `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` orders
+  up to the finite `omega`; the excess of rho falls with their square. Raises ValueError
+  if a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):
@@ -319,8 +311,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
         'Expected a finite omega, got omega=inf: divergences at all orders '
         'cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
-  rho = running_rho(
-      grid, np.array([divergence(order) for order in grid]))[-1]
+  rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
     raise ValueError(
         f'Expected finite Renyi divergences up to omega={omega!r}, got '
@@ -367,17 +358,14 @@ def check_curve(orders: Sequence[float], divergences: Sequence[float]
   if np.any(order <= 1) or np.any(np.diff(order) <= 0):
     raise ValueError('Expected orders above one and increasing.')
   if np.any(divergence < 0):
-    raise ValueError(
-        f'Expected divergences >= 0, got {np.min(divergence)!r}.')
+    raise ValueError(f'Expected divergences >= 0, got {np.min(divergence)!r}.')
   return order, divergence
 
 
 def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
-  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i.
-
-  (a - 1) D_a is convex in the order a and zero at order one. Between two orders it
-  therefore lies below its chord.
-  """
+  """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i."""
+  # (a - 1) D_a is convex in the order a and zero at order one. Between two orders it
+  # therefore lies below its chord.
   k = (orders - 1) * divergences
   a, b = orders[:-1], orders[1:]
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):

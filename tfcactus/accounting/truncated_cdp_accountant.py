@@ -62,8 +62,7 @@ class TCDPAccountant(PairAccountant):
   with their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and
   refuses `TCDPDpEvent`; only the definition of truncated CDP loses against it.
 
-  Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and
-  Theorem 12.
+  Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and Theorem 12.
   """
 
   # All steps can be composed, also those without dominating pairs.
@@ -105,8 +104,7 @@ class TCDPAccountant(PairAccountant):
   def get_epsilon(self, target_delta: float) -> float:
     """Returns an upper bound on epsilon at `target_delta`, by Lemma 6."""
     delta = _checks.delta(target_delta, 'target_delta')
-    return min((one.epsilon(delta) for one in self._guarantees()),
-               default=math.inf)
+    return min((one.epsilon(delta) for one in self._guarantees()), default=math.inf)
 
   def get_delta(self, target_epsilon: float) -> float:
     """Returns an upper bound on delta at `target_epsilon`, by Lemma 6."""
@@ -144,8 +142,7 @@ class TCDPAccountant(PairAccountant):
     parts = self.compositions().values()
     if not parts:
       return [self._claimed(top)]
-    orders = ORDERS if math.isinf(top) else np.append(
-        ORDERS[ORDERS < top], top)
+    orders = ORDERS if math.isinf(top) else np.append(ORDERS[ORDERS < top], top)
     # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
         np.max([known_divergences(part, chunk) for part in parts], axis=0)

@@ -25,8 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.set_defaults(sampling_prob=None)
   parser.add_argument('--target-epsilon', type=float, required=True,
                       help='largest epsilon allowed at --delta')
-  parser.add_argument('--delta', type=float, required=True,
-                      help='delta of the target')
+  parser.add_argument('--delta', type=float, required=True, help='delta of the target')
 
 
 def _wanted(args: argparse.Namespace) -> str:

@@ -60,8 +60,7 @@ def require(args: argparse.Namespace, command: str, *names: str) -> None:
   """Raises ValueError naming the first of the arguments `names` that is not given."""
   for name in names:
     if getattr(args, name) is None:
-      raise ValueError(
-          f'Expected {option(name)} with "{command}", got none.')
+      raise ValueError(f'Expected {option(name)} with "{command}", got none.')
 
 
 def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:

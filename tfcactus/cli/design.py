@@ -130,8 +130,7 @@ def _request(args: argparse.Namespace) -> _Request:
   return design_lib.Monotone(args.budget, **shared)
 
 
-def _search(args: argparse.Namespace
-            ) -> tuple[noise_lib.Noise, dict[str, Any]]:
+def _search(args: argparse.Namespace) -> tuple[noise_lib.Noise, dict[str, Any]]:
   """Returns the noise of least epsilon, and the report of the search."""
   missing = [name for name in _PLAN if getattr(args, name) is None]
   unused = [name for name in ('objective', 'cells', 'tail_ratio')

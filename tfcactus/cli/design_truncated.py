@@ -43,11 +43,7 @@ def refuse_arguments(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Designs truncated noise, accounts for it, writes it and reports.
-
-  Raises ValueError if an argument is missing, foreign or out of range, and SolverError
-  if a program with a global optimum was not proved to be at it.
-  """
+  """Designs truncated noise, accounts for it, writes it and reports."""
   missing = [name for name in ('range', 'epsilon', 'steps')
              if getattr(args, name) is None]
   foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
@@ -124,14 +120,12 @@ def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
         'envelope of all smaller shifts: it is not monotone')
   return '\n'.join([
       f'delta <= {_format.upper(found.delta.upper)} at epsilon '
-      f'{_format.upper(found.epsilon)} after '
-      f'{found.steps} release(s) of a scalar query at sampling probability '
-      f'{found.sampling_prob:g}',
+      f'{_format.upper(found.epsilon)} after {found.steps} release(s) of a scalar '
+      f'query at sampling probability {found.sampling_prob:g}',
       f'accounted by the {by}; {_format.upper(found.omega, 4)} of delta is certain '
       'distinction',
-      f'{law} {_format.upper(found.utility)}, '
-      f'|noise| <= {_format.upper(found.noise.range)}, '
-      f'{found.noise.bins} cells per unit, {found.seconds:.2f} s by '
-      f'{found.method}', found.statement,
+      f'{law} {_format.upper(found.utility)}, |noise| <= '
+      f'{_format.upper(found.noise.range)}, {found.noise.bins} cells per unit, '
+      f'{found.seconds:.2f} s by {found.method}', found.statement,
       f'digest {found.noise.digest}' + (
           f', written to {args.out}' if args.out else '')])

@@ -40,8 +40,7 @@ def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
   whole = argparse.ArgumentParser(prog='tfcactus', description=__doc__)
   added = whole.add_subparsers(dest='command', required=True)
   for command in commands:
-    one = added.add_parser(command.name, help=command.help,
-                           description=command.help)
+    one = added.add_parser(command.name, help=command.help, description=command.help)
     command.add_arguments(one)
     one.set_defaults(run=command.run)
   return whole
@@ -58,7 +57,6 @@ def main(argv: Sequence[str] | None = None,
     print(f'tfcactus: {error}', file=sys.stderr)
     return 2
   except OverflowError as error:
-    print(f'tfcactus: the numbers given are out of range: {error}',
-          file=sys.stderr)
+    print(f'tfcactus: the numbers given are out of range: {error}', file=sys.stderr)
     return 2
   return 0

@@ -39,8 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
   """Returns the requested noise; with --epsilon, the least for `releases` releases."""
   if (args.noise_multiplier is None) == (args.epsilon is None):
-    raise ValueError(
-        'Expected exactly one of --noise-multiplier and --epsilon.')
+    raise ValueError('Expected exactly one of --noise-multiplier and --epsilon.')
   command.check_bend(args.noise, args.bend)
   if args.epsilon is None:
     return command.make_noise(args.noise, args.noise_multiplier, args.bend)

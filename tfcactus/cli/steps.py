@@ -50,33 +50,25 @@ def _allocated(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class StepGroup:
-  """Equal steps, as given on the command line.
+  """Equal steps, as given on the command line."""
 
-  Attributes:
-    noise: A family, the name of a shipped table, or a file.
-    noise_multiplier: Size of the noise; None for a table, which has its own.
-    sampling_prob: Exact sampling probability; for samples of a fixed size, the sample
-      size (numerator) over the data size (denominator).
-    steps: Number of steps; for allocation sampling, number of epochs.
-    sampling: One of `SAMPLINGS`.
-    bend: Bend of sinh-normal noise.
-    batches: Batches of an epoch, for allocation sampling (balls-in-bins).
-  """
-
-  noise: str
+  noise: str  # A family, the name of a shipped table, or a file.
+  # Size of the noise; None for a table, which has its own.
   noise_multiplier: float | None = None
+  # Exact sampling probability; for samples of a fixed size, the sample size (numerator)
+  # over the data size (denominator).
   sampling_prob: fractions.Fraction = fractions.Fraction(1)
-  steps: int = 1
-  sampling: str = 'poisson'
-  bend: float | None = None
+  steps: int = 1  # Number of steps; for allocation sampling, number of epochs.
+  sampling: str = 'poisson'  # One of `SAMPLINGS`.
+  bend: float | None = None  # Bend of sinh-normal noise.
+  # Batches of an epoch, for allocation sampling (balls-in-bins).
   batches: int | None = None
 
   @classmethod
   def parse(cls, text: str) -> StepGroup:
     """Parses `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
     try:
-      return cls.of(_distinct(
-          [part.split('=', 1) for part in text.split(',')]))
+      return cls.of(_distinct([part.split('=', 1) for part in text.split(',')]))
     except ValueError as error:
       raise argparse.ArgumentTypeError(
           'Expected a step such as noise=gaussian,noise_multiplier=1,'
@@ -105,9 +97,7 @@ class StepGroup:
     """Returns the event of all steps of the group."""
     steps = _checks.integer('steps', self.steps, 1)
     prob = _checks.sampling_prob(float(self.sampling_prob))
-    if self.sampling not in SAMPLINGS:
-      raise ValueError(
-          f'Expected sampling in {SAMPLINGS}, got {self.sampling!r}.')
+    _checks.choice('sampling', self.sampling, SAMPLINGS)
     event = accounting.noise_event(self._noise())
     if (self.sampling == 'allocation') != (self.batches is not None) or (
         self.sampling == 'allocation' and prob < 1):
@@ -227,8 +217,7 @@ def _read(path: str) -> list[StepGroup]:
       listed = json.load(file, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
       raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
-  if not isinstance(listed, list) or not all(
-      isinstance(item, dict) for item in listed):
+  if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
     raise ValueError(f'Expected a JSON list of objects in {path!r}.')
   return [StepGroup.of(item) for item in listed]
 
@@ -236,14 +225,9 @@ def _read(path: str) -> list[StepGroup]:
 def show_bounds(args: argparse.Namespace, name: str, at: str,
                 solve: Callable[[accounting.PhiAccountant], accounting.Bounds]
                 ) -> None:
-  """Accounts for the steps in the arguments, and prints the bounds.
-
-  The arguments are those of `add_steps` and `add_rows`.
-
-  `name` is the bounded quantity ('epsilon' or 'delta'), and `at` states the other one
-  in words, rounded up. `solve` returns the bounds from an accountant that has composed
-  the steps.
-  """
+  """Accounts for the steps in the arguments, and prints the bounds on `name`."""
+  # `at` states the other one of epsilon and delta in words, rounded up. `solve` returns
+  # the bounds from an accountant that has composed the steps.
   groups = _groups(args)
   # A fraction has lost the numbers of records, which matter for several of them.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in groups):
@@ -272,7 +256,6 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
       'relation': args.relation, 'direction': args.direction,
       'rows_of_one': args.rows_of_one,
       'statement': statement, 'seconds': seconds},
-      f'{name} <= {_format.upper(bounds.upper, 10)} at {at} '
-      f'({args.relation}, direction {args.direction}; estimate '
-      f'{bounds.estimate:.10g}, lower bound {_format.lower(bounds.lower, 10)}). '
-      f'{statement}')
+      f'{name} <= {_format.upper(bounds.upper, 10)} at {at} ({args.relation}, '
+      f'direction {args.direction}; estimate {bounds.estimate:.10g}, lower bound '
+      f'{_format.lower(bounds.lower, 10)}). {statement}')

@@ -60,7 +60,6 @@ class BandedToeplitz(base.Strategy):
 
   @property
   def bands(self) -> int:
-    """The number of coefficients."""
     return len(self._numbers)
 
   def column(self, step: int, steps: int) -> np.ndarray:
@@ -82,7 +81,6 @@ class BandedToeplitz(base.Strategy):
     return _BandedRows(self.coefficients)
 
   def fields(self) -> dict[str, Any]:
-    """Returns {'coefficients': list of numbers}, ready for JSON."""
     return {'coefficients': list(self._numbers)}
 
 
@@ -167,19 +165,16 @@ class BandedStrategy(base.Correlation):
 
 
 def _constant(steps: int, workload: Workload) -> Any:
-  """Returns a function from coefficients to (mean squared error, its gradient).
-
-  The learning rate is constant. After step t, the noise in a weight is the sum of
-  B_i z_(t - i) over i = 0, ..., t, with standard normals z. B is the running sum of the
-  power series of 1 / C(x), where C is the polynomial of the coefficients; momentum
-  divides the series by 1 - momentum x.
-  """
+  """Returns a function from coefficients to (mean squared error, its gradient)."""
+  # The learning rate is constant. After step t, the noise in a weight is the sum of B_i
+  # z_(t - i) over i = 0, ..., t, with standard normals z. B is the running sum of the
+  # power series of 1 / C(x), where C is the polynomial of the coefficients; momentum
+  # divides the series by 1 - momentum x.
   weights = np.arange(steps, 0, -1) / steps
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the mean squared error, and its gradient of shape (bands,)."""
-    moved = np.cumsum(workload.with_momentum(
-        quotient(_impulse(steps), coefficients)))
+    moved = np.cumsum(workload.with_momentum(quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
     # The derivative of B with respect to coefficient k is minus this, shifted by k.
     slopes = quotient(moved, coefficients)
@@ -191,11 +186,9 @@ def _constant(steps: int, workload: Workload) -> Any:
 
 
 def _rated(steps: int, workload: Workload) -> Any:
-  """Returns a function from coefficients to (mean squared error, its gradient).
-
-  Learning rates vary over steps. The noise of at most `_NODES` steps is evaluated, each
-  for the steps since the previous one, since errors vary smoothly.
-  """
+  """Returns a function from coefficients to (mean squared error, its gradient)."""
+  # Learning rates vary over steps. The noise of at most `_NODES` steps is evaluated,
+  # each for the steps since the previous one, since errors vary smoothly.
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
   gaps = np.diff(np.concatenate([[-1], nodes]))

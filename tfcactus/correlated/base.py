@@ -131,8 +131,7 @@ class Strategy(abc.ABC):
     rates = workload.rates(_checks.integer('steps', steps, 1))
     total = np.zeros(steps)
     for step in range(steps):
-      total[step:] += workload.moved(
-          self.inverse_column(step, steps), rates[step:])**2
+      total[step:] += workload.moved(self.inverse_column(step, steps), rates[step:])**2
     return np.sqrt(total)
 
   def error(self, steps: int, workload: Workload = PREFIX_SUMS) -> float:

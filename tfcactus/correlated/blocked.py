@@ -56,17 +56,14 @@ class BlockedBidiagonal(base.Strategy):
 
   @property
   def bands(self) -> int:
-    """The number of steps of a block."""
     return len(self._numbers) + 1
 
   @property
   def period(self) -> int:
-    """The number of steps of a block, after which columns repeat."""
     return self.bands
 
   @property
   def buffers(self) -> int:
-    """Number of vectors of the model's size that drawing keeps: one at most."""
     return min(1, len(self._numbers))
 
   def column(self, step: int, steps: int) -> np.ndarray:
@@ -87,7 +84,6 @@ class BlockedBidiagonal(base.Strategy):
     return _BlockedRows(self.shares, self.scales)
 
   def fields(self) -> dict[str, Any]:
-    """Returns {'shares': list of numbers}, ready for JSON."""
     return {'shares': list(self._numbers)}
 
 
@@ -100,7 +96,6 @@ class _BlockedRows(base.NoiseRows):
     self._last: np.ndarray | None = None
 
   def restart(self) -> None:
-    """Starts a new block; see `NoiseRows.restart`."""
     self._place, self._last = 0, None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
@@ -140,12 +135,10 @@ class BlockedStrategy(base.Correlation):
 
 
 def _scales(shares: np.ndarray) -> np.ndarray:
-  """Returns the norms of the unscaled columns of a block, rounded up, shape (bands,).
-
-  The unscaled column of a step is (1, a, a b, a b c, ...), where a, b, c, ... are the
-  shares of the following steps. Its squared norm is 1 + a^2 times the squared norm of
-  the next column.
-  """
+  """Returns the norms of a block's unscaled columns, rounded up, shape (bands,)."""
+  # The unscaled column of a step is (1, a, a b, a b c, ...), where a, b, c, ... are the
+  # shares of the following steps. Its squared norm is 1 + a^2 times the squared norm of
+  # the next column.
   squares = [1.0]
   for share in shares[::-1]:
     squares.append(1 + share * share * squares[-1])
@@ -155,12 +148,10 @@ def _scales(shares: np.ndarray) -> np.ndarray:
 
 
 def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
-  """Returns log of the mean squared error of prefix sums, and its gradient.
-
-  Draw z_i enters the prefix sums with factor scale_i at its own step i, and with
-  scale_i - scale_(i+1) share_(i+1) from the next step of its block on. `blocks` is the
-  number of blocks, which need not be whole.
-  """
+  """Returns log of the mean squared error of prefix sums, and its gradient."""
+  # Draw z_i enters the prefix sums with factor scale_i at its own step i, and with
+  # scale_i - scale_(i+1) share_(i+1) from the next step of its block on. The number of
+  # `blocks` need not be whole.
   size = shares.size + 1
   squares = np.ones(size)
   for place in range(size - 2, -1, -1):

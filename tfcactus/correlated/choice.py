@@ -35,21 +35,17 @@ _Plan = TypeVar('_Plan', bound=Priced)
 
 
 def total_error(plan: Priced, workload: Workload = PREFIX_SUMS) -> float:
-  """Returns the noise in the weights at a clipping norm and learning rate of one.
-
-  This is the standard deviation of one weight after a step, as root mean square over
-  the planned steps. Gradients are summed over a batch, not averaged.
-  """
+  """Returns the noise in the weights at a clipping norm and learning rate of one."""
+  # It is the standard deviation of one weight after a step, as root mean square over
+  # the planned steps, for gradients summed over a batch.
   return plan.noise.noise_multiplier * plan.correlation.error(plan.steps, workload)
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Yields numbers of bands to try, ascending by factors of about 1.3 to 1.8.
-
-  Each number has a multiple close to `num_batches`, the unrounded number of batches of
-  an epoch. No number exceeds 512 or `num_batches` rounded. With as many bands as
-  batches of an epoch, each example takes part at one fixed step of each epoch.
-  """
+  """Yields numbers of bands to try, ascending by factors of about 1.3 to 1.8."""
+  # Each has a multiple close to `num_batches`, the unrounded number of batches of an
+  # epoch. With as many bands as batches of an epoch, each example takes part at one
+  # fixed step of each epoch.
   whole = min(max(round(num_batches), 1), _MOST)
 
   def off(bands: int) -> float:
@@ -72,13 +68,10 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],
                 error_of: Callable[[_Plan], float] = total_error
                ) -> tuple[_Plan, list[_Plan]]:
-  """Returns the plan of least total error, and all plans that were made.
-
-  As the number of bands grows, the error first falls and then rises. The search ends
-  after three numbers of bands in a row without a smaller error. `numbers` are the
-  numbers of bands to try, ascending from one. `plan_of` makes a plan with a number of
-  bands; all its plans have equal epsilon.
-  """
+  """Returns the plan of least total error, and all plans that were made."""
+  # As the number of bands grows, the error first falls and then rises. The search ends
+  # after three numbers of bands in a row without a smaller error. All plans that
+  # `plan_of` makes have equal epsilon.
   seen: list[_Plan] = []
   best, least, worse = None, math.inf, 0
   for bands in numbers:

@@ -46,17 +46,12 @@ def requests() -> dict[str, Request]:
       table[f'isotropic-chi2-dim{dim}-sigma{sigma:g}'] = design.Isotropic(
           dim, sigma, objective='chi2')
   for sigma in (0.8, 1.1):
-    table[f'isotropic-dim{_CNN_DIM}-sigma{sigma:g}'] = design.Isotropic(
-        _CNN_DIM, sigma)
+    table[f'isotropic-dim{_CNN_DIM}-sigma{sigma:g}'] = design.Isotropic(_CNN_DIM, sigma)
   return table
 
 
 def check(name: str, request: Request) -> str:
-  """Recomputes a shipped table's certificate from its arrays; returns a report line.
-
-  Raises ValueError if the table is unreadable or not what its name says, SolverError
-  if its certificate does not hold.
-  """
+  """Recomputes a shipped table's certificate from its arrays; returns a report line."""
   shipped = noise.load(TABLES / f'{name}.npz')
   stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else
@@ -99,8 +94,7 @@ def _line(name: str, table: noise.library.Table) -> str:
   size = (TABLES / f'{name}.npz').stat().st_size
   certificate = (
       f'objective {_format.upper(info["objective"], 10)} bound '
-      f'{_format.lower(info["lower_bound"], 10)} '
-      f'gap {_format.upper(info["gap"], 2)}')
+      f'{_format.lower(info["lower_bound"], 10)} gap {_format.upper(info["gap"], 2)}')
   return f'{name}: {certificate}, digest {table.digest}, {size} bytes'
 
 

@@ -13,8 +13,7 @@ from tfcactus.noise import radial_table, scalar_table
 Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
 
-def verify(table: Table, cost: fields.CostFunction | None = None
-           ) -> dict[str, float]:
+def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
   The density is read from the table. Its `info` supplies the claimed budget and the

@@ -73,20 +73,17 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
   """Raises ValueError ending in `remedy` for more than `largest` elements `what`."""
   if size > largest:
-    raise ValueError(
-        f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
+    raise ValueError(f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
 
 
 def match_std(build: Callable[[float], Table], target: float) -> Table:
   """Returns the table of a family whose noise multiplier is `target`.
 
   `build` maps a scale to a table whose noise multiplier increases with the scale.
-  Raises ValueError if the grid cannot carry noise of that size.
   """
   def error(log_factor: float) -> float:
     """Returns log(noise multiplier / target) at the scale target * e^log_factor."""
-    return float(np.log(
-        build(target * np.exp(log_factor)).noise_multiplier / target))
+    return float(np.log(build(target * np.exp(log_factor)).noise_multiplier / target))
 
   step = 1e-3
   while error(-step) > 0 or error(step) < 0:
@@ -159,8 +156,7 @@ class DiscretizedGaussian:
 
     def build(sigma: float) -> scalar_table.ScalarTable:
       """Returns the table of a normal of standard deviation `sigma`."""
-      log_mass = np.minimum.accumulate(
-          central_log_mass(edges / (self.bins * sigma)))
+      log_mass = np.minimum.accumulate(central_log_mass(edges / (self.bins * sigma)))
       slope = log_mass[-1] - log_mass[-2] if self.tail_ratio is None else (
           np.log(self.tail_ratio))
       return scalar_table.ScalarTable.normalized(
@@ -198,8 +194,7 @@ class DiscretizedLaplace:
     bins = _checks.integer('bins', self.bins, 1)
     if self.cells is not None:
       fields.check_cells(self.cells, bins)
-    check_size(self.scale * bins, _MAX_LAPLACE_CELLS, 'cells in a scale',
-               'lower bins')
+    check_size(self.scale * bins, _MAX_LAPLACE_CELLS, 'cells in a scale', 'lower bins')
 
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
@@ -267,16 +262,14 @@ class DiscretizedSinhNormal:
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     edges = (np.arange(self._cells() + 2) - 0.5) / self.bins
-    log_mass = central_log_mass(
-        self.bend / self.sigma * np.sinh(edges / self.bend))
+    log_mass = central_log_mass(self.bend / self.sigma * np.sinh(edges / self.bend))
     if self._noise().monotone:
       log_mass = np.minimum.accumulate(log_mass)
     info = fields.uncertified(
         'discretized-sinh-normal',
         {'sigma': float(self.sigma), 'bend': float(self.bend),
          'bins': self.bins, 'cells': self._cells()},
-        'Sinh-normal noise with exact cell probabilities; not an optimised '
-        'design.')
+        'Sinh-normal noise with exact cell probabilities; not an optimised design.')
     return scalar_table.ScalarTable.normalized(
         self.bins, log_mass, float(log_mass[-1] - log_mass[-2]), info)
 
@@ -286,9 +279,8 @@ class Staircase:
   """Request for staircase noise: optimal for pure epsilon, one release and no range.
 
   The density decreases by e^-epsilon once in each unit, at gamma, 1 + gamma, ... A cell
-  that contains a step holds its average density. One unit further
-  out, a cell has exactly e^-epsilon times the density, so quantisation costs no
-  privacy.
+  that contains a step holds its average density. One unit further out, a cell has
+  exactly e^-epsilon times the density, so quantisation costs no privacy.
 
   Attributes:
     epsilon: Log of the ratio of neighbouring steps, above zero.
@@ -319,10 +311,8 @@ class Staircase:
     else:
       check_size(self._stairs() * bins, _MAX_CELLS,
                  'cells until the stairs fall to 1e-30', 'lower bins')
-    if self.gamma is not None and not 0 < _checks.real(
-        'gamma', self.gamma) < 1:
-      raise ValueError(
-          f'Expected gamma in (0, 1), got gamma={self.gamma!r}.')
+    if self.gamma is not None and not 0 < _checks.real('gamma', self.gamma) < 1:
+      raise ValueError(f'Expected gamma in (0, 1), got gamma={self.gamma!r}.')
 
   def _stairs(self) -> int:
     """Returns the number of units in which the density decreases to 1e-30 or less."""
@@ -336,8 +326,7 @@ class Staircase:
     # Mass up to z within one unit: height 1 before the step, e^-epsilon after it.
     inside = np.arange(self.bins + 1) / self.bins
     down = math.exp(-self.epsilon)
-    mass = np.diff(np.minimum(inside, gamma) +
-                   down * np.maximum(inside - gamma, 0.0))
+    mass = np.diff(np.minimum(inside, gamma) + down * np.maximum(inside - gamma, 0.0))
     stair, place = np.divmod(np.arange(edges.size - 1), self.bins)
     log_density = np.log(mass)[place] - self.epsilon * stair
     tail = -math.inf if self.range is not None else -self.epsilon / self.bins
@@ -392,8 +381,7 @@ class RadialGaussian:
   def _layout(self) -> tuple[float, float, float]:
     """Returns the inner and outer radius of the shells, and their width."""
     sigma = float(self.noise_multiplier)
-    width = self.width or min(_SHELL_RULE / np.sqrt(self.dim), _MAX_WIDTH,
-                              sigma / 20)
+    width = self.width or min(_SHELL_RULE / np.sqrt(self.dim), _MAX_WIDTH, sigma / 20)
     if self.width is None:
       # Designed tables, too, have a whole number of shells per unit.
       width = 1 / np.ceil(1 / width)
@@ -426,8 +414,7 @@ class RadialGaussian:
     def build(sigma: float) -> radial_table.RadialTable:
       """Returns the table of a normal of standard deviation `sigma` per coordinate."""
       # Relative to the first shell: a large common term would cost digits.
-      log_density = -(middle - middle[0]) * (middle + middle[0]) / (
-          2 * sigma**2)
+      log_density = -(middle - middle[0]) * (middle + middle[0]) / (2 * sigma**2)
       slope = -width * outer[-1] / sigma**2
       return radial_table.RadialTable.normalized(
           self.dim, first, width, log_density, slope, info)

@@ -23,20 +23,11 @@ CostFunction = Callable[[np.ndarray], np.ndarray]
 """Maps an array of distances from zero to costs."""
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-  """Returns `value` if it is one of `choices`; raises ValueError otherwise."""
-  if not isinstance(value, str) or value not in choices:
-    raise ValueError(
-        f'Expected {name} to be one of {", ".join(choices)}, got '
-        f'{name}={value!r}.')
-  return value
-
-
 def check_program(power: object, cost: CostFunction | None, solver: object,
                   objective: object) -> cost_lib.Cost:
   """Returns the cost of an optimised request; raises ValueError for a bad argument."""
   checked = cost_lib.make(power, cost)
-  check_choice('solver', solver, tuple(GAPS))
+  _checks.choice('solver', solver, GAPS)
   divergence.parse(objective)
   return checked
 
@@ -81,10 +72,9 @@ def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
   low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
   if not np.log(low) <= log_ratio <= np.log(high):
     raise ValueError(
-        f'Expected tail_ratio between {low:.6g} and {high:.9g} with '
-        f'bins={bins} and cells={cells} (a tail that neither ends at once nor '
-        f'outweighs the grid), got tail_ratio={tail_ratio!r}; None chooses it '
-        'from the budget.')
+        f'Expected tail_ratio between {low:.6g} and {high:.9g} with bins={bins} and '
+        f'cells={cells} (a tail that neither ends at once nor outweighs the grid), got '
+        f'tail_ratio={tail_ratio!r}; None chooses it from the budget.')
   return log_ratio
 
 
@@ -99,8 +89,7 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
               ) -> dict[str, Any]:
   """Returns the `info` of a table whose certificate `design.verify` can recompute.
 
-  `theta` holds a multiplier for each shift by 1, 2, ... cells, or only for the unit
-  shift if the table is radial. `parameters` is the request as JSON values.
+  `theta` holds a multiplier for each shift by 1, 2, ... cells, or for the unit shift.
   """
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,

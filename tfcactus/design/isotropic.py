@@ -67,7 +67,7 @@ class Isotropic:
     objective: 'kl' for many full releases, 'chi2' for subsampled training, 'renyi:A',
       or one of them followed by '@Q' for releases subsampled at rate Q (see
       `divergence.parse`).
-    solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
+    solver: 'interior-point' or 'cvxpy' (small bins only).
     cost: Cost function that replaces |z|^power. It maps an array of distances, in units
       of sensitivity, to costs, and must meet the papers' assumptions.
 
@@ -106,18 +106,15 @@ class Isotropic:
     Raises:
       ValueError: if the grid cannot meet the budget.
       SolverError: if the optimum could not be certified.
-      ImportError: if solver='cvxpy' and cvxpy is absent.
     """
     cost, budget, sigma = self.checked()
     layout, rough = self._layout(cost, budget, sigma)
-    program = shells.radial_program(
-        self.objective, self.dim, layout, cost, budget)
+    program = shells.radial_program(self.objective, self.dim, layout, cost, budget)
     if rough is not None and self.solver == 'interior-point':
       start = rough.on(layout, program.log_volumes)
     else:
       start = gaussian_start(program, self.dim, layout, cost)
-    solution = solvers.solve(program, start, solver=self.solver,
-                             warm=rough is not None)
+    solution = solvers.solve(program, start, solver=self.solver, warm=rough is not None)
     p = grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volumes)
     table = radial_table.RadialTable.normalized(
@@ -127,11 +124,10 @@ class Isotropic:
         self._parameters(cost, budget, sigma, layout),
         certify(table, self.objective, cost, budget, solution.price, self.solver),
         solution.theta, solution, solver=self.solver, statement=(
-            'Optimal among radial densities non-increasing in |z| within this '
-            f'grid and tail class (a ball of radius {layout.first:.6g}, shells '
-            f'of width {layout.width:.6g}, geometric tail beyond shell '
-            f'{layout.cells}) up to the stated relative gap; not a statement '
-            'about other grids.')))
+            'Optimal among radial densities non-increasing in |z| within this grid and '
+            f'tail class (a ball of radius {layout.first:.6g}, shells of width '
+            f'{layout.width:.6g}, geometric tail beyond shell {layout.cells}) up to '
+            'the stated relative gap; not a statement about other grids.')))
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
                   layout: shells.Layout) -> dict[str, Any]:
@@ -150,8 +146,7 @@ class Isotropic:
       raise ValueError(
           f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
           'tfcactus.Gaussian(noise_multiplier), which is as good there.')
-    cost = fields.check_program(self.power, self.cost, self.solver,
-                                 self.objective)
+    cost = fields.check_program(self.power, self.cost, self.solver, self.objective)
     budget, sigma = self._budget(dim, cost)
     fields.check_sigma(sigma)
     bins = self._bins(sigma)
@@ -166,8 +161,7 @@ class Isotropic:
     if (self.budget is None) == (self.noise_multiplier is None):
       raise ValueError(
           'Expected exactly one of noise_multiplier and budget, got '
-          f'noise_multiplier={self.noise_multiplier!r} and '
-          f'budget={self.budget!r}.')
+          f'noise_multiplier={self.noise_multiplier!r} and budget={self.budget!r}.')
     if self.noise_multiplier is None:
       budget = _checks.positive('budget', self.budget)
       return budget, cost.size(budget) / np.sqrt(dim)
@@ -243,8 +237,7 @@ class Rough(NamedTuple):
     """Returns the layout of shells of this width that cover the mass."""
     first, rough, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
-    outer = self.mass.size - 1 - int(
-        np.argmax(np.cumsum(self.mass[::-1]) > _EMPTY))
+    outer = self.mass.size - 1 - int(np.argmax(np.cumsum(self.mass[::-1]) > _EMPTY))
     low = width * np.ceil((first + rough * inner) / width)
     high = first + rough * outer
     fall = np.diff(self.log_density)[max(outer - 8, 0):outer]
@@ -253,8 +246,7 @@ class Rough(NamedTuple):
 
   def on(self, layout: shells.Layout, log_volume: np.ndarray) -> np.ndarray:
     """Returns masses of finer shells under the coarse density, not normalised."""
-    middle = (self.layout.first + self.layout.width *
-              (np.arange(self.mass.size) - 0.5))
+    middle = (self.layout.first + self.layout.width * (np.arange(self.mass.size) - 0.5))
     finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
     log_p = log_volume + np.interp(finer, middle, self.log_density)
     return np.exp(np.maximum(log_p - np.max(log_p), -600))
@@ -282,11 +274,9 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
 
 def gaussian_start(program: convex_program.Program, dim: int, layout: shells.Layout,
            cost: Cost) -> np.ndarray:
-  """Returns masses, within budget, from which a solver starts.
-
-  Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
-  exponential, else of an exponential density.
-  """
+  """Returns masses, within budget, from which a solver starts."""
+  # Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
+  # exponential, else of an exponential density.
   if dim <= shells.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)

@@ -83,7 +83,7 @@ class ScalarRequest:
     objective: 'kl' for many full releases, 'chi2' for subsampled training,
       'renyi:A', or one of them followed by '@Q' for releases subsampled at
       rate Q (see `divergence.parse`).
-    solver: 'interior-point' or 'cvxpy' (small bins only, needs cvxpy).
+    solver: 'interior-point' or 'cvxpy' (small bins only).
     cost: Cost function that replaces |z|^power. It maps an array of distances, in
       units of sensitivity, to costs, and must meet the papers' assumptions.
 
@@ -107,21 +107,15 @@ class ScalarRequest:
     self.spec()
 
   def spec(self) -> ScalarSpec:
-    """Returns the checked request, with grid and tail filled in from the budget.
-
-    Raises:
-      ValueError: if an argument is out of range.
-    """
+    """Returns the checked request, with grid and tail filled in from the budget."""
     budget = _checks.positive('budget', self.budget)
-    cost = fields.check_program(self.power, self.cost, self.solver,
-                                self.objective)
+    cost = fields.check_program(self.power, self.cost, self.solver, self.objective)
     sigma = cost.size(budget)
     fields.check_sigma(sigma)
     reach, slope = grid.tail_shape(self.objective, cost, budget, 1)
     bins = self.bins
     if bins is None:
-      bins = int(np.clip(np.ceil(10 / sigma), 20,
-                         max(_DEFAULT_CELLS // reach, 1)))
+      bins = int(np.clip(np.ceil(10 / sigma), 20, max(_DEFAULT_CELLS // reach, 1)))
     bins = _checks.integer('bins', bins, 1)
     cells = self.cells
     if cells is None:
@@ -145,7 +139,6 @@ class ScalarRequest:
     Raises:
       ValueError: if the grid cannot meet the budget.
       SolverError: if the optimum could not be certified.
-      ImportError: if solver='cvxpy' and cvxpy is absent.
     """
     spec = self.spec()
     program, shifts, solution = _optimum(spec)
@@ -210,17 +203,14 @@ def _optimum(request: ScalarSpec
 
 
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
-  """Returns whole shifts within two coarse cells of `shifts`, and a few of all sizes.
-
-  Shifts are in cells of the fine grid; a coarse cell is as wide as `factor` fine ones.
-  Constraints on more shifts cost little time. With too few shifts, some cells are in
-  no constraint together with others, and the solution is free to oscillate.
-  """
+  """Returns whole shifts within two coarse cells of `shifts`, and a few others."""
+  # A coarse cell is as wide as `factor` fine ones. Constraints on more shifts cost
+  # little time. With too few shifts, some cells are in no constraint together with
+  # others, and the solution is free to oscillate.
   reach = int(np.ceil(2 * factor))
   around = np.round(shifts)[:, None] + np.arange(-reach, reach + 1)
   spread = np.linspace(1, bins, min(bins, _SKELETON))
-  return np.unique(np.clip(np.round(np.append(around, spread)), 1, bins)
-                   ).astype(int)
+  return np.unique(np.clip(np.round(np.append(around, spread)), 1, bins)).astype(int)
 
 
 def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,

@@ -89,7 +89,7 @@ class Truncated:
   monotone: bool = True
 
   def __post_init__(self) -> None:
-    fields.check_choice('method', self.method, METHODS)
+    _checks.choice('method', self.method, METHODS)
     problem = self._problem
     if self.method == 'lp' and problem.steps != 1:
       raise ValueError(
@@ -233,10 +233,12 @@ class TruncatedForm(abc.ABC):
 
   def _sought_scale(self, edges: np.ndarray, bins: int, utility: float) -> float:
     """Returns the scale at which the table has this utility."""
+    cost = tiling.cell_cost(edges.size - 1, bins, self.norm)
+
     def excess(log_scale: float) -> float:
       """Returns the log of the utility at this scale over the wanted one."""
       w = self._masses(edges, math.exp(log_scale))
-      return math.log(tiling.utility_of(w, bins, self.norm) / utility)
+      return math.log(float((w @ cost) / math.fsum(w))**(1 / self.norm) / utility)
 
     low, high = math.log(0.01 / bins), math.log(1e4 * self.range)
     return math.exp(optimize.brentq(excess, low, high, xtol=1e-13))
@@ -281,7 +283,6 @@ class TruncatedGaussian(TruncatedForm):
   mechanism = 'truncated-gaussian'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
-    """Returns log normal probabilities between edges; `scale` is the deviation."""
     return closed_forms.normal_log_mass(edges / scale)
 
 
@@ -309,5 +310,4 @@ class TruncatedLaplace(TruncatedForm):
   mechanism = 'truncated-laplace'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
-    """Returns log masses of the Laplace density with b = `scale`, up to a constant."""
     return -edges[:-1] / scale

@@ -15,6 +15,7 @@ from typing import Callable
 
 import dp_accounting
 import numpy as np
+from scipy import special
 import tensorflow as tf
 
 from tfcactus import _checks, _format, accounting, noise as noise_lib
@@ -120,10 +121,8 @@ class LearnedNoise:
       tiling.check_utility(self.utility, cells, bins, norm)
     _checks.non_negative('epsilon', self.epsilon)
     _checks.sampling_prob(self.sampling_prob)
-    for name, choices in (('loss', LOSSES), ('model', MODELS)):
-      if getattr(self, name) not in choices:
-        raise ValueError(
-            f'Expected {name} in {choices}, got {name}={getattr(self, name)!r}.')
+    _checks.choice('loss', self.loss, LOSSES)
+    _checks.choice('model', self.model, MODELS)
     for name, least in (('steps', 1), ('epochs', 1), ('halving', 0),
                         ('buckets', 16), ('patience', 1), ('seed', 0)):
       _checks.integer(name, getattr(self, name), least)
@@ -166,8 +165,7 @@ class LearnedNoise:
       print(file=sys.stderr)
     return _described(kept[0], self, history)
 
-  def _show(self, done: int, training: Training, delta: float, best: float
-            ) -> None:
+  def _show(self, done: int, training: Training, delta: float, best: float) -> None:
     """Shows progress on stderr if `progress`: epochs done, loss, delta, least delta."""
     if self.progress:
       share = done / self.epochs
@@ -259,15 +257,12 @@ class Training:
       rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
       if self._request.utility is not None:
         rate = tf.where(utility > self._request.utility, 1 / rate, rate)
-      self._weight.assign(tf.maximum(self._weight * rate,
-                                     self._request.least_weight))
+      self._weight.assign(tf.maximum(self._weight * rate, self._request.least_weight))
     return delta
 
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-    """Returns the differentiable delta, the larger of both directions.
-
-    `w`: masses of |noise| outwards from zero, of sum one; `width`: of a loss bucket.
-    """
+    """Returns the differentiable delta, the larger of both directions."""
+    # `w`: masses of |noise| outwards from zero, of sum one; `width`: of a loss bucket.
     ask = self._request
     full = 0.5 * tf.concat([w[::-1], w], 0)
     pairs = privacy_losses.outcome_pairs(full, self._bins, ask.sampling_prob)
@@ -282,11 +277,9 @@ class Training:
     return tf.reduce_max(tf.stack(deltas))
 
   def _width(self) -> float:
-    """Returns the width of a bucket of privacy losses: log `factor`, if given.
-
-    By default the buckets cover losses up to 2 epsilon, and up to the mean plus eight
-    standard deviations of the composed loss.
-    """
+    """Returns the width of a bucket of privacy losses: log `factor`, if given."""
+    # By default the buckets cover losses up to 2 epsilon, and up to the mean plus eight
+    # standard deviations of the composed loss.
     if self._request.factor is not None:
       return float(np.log(self._request.factor))
     w = tf.nn.softmax(self._model()).numpy()
@@ -306,13 +299,13 @@ class Training:
   def table(self) -> noise_lib.ScalarTable:
     """Returns the current noise, narrowed to meet the bound on utility."""
     log_mass = self._model().numpy()
-    w = _softmax(log_mass)
+    w = special.softmax(log_mass)
     target = self._request.utility
     self.wide |= target is not None and bool(
         w @ self._cost >= (0.98 * target)**self._request.norm)
     if self._request.model == 'sigmoid':
       log_mass = np.minimum.accumulate(log_mass)
-    w = _softmax(log_mass)
+    w = special.softmax(log_mass)
     if target is not None:
       w = _narrowed(log_mass, self._cost, target**self._request.norm)
     w = np.maximum(w, SMALLEST)
@@ -320,41 +313,30 @@ class Training:
         self._bins, 0.5 * np.concatenate([w[::-1], w]))
 
 
-def _softmax(log_mass: np.ndarray) -> np.ndarray:
-  w = np.exp(log_mass - np.max(log_mass))
-  return w / np.sum(w)
-
-
-def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float
-              ) -> np.ndarray:
+def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarray:
   """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
-  w = _softmax(log_mass)
+  w = special.softmax(log_mass)
   low, high = 0.0, 1.0 / budget
   if w @ cost <= budget:
     return w
-  while _softmax(log_mass - high * cost) @ cost > budget:
+  while special.softmax(log_mass - high * cost) @ cost > budget:
     high *= 2
   for _ in range(80):
     middle = 0.5 * (low + high)
-    inside = _softmax(log_mass - middle * cost) @ cost <= budget
+    inside = special.softmax(log_mass - middle * cost) @ cost <= budget
     low, high = (low, middle) if inside else (middle, high)
-  return _softmax(log_mass - high * cost)
+  return special.softmax(log_mass - high * cost)
 
 
 class SigmoidModel(tf.Module):
-  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))).
+  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))): equation (4)."""
 
-  Source: equation (4) of Sommer et al. (2021).
-  """
-
-  def __init__(self, cells: int, bins: int, sigmoids: int,
-               rng: np.random.Generator):
+  def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
     super().__init__(name='sigmoid_model')
     reach = cells / bins
     self._x = tf.constant(-(np.arange(cells) + 0.5) / bins)[:, None]
     self._slope = STEEPNESS * bins
-    self.bias = tf.Variable(
-        BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)
+    self.bias = tf.Variable(BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)
     self.height = tf.Variable(rng.random(sigmoids))
     self.place = tf.Variable(np.linspace(-reach, 0.0, sigmoids))
 
@@ -366,10 +348,7 @@ class SigmoidModel(tf.Module):
 
 
 class ConvolutionModel(tf.Module):
-  """A linear layer, ten convolutions, a linear layer, softmax: not monotone.
-
-  Source: Appendix B of Sommer et al. (2021), which gives no filter length; 3 is used.
-  """
+  """Linear layer, ten convolutions, linear layer (Appendix B): not monotone."""
 
   def __init__(self, cells: int, rng: np.random.Generator):
     super().__init__(name='cnn_model')

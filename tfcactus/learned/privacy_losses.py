@@ -26,14 +26,10 @@ PDP_REACH = 0.04
 Pair = tuple[tf.Tensor, tf.Tensor]
 
 
-def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
-                  ) -> list[Pair]:
-  """Returns a pair (P, Q) of outcome masses for each direction that differs.
-
-  `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
-  noise is shifted by the sensitivity, `bins` cells; P and Q have shape (2 n + bins,).
-  Without subsampling both directions are equal by symmetry.
-  """
+def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float) -> list[Pair]:
+  """Returns a pair (P, Q) of outcome masses for each direction that differs."""
+  # `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
+  # noise is shifted by the sensitivity; P and Q have shape (2 n + bins,).
   nothing = tf.zeros([bins], full.dtype)
   p = tf.concat([full, nothing], 0)
   q = tf.concat([nothing, full], 0)
@@ -45,12 +41,10 @@ def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float
 
 def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
                   ) -> tf.Tensor:
-  """Returns the extended moments accountant's delta, differentiable in the masses.
-
-  It is 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon), with n = `steps`, lambda =
-  `order`, the P-mass omega of outcomes that Q cannot have, and Gamma the log of the sum
-  of P (P / Q)^lambda over the other outcomes.
-  """
+  """Returns the extended moments accountant's delta, differentiable in the masses."""
+  # It is 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon), with n = `steps`, lambda =
+  # `order`, the P-mass omega of outcomes that Q cannot have, and Gamma the log of the
+  # sum of P (P / Q)^lambda over the other outcomes.
   p, q = pair
   both = (p > 0) & (q > 0)
   log_p = tf.math.log(tf.where(both, p, 1.0))
@@ -65,14 +59,10 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
 
 def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
                   half: int, *, probabilistic: bool) -> tf.Tensor:
-  """Returns the delta of probabilistic or approximate DP by PrivacyBuckets.
-
-  Probabilistic DP (PDP) counts all mass whose loss exceeds epsilon. Approximate DP
-  (ADP) counts the share 1 - e^(epsilon - loss) of this mass.
-
-  `width` is the log of the discretisation factor, `half` is h of the buckets -h..h, and
-  `probabilistic` selects PDP. `epsilon` is at least zero.
-  """
+  """Returns the delta of probabilistic or approximate DP by PrivacyBuckets."""
+  # Probabilistic DP (PDP) counts all mass whose loss exceeds epsilon. Approximate DP
+  # (ADP) counts the share 1 - e^(epsilon - loss) of it. `width` is the log of the
+  # discretisation factor, `half` is h of the buckets -h..h.
   p, q = pair
   both = (p > 0) & (q > 0)
   masses = tf.boolean_mask(p, both)
@@ -93,11 +83,9 @@ def _omega(pair: Pair) -> tf.Tensor:
 
 
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-  """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them).
-
-  The function's gradient takes slopes between buckets that are `reach` buckets further
-  away on either side.
-  """
+  """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
+  # Its gradient takes slopes between buckets that are `reach` further away on either
+  # side.
 
   @tf.custom_gradient
   def count(masses, loss, width):
@@ -120,8 +108,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
   return count
 
 
-def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int
-             ) -> Pair:
+def _compose(buckets: tf.Tensor, infinite: tf.Tensor, steps: int, half: int) -> Pair:
   """Composes `steps` releases of (loss masses -half..half, infinite), by squaring."""
   power = (buckets, infinite)
   while steps & 1 == 0:
@@ -143,5 +130,4 @@ def _convolve(first: Pair, second: Pair, half: int) -> Pair:
       tf.signal.rfft(a, length) * tf.signal.rfft(b, length), length)[:size]
   lowest = tf.reduce_sum(full[:half + 1], keepdims=True)
   kept = tf.concat([lowest, full[half + 1:3 * half + 1]], 0)
-  return kept, a_inf + b_inf - a_inf * b_inf + tf.reduce_sum(
-      full[3 * half + 1:])
+  return kept, a_inf + b_inf - a_inf * b_inf + tf.reduce_sum(full[3 * half + 1:])

@@ -51,8 +51,7 @@ def check_scalar(noise: object) -> ScalarNoise:
 
 def _names(base: type) -> str:
   """Returns 'A, B or C': the classes in `LAWS` derived from `base`, but not NoNoise."""
-  names = [law.__name__ for law in LAWS
-           if issubclass(law, base) and law is not NoNoise]
+  names = [law.__name__ for law in LAWS if issubclass(law, base) and law is not NoNoise]
   return f'{", ".join(names[:-1])} or {names[-1]}'
 
 

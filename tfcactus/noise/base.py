@@ -156,24 +156,12 @@ class Noise(abc.ABC):
         "accounting='scalar-unproven' to the plan.")
 
   def max_error(self, dim: int, beta: float) -> float:
-    """Returns a bound that no coordinate of |noise| exceeds, with probability 1 - beta.
-
-    Args:
-      dim: Length of the vector.
-      beta: In (0, 1).
-
-    Returns:
-      t with P(|noise| > t in some coordinate) <= beta; inf if none is known.
-    """
+    """Returns t with P(|noise| > t in one of `dim` coordinates) <= beta, or inf."""
     del dim, beta
     return math.inf
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
     """Draws the noise of one vector, float64 of shape (dim,).
-
-    Args:
-      rng: The generator to draw with.
-      dim: Length of the vector.
 
     Raises:
       ValueError: if the distribution has no draw of this length.

@@ -65,11 +65,9 @@ class Gaussian(base.ScalarNoise):
 
   @property
   def gaussian_std(self) -> float:
-    """Standard deviation, which is the noise multiplier."""
     return self.noise_multiplier
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws coordinates of shape `size`, in units of sensitivity."""
     noise = rng.standard_normal(size)
     noise *= self.noise_multiplier  # In place: a copy takes measurable time.
     return noise
@@ -98,10 +96,7 @@ class Gaussian(base.ScalarNoise):
     return _replaced_pair(1 / self.noise_multiplier, sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a zeroed record.
-
-    The worst record has norm one, and the record that takes its place is its negative.
-    """
+    """Returns bounds on the pair of a zeroed record, with its negative in its place."""
     return _zeroed_pair(1 / self.noise_multiplier, sampling_prob)
 
 
@@ -123,9 +118,8 @@ def shifted_pair(mu: float, cells: int) -> PairBounds:
 def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBounds:
   """Returns bounds on the pair of a record in one of `bins` releases (balls-in-bins).
 
-  `mu` is the sensitivity over the standard deviation of each release. P is the law
-  with the record for direction 'remove', Q for 'add'; `nodes` is the number of grid
-  points.
+  `mu` is the sensitivity over the standard deviation of each release. P is the law with
+  the record for direction 'remove', Q for 'add'.
   """
   one = shifted_pair(mu, allocation.CELLS)
   if mu <= LARGEST_ALLOCATED:
@@ -137,12 +131,10 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
 
 def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
                  loss: Callable[[np.ndarray], np.ndarray]) -> PairBounds:
-  """Returns bounds on the pair of a person with several rows, in a sampled release.
-
-  P has mean j `mu` with probability `weights[j]`, Q has mean 0, in standard deviations;
-  no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has another
-  P-mass of `beyond` at infinity.
-  """
+  """Returns bounds on the pair of a person with several rows, in a sampled release."""
+  # P has mean j `mu` with probability `weights[j]`, Q has mean 0, in standard
+  # deviations; no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has
+  # another P-mass of `beyond` at infinity.
   means = mu * np.arange(weights.size)
   reach = cells_lib.GAUSSIAN_REACH
   x = _edges(-reach, means[-1] + reach, list(means), cells)
@@ -152,12 +144,9 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
 
 
 def _replaced_pair(mu: float, prob: float) -> PairBounds:
-  """Returns bounds on the pair of a replaced record under Poisson sampling.
-
-  P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
-  otherwise; `mu` is sensitivity over standard deviation. The pair is attained by a
-  record of norm one and its negative; see `pairs.overlap`.
-  """
+  """Returns bounds on the pair of a replaced record under Poisson sampling."""
+  # P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
+  # otherwise. The pair is attained by a record of norm one and its negative.
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
   # The loss is odd and increasing in x.
@@ -171,13 +160,10 @@ def _replaced_pair(mu: float, prob: float) -> PairBounds:
 
 
 def _zeroed_pair(mu: float, prob: float) -> PairBounds:
-  """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
-
-  For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
-  sample), Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair is the
-  reversed pair of a removed record (see `pairs.overlap`). `mu` is sensitivity over
-  standard deviation.
-  """
+  """Returns bounds on the pair of a zeroed record under sampling of a fixed size."""
+  # For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
+  # sample), Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair is
+  # the reversed pair of a removed record (see `pairs.overlap`).
   if mu > LARGEST_MU:
     return overlap.no_noise(prob)
   reach = cells_lib.GAUSSIAN_REACH
@@ -209,14 +195,10 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
           (1 - prob) / prob * np.exp(-np.maximum(z, 30.0))))
 
 
-def _edges(bottom: float, top: float, means: Sequence[float], cells: int
-           ) -> np.ndarray:
-  """Returns edges of at least `cells` cells from `bottom` to `top`.
-
-  Cells are narrower near `means`, the means of the normal components (variance one).
-  A chord over a cell of width w and mass m costs about m w^2, so the optimal density
-  of edges is proportional to the cube root of the density of mass.
-  """
+def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.ndarray:
+  """Returns edges of >= `cells` cells from `bottom` to `top`, dense near `means`."""
+  # A chord over a cell of width w and mass m costs about m w^2, so the optimal density
+  # of edges is proportional to the cube root of the density of mass.
   reach = max(top - min(means), max(means) - bottom)
   cells = max(cells, int(np.ceil((top - bottom) * reach / CELL_REACH)))
   x = np.linspace(bottom, top, 8 * MIXTURE_CELLS)

@@ -32,8 +32,7 @@ class Laplace(base.ScalarNoise):
   log_concave = True
 
   def __post_init__(self) -> None:
-    object.__setattr__(
-        self, 'scale', _checks.noise_scale('scale', self.scale))
+    object.__setattr__(self, 'scale', _checks.noise_scale('scale', self.scale))
 
   @property
   def noise_multiplier(self) -> float:
@@ -41,19 +40,16 @@ class Laplace(base.ScalarNoise):
     return math.sqrt(2) * self.scale
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise of shape `size`, with tails out to 70 scales."""
     sign = np.where(rng.random(size) < 0.5, -self.scale, self.scale)
     return sign * np.log(fine_uniform(rng, size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
     z = np.asarray(z, dtype=np.float64) / self.scale
-    return np.where(z < 0, 0.5 * np.exp(-np.abs(z)),
-                    1 - 0.5 * np.exp(-np.abs(z)))
+    return np.where(z < 0, 0.5 * np.exp(-np.abs(z)), 1 - 0.5 * np.exp(-np.abs(z)))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
     u = np.asarray(u, dtype=np.float64)
-    return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(
-        2 * np.minimum(u, 1 - u))
+    return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(2 * np.minimum(u, 1 - u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)

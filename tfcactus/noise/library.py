@@ -100,11 +100,9 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
       f'dim={entry.dim} noise_multiplier={entry.noise_multiplier:.6g}'
       for entry in entries() if entry.mechanism == mechanism)
   raise ValueError(
-      f'Expected a request that a shipped {mechanism} table answers, got '
-      f'dim={dim} noise_multiplier={sigma:.12g} (budget '
-      f'{dim * sigma**2:.12g}). '
-      f'Shipped: {shipped}. Solve one with '
-      f'{_recipe(mechanism, dim, sigma)}.')
+      f'Expected a request that a shipped {mechanism} table answers, got dim={dim} '
+      f'noise_multiplier={sigma:.12g} (budget {dim * sigma**2:.12g}). Shipped: '
+      f'{shipped}. Solve one with {_recipe(mechanism, dim, sigma)}.')
 
 
 @functools.cache
@@ -130,8 +128,7 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
   """Returns the call that solves a table that is not shipped."""
   objective = ", objective='chi2'" if mechanism.endswith('-chi2') else ''
   if mechanism.startswith('isotropic'):
-    return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
-            '.solve()')
+    return f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective}).solve()'
   if dim != 1:
     return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
             f'.solve(): {mechanism} noise is for scalar queries only')
@@ -154,8 +151,7 @@ def _entries() -> tuple[Entry, ...]:
       continue
     dim = int(parts['dim'] or 1)
     value = float(parts['value'])
-    sigma = value if parts['measure'] == 'sigma' else float(
-        np.sqrt(value / dim))
+    sigma = value if parts['measure'] == 'sigma' else float(np.sqrt(value / dim))
     found.append(Entry(name, parts['mechanism'], dim, sigma))
   return tuple(found)
 

@@ -31,11 +31,9 @@ class NoNoise(base.Noise):
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
-    """The event of a release that is not private."""
     return dp_accounting.NonPrivateDpEvent()
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Returns zeros of shape `size`."""
     del rng
     return np.zeros(size)
 

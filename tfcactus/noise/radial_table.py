@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 from tfcactus.noise import base, shell_geometry, table_file
 from tfcactus.pairs import (
   cells as cells_lib,
@@ -87,7 +87,7 @@ class RadialTable(table_file.NoiseTable):
     set_field('first_radius', _checks.positive('first_radius', self.first_radius))
     set_field('width', _checks.positive('width', self.width))
     self._check_table()
-    self._check_mass(self._log_shell_mass)
+    self._check_mass(self._shells[1])
 
   @classmethod
   def normalized(cls, dim: int, first_radius: float, width: float,
@@ -95,7 +95,7 @@ class RadialTable(table_file.NoiseTable):
                  info: table_file.Info | None = None) -> RadialTable:
     """Builds a table from log densities known up to an additive constant."""
     log_density = _checks.vector('log_density', log_density)
-    log_mass = table_file.log_sum_exp(
+    log_mass = _numerics.log_sum(
         shell_geometry.enumerate_shells(
             _checks.integer('dim', dim, 1),
             _checks.positive('first_radius', first_radius),
@@ -107,8 +107,7 @@ class RadialTable(table_file.NoiseTable):
   def __repr__(self) -> str:
     return (f'RadialTable({self.name!r}, dim={self.dim}, '
             f'shells={self.log_density.size}, '
-            f'noise_multiplier={self.noise_multiplier:.6g}, '
-            f'digest={self.digest})')
+            f'noise_multiplier={self.noise_multiplier:.6g}, digest={self.digest})')
 
   def _payload(self) -> dict[str, np.ndarray]:
     return {
@@ -138,15 +137,10 @@ class RadialTable(table_file.NoiseTable):
     """Log densities of all shells, the tail enumerated to a mass of 1e-30."""
     return self._shells[0]
 
-  @property
-  def _log_shell_mass(self) -> np.ndarray:
-    """Log masses of all enumerated shells, not yet scaled to sum exactly to one."""
-    return self._shells[1]
-
   @functools.cached_property
   def shell_mass(self) -> np.ndarray:
     """Probability of each enumerated shell; sums to one."""
-    mass = np.exp(self._log_shell_mass)
+    mass = np.exp(self._shells[1])
     mass = mass / np.sum(mass)
     mass.setflags(write=False)
     return mass
@@ -154,8 +148,7 @@ class RadialTable(table_file.NoiseTable):
   @functools.cached_property
   def radii(self) -> np.ndarray:
     """Outer radius of each enumerated shell."""
-    return self.first_radius + self.width * np.arange(
-        self.shell_log_density.size)
+    return self.first_radius + self.width * np.arange(self.shell_log_density.size)
 
   @functools.cached_property
   def survival(self) -> np.ndarray:
@@ -173,11 +166,7 @@ class RadialTable(table_file.NoiseTable):
     return hollow
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power of the Euclidean norm, exact for the table.
-
-    Args:
-      power: A positive exponent.
-    """
+    """Returns E|Z|^power of the Euclidean norm, power > 0, exact for the table."""
     power = _checks.positive('power', power)
     # Inside a shell the radius has density m rho^(m-1) / (b^m - a^m).
     ratio = np.expm1(self.log_hollow * (1 + power / self.dim)) / np.expm1(
@@ -194,24 +183,17 @@ class RadialTable(table_file.NoiseTable):
     """Returns the log density at points `z` of shape (..., dim), per unit of volume."""
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
-      raise ValueError(
-          f'Expected z of shape (..., {self.dim}), got {z.shape}.')
+      raise ValueError(f'Expected z of shape (..., {self.dim}), got {z.shape}.')
     return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
 
   def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
     """Returns the log density, per unit of volume, at distance `radius` from zero."""
     radius = np.asarray(radius, dtype=np.float64)
-    shell = np.maximum(
-        np.ceil((radius - self.first_radius) / self.width), 0)
-    last = self.log_density.size - 1
-    inner = self.log_density[np.minimum(shell, last).astype(np.int64)]
-    beyond = np.maximum(shell - last, 0)
-    with np.errstate(invalid='ignore'):
-      tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
+    shell = np.maximum(np.ceil((radius - self.first_radius) / self.width), 0)
     log_ball = (0.5 * self.dim * np.log(np.pi) -
                 special.gammaln(0.5 * self.dim + 1) +
                 self.dim * np.log(self.first_radius))
-    return inner + tail - log_ball
+    return self._log_density_of(shell) - log_ball
 
   def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
     """Returns P(|Z| <= radius) for radii of any shape."""
@@ -224,8 +206,7 @@ class RadialTable(table_file.NoiseTable):
     with np.errstate(divide='ignore'):
       log_fill = self.dim * np.log(np.minimum(radius / self.radii[shell], 1.0))
     outside = np.expm1(log_fill) / np.expm1(self.log_hollow[shell])
-    return np.where(
-        inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
+    return np.where(inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
 
   def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """Returns the inverse of `radius_cdf` for `u` in (0, 1), any shape."""
@@ -246,15 +227,7 @@ class RadialTable(table_file.NoiseTable):
     return self._radius_inside(shell, rng.random(size))
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise vectors: a radius times a uniform direction.
-
-    Args:
-      rng: The generator to draw from.
-      size: Number of vectors, or the shape of an array of vectors.
-
-    Returns:
-      float64, shape (*size, dim), in units of sensitivity.
-    """
+    """Draws noise vectors, shape (*size, dim): a radius times a uniform direction."""
     shape = (size,) if isinstance(size, int) else tuple(size)
     drawn = rng.standard_normal((*shape, self.dim))
     radius = self.sample_radius(rng, shape) / np.linalg.norm(drawn, axis=-1)
@@ -262,11 +235,6 @@ class RadialTable(table_file.NoiseTable):
     return drawn
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
-    """Draws the noise of one vector, float64 of shape (dim,).
-
-    Raises:
-      ValueError: if `dim` is not the table's.
-    """
     if dim != self.dim:
       raise ValueError(
           f'Expected {self.dim} coordinates in total, as {self!r} was built for, '
@@ -279,11 +247,7 @@ class RadialTable(table_file.NoiseTable):
     return float(self.radius_quantile(1 - beta))
 
   def check_accounted(self) -> None:
-    """Checks that the full shift dominates every smaller one.
-
-    Raises:
-      ValueError: if the density increases with the radius somewhere.
-    """
+    """Raises ValueError if the density increases with the radius somewhere."""
     if not self.monotone:
       raise ValueError(
           'Expected a radial table whose density never increases with the radius '
@@ -352,8 +316,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
       moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
       grid.add(loss[kept], moved[kept])
-  return pair_lib.PairBounds(
-      merged.lower(), raised.upper(float(np.sum(mass[count:]))))
+  return pair_lib.PairBounds(merged.lower(), raised.upper(float(np.sum(mass[count:]))))
 
 
 class _LossGrid:
@@ -385,12 +348,10 @@ class _LossGrid:
         cell, p * np.exp(-np.minimum(loss, envelope.LARGEST_LOSS)), size)
 
   def upper(self, lost: float) -> pair_lib.DominatingPair:
-    """Returns a pair with losses on grid points that dominates the atoms.
-
-    Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid points
-    around its loss, so that its masses under P and Q stay. Probability `lost` and
-    losses above `LARGEST_LOSS` are added to the mass at infinity.
-    """
+    """Returns a pair with losses on grid points that dominates the atoms."""
+    # Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid
+    # points around its loss, so that its masses under P and Q stay. Probability `lost`
+    # and larger losses are infinite.
     loss = np.arange(self._raised.size) * self._width
     known = loss <= envelope.LARGEST_LOSS
     loss, p = loss[known], self._raised[known]
@@ -402,19 +363,16 @@ class _LossGrid:
     """Returns the pair that the atoms dominate: all atoms of a cell become one."""
     real = (self._p > 0) & (self._q > 0)
     p, q = self._p[real], self._q[real]
-    return pair_lib.DominatingPair.symmetric(
-        np.log(p) - np.log(q), p, q, self._p_inf)
+    return pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, self._p_inf)
 
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
                          ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (alpha, value): the profile at each alpha >= 1 is at most its value.
-
-  The profile is of two mixtures that share a component. `table` is monotone, and the
-  component of share `prob` is at +e in the first law. If `opposite` (replaced record),
-  it is at -e in the second law and the shared component at 0; else (a zeroed record) it
-  is at 0 and the shared one at -e. Both results have shape (points,).
-  """
+  """Returns (alpha, value): the profile at each alpha >= 1 is at most its value."""
+  # The profile is of two mixtures that share a component; that of share `prob` is at +e
+  # in the first law. If `opposite` (replaced record), it is at -e in the second law and
+  # the shared component at 0; else (a zeroed record) it is at 0 and the shared one at
+  # -e.
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
   transition, error = shell_geometry.transition(
@@ -452,17 +410,12 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
 
 def _densities(table: RadialTable, log_f: np.ndarray, rows: np.ndarray,
                columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the densities around -e and 0, divided by the density around +e.
-
-  Cell (i, j) of the transition holds the points of shell i around +e and shell j around
-  -e; `rows` holds i, `columns` j, and `log_f` the log density of every shell. The
-  density around 0 is its least value in the cell.
-  """
+  """Returns the densities around -e and 0, divided by the density around +e."""
+  # Cell (i, j) of the transition holds the points of shell i (`rows`) around +e and
+  # shell j (`columns`) around -e. The density around 0 is its least value in the cell.
   radii = table.first_radius + table.width * np.arange(log_f.size)
-  middle = np.sqrt(np.maximum(
-      0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))
+  middle = np.sqrt(np.maximum(0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))
   shell = np.ceil((middle * (1 + REACH_ROUNDOFF) - table.first_radius) /
                   table.width).astype(np.int64)
   shell = np.clip(shell, 0, log_f.size - 1)
-  return (np.exp(log_f[columns] - log_f[rows]),
-          np.exp(log_f[shell] - log_f[rows]))
+  return (np.exp(log_f[columns] - log_f[rows]), np.exp(log_f[shell] - log_f[rows]))

@@ -14,7 +14,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 from tfcactus.noise import base, table_file
 from tfcactus.pairs import envelope as envelope_lib, overlap
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
@@ -33,9 +33,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   exp(log_density[N] + (|i| - N) * log_tail_ratio) beyond. A shift by the
   sensitivity, one, is a shift by exactly `bins` cells.
 
-  With `edge_at_zero` there is no middle cell: cell i >= 0 is
-  [i / bins, (i + 1) / bins] and its mirror image, so that truncated noise
-  tiles [-range, range] exactly.
+  With `edge_at_zero` there is no middle cell: cell i >= 0 is [i / bins, (i + 1) / bins]
+  and its mirror image, so that truncated noise tiles [-range, range] exactly.
 
   Attributes:
     bins: Cells per unit of sensitivity (n of the paper).
@@ -78,10 +77,9 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     bins = _checks.integer('bins', bins, 1)
     log_density = _checks.vector('log_density', log_density)
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
-    log_mass = table_file.log_sum_exp(
+    log_mass = _numerics.log_sum(
         _log_masses(bins, log_density, log_tail_ratio, edge_at_zero))
-    return cls(bins, log_density - log_mass, log_tail_ratio, info or {},
-               edge_at_zero)
+    return cls(bins, log_density - log_mass, log_tail_ratio, info or {}, edge_at_zero)
 
   @classmethod
   def from_cell_masses(cls, bins: int, masses: npt.ArrayLike,
@@ -124,8 +122,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   def __repr__(self) -> str:
     return (f'ScalarTable({self.name!r}, bins={self.bins}, '
-            f'cells={self.log_density.size}, std={self.std:.6g}, '
-            f'digest={self.digest})')
+            f'cells={self.log_density.size}, std={self.std:.6g}, digest={self.digest})')
 
   @property
   def format_version(self) -> int:
@@ -206,11 +203,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return max(int(count), 1)
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power, exact for the piecewise-constant density.
-
-    Args:
-      power: A positive exponent.
-    """
+    """Returns E|Z|^power, power > 0, exact for the piecewise-constant density."""
     power = _checks.positive('power', power)
     half = self.half_density
     outer = (np.arange(half.size) + self._outer) * self.width
@@ -224,14 +217,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return float(np.sqrt(self.moment(2)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density at the points `z` (any shape)."""
-    cell = self._cell_at(np.abs(np.asarray(z, dtype=np.float64)))
-    last = self.log_density.size - 1
-    inner = self.log_density[np.minimum(cell, last).astype(np.int64)]
-    beyond = np.maximum(cell - last, 0)
-    with np.errstate(invalid='ignore'):
-      tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
-    return inner + tail
+    return self._log_density_of(self._cell_at(np.abs(np.asarray(z, dtype=np.float64))))
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
     """Returns the index of the cell that holds z >= 0; the range's end is inside."""
@@ -241,7 +227,6 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
         self.log_tail_ratio) else cell
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns P(Z <= z) for `z` of any shape."""
     z = np.asarray(z, dtype=np.float64)
     upper_tail = self._upper_tail(np.abs(z))
     return np.where(z < 0, upper_tail, 1 - upper_tail)
@@ -258,7 +243,6 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                     np.maximum(edges[cell] - z, 0.0), 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf` for `u` in (0, 1), any shape."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
@@ -269,30 +253,19 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The first cell with at most `tail` mass beyond its outer edge.
     cell = np.searchsorted(-beyond, -tail, side='left')
     cell = np.minimum(cell, density.size - 1)
-    z = ((cell + self._outer) * self.width -
-         (tail - beyond[cell]) / density[cell])
+    z = (cell + self._outer) * self.width - (tail - beyond[cell]) / density[cell]
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise: a cell by its mass, then a uniform point inside the cell.
-
-    Args:
-      rng: The generator to draw from.
-      size: Shape of the result.
-
-    Returns:
-      float64 draws in units of sensitivity.
-
-    Source: Definition 6 of Sommer et al., "Learning Numeric Optimal
-    Differentially Private Truncated Additive Mechanisms" (2021).
-    """
+    """Draws noise: a cell by its mass, then a uniform point inside the cell."""
+    # Source: Definition 6 of Sommer et al., "Learning Numeric Optimal Differentially
+    # Private Truncated Additive Mechanisms" (2021).
     last = self.survival.size - 1
     u = fine_uniform(rng, size)
     # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
     cell = last - np.searchsorted(self.survival[::-1], u, side='right')
     if np.isfinite(self.log_tail_ratio):
-      tail_cells = np.floor(np.log(fine_uniform(rng, size)) /
-                            self.log_tail_ratio)
+      tail_cells = np.floor(np.log(fine_uniform(rng, size)) / self.log_tail_ratio)
       cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
@@ -309,11 +282,9 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return bool(np.all(slope <= 0) and np.all(np.diff(slope) <= 1e-9))
 
   def log_mgf(self, t: float) -> float:
-    """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges.
-
-    All mass between two neighbouring quantiles counts at the outer one. The mass beyond
-    the last quantile is bounded by a geometric series.
-    """
+    """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges."""
+    # All mass between two neighbouring quantiles counts at the outer one. The mass
+    # beyond the last quantile is bounded by a geometric series.
     tail = np.geomspace(0.5, 1e-25, 4000)
     edge = -self.quantile(tail)
     beyond = 1.0
@@ -325,15 +296,18 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
           math.expm1(self.log_tail_ratio) / math.expm1(growth))
     weight = 2 * np.append(-np.diff(tail), tail[-1] * beyond)
     with np.errstate(over='ignore'):
-      return float(np.log(np.sum(weight * np.cosh(
-          t * np.append(edge[1:], edge[-1])))))
+      return float(np.log(np.sum(weight * np.cosh(t * np.append(edge[1:], edge[-1])))))
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns the exact pair if monotone; else bounds over all whole-cell shifts."""
     cells = _checks.integer('shift', shift, 1) * self.bins
     if self.monotone:
       return PairBounds.exact(shifted_pair(self, cells))
-    return _largest_pair(self, cells)
+    # No single shift dominates all smaller ones. The maximum of the profiles does
+    # (Corollary 25 of Zhu et al., 2022). Shifts between whole cells lie below their
+    # whole neighbours, since H is convex in the mixture.
+    return envelope_lib.envelope_of([
+        PairBounds.exact(shifted_pair(self, k)) for k in range(1, cells + 1)])
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
     """Returns the exact pair if monotone; else bounds by joint convexity."""
@@ -371,26 +345,16 @@ def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
 
 
 def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray:
-  """Returns log masses of a scalar table at `shifts` in cells, on common outcomes.
-
-  The shape is (shifts, outcomes), and values are exact up to rounding. The first and
-  the last outcome are whole tails, on which ratios of two shifts are constant.
-  """
-  last = table.log_density.size - 1
-  ratio = table.log_tail_ratio
+  """Returns log masses of a table at `shifts` in cells, (shifts, outcomes)."""
+  # The first and the last outcome are whole tails, on which ratios are constant.
+  last, ratio = table.log_density.size - 1, table.log_tail_ratio
   # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
   first = -last - 1 if table.edge_at_zero else -last
   index = np.arange(first + min(shifts), last + max(shifts) + 1)
 
-  def log_mass(i):
-    """Returns the log masses of cells `i`, any integers, of the table not shifted."""
-    i = np.where(i < 0, first + last - i, i)
-    beyond = np.maximum(i - last, 0)
-    with np.errstate(invalid='ignore'):
-      tail = np.where(beyond > 0, beyond * ratio, 0.0)
-    return table.log_density[np.minimum(i, last)] + tail - np.log(table.bins)
-
-  masses = np.stack([log_mass(index - shift) for shift in shifts])
+  cells = np.stack([index - shift for shift in shifts])
+  masses = table._log_density_of(
+      np.where(cells < 0, first + last - cells, cells)) - np.log(table.bins)
   if np.isfinite(ratio):
     masses[:, [0, -1]] -= np.log(-np.expm1(ratio))
   return masses
@@ -407,28 +371,12 @@ def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
       float(np.sum(q[np.isneginf(log_p)])))
 
 
-def _largest_pair(table: ScalarTable, cells: int) -> PairBounds:
-  """Returns bounds on the largest privacy profile over the shifts 1..cells.
-
-  If a density is not monotone, no single shift dominates all smaller ones, not even
-  the full shift. The maximum of the profiles does, and has a dominating pair. Shifts
-  between whole cells lie below their whole neighbours, since H is convex in the
-  mixture.
-
-  Source: Corollary 25 of Zhu et al. (2022).
-  """
-  return envelope_lib.envelope_of([
-      PairBounds.exact(shifted_pair(table, k)) for k in range(1, cells + 1)])
-
-
 def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
                   ) -> DominatingPair:
-  """Returns the exact pair (P, Q) of two mixtures with a common component.
-
-  P is the noise shifted by u with probability `prob`, else by w; Q is shifted by v
-  instead of u. `shifts` are (w, u, v) in cells. They are worst-case records only if
-  `table` is monotone; see `pairs.overlap`.
-  """
+  """Returns the exact pair (P, Q) of two mixtures with a common component."""
+  # P is the noise shifted by u with probability `prob`, else by w; Q is shifted by v
+  # instead of u. `shifts` are (w, u, v) in cells. They are worst-case records only if
+  # `table` is monotone; see `pairs.overlap`.
   without, one, other = _shifted_log_masses(table, shifts)
   log_out, log_in = np.log1p(-prob), np.log(prob)
   return log_mass_pair(

@@ -54,11 +54,8 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns by how many shells, up to chance `REACH_TAIL`, a unit shift moves a point.
-
-  It is the half bandwidth of `transition`. Shell 0 is the ball of `first_radius`; the
-  others have this `width`.
-  """
+  """Returns by how many shells, but for `REACH_TAIL`, a unit shift moves a point."""
+  # It is the half bandwidth of `transition`.
   change = 1.0
   if first_radius > 1 and dim > 1:
     # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2, where
@@ -78,15 +75,11 @@ def transition(dim: int, first_radius: float, width: float,
                shells: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns shell-to-shell transition probabilities under a unit shift, as a band.
 
-  Shell 0 is the ball of `first_radius`; the others have this `width`.
-
-  Returns:
-    A pair. First, shape (shells, 2 * reach + 1): entry (i, reach + d) is the
-    probability that x - e lies in shell i + d for x uniform in shell i; zero
-    where i + d < 0. Columns with i + d >= shells are the probabilities of
-    moving to shells of the same width beyond the last one. Second, shape
-    (shells,): a bound on how much probability of a row rounding may have moved
-    to neighbouring columns.
+  Entry (i, reach + d) of the first array, shape (shells, 2 * reach + 1), is the
+  probability that x - e lies in shell i + d for x uniform in shell i; zero where i + d
+  < 0. Columns with i + d >= shells are for shells of the same width beyond the last
+  one. The second array, shape (shells,), bounds how much probability of a row rounding
+  may have moved to neighbouring columns.
   """
   band = reach(dim, first_radius, width)
   radii = first_radius + width * np.arange(shells)
@@ -112,16 +105,13 @@ def outward(dim: int, first_radius: float, width: float, shells: int
             ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the probability that a unit shift moves a point out by more than d shells.
 
-  lens(i, d) is the part of ball i around zero that lies outside ball i + d around e.
-  Without lens(i - 1, d + 1), which lies in ball i - 1, it is the part of shell i that
-  moves out by more than d. Lenses keep their digits where they are tiny, so the error
-  of a rare move is small relative to its probability. Shell 0 is the ball of
-  `first_radius`; the others have this `width`.
-
-  Returns:
-    Two arrays of shape (shells, reach + 1): the probability that x - e lies
-    beyond shell i + d, for x uniform in shell i, and a bound on its error.
+  The first array, shape (shells, reach + 1), is the probability that x - e lies beyond
+  shell i + d, for x uniform in shell i, the second a bound on its error.
   """
+  # lens(i, d) is the part of ball i around zero that lies outside ball i + d around e.
+  # Without lens(i - 1, d + 1), which lies in ball i - 1, it is the part of shell i that
+  # moves out by more than d. Lenses keep their digits where they are tiny, so the error
+  # of a rare move is small relative to its probability.
   band = reach(dim, first_radius, width)
   radii = first_radius + width * np.arange(shells)
   forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
@@ -145,32 +135,27 @@ def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
   return found
 
 
-def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray
-            ) -> np.ndarray:
-  """Returns, for each shell i, the volumes that a unit shift moves further in.
-
-  They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
-  lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after the
-  shift. Ball j and shell i share lens[j, i - j - 1] - lens[j, i - j] of ball j: lenses
-  are small and do not cancel, as volumes of nearly whole balls would. A certificate
-  multiplies the result by large ratios of densities: relative errors must be small.
-  """
+def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray) -> np.ndarray:
+  """Returns, for each shell, the volumes that a unit shift moves further in."""
+  # They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
+  # lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after
+  # the shift. Ball j and shell i share lens[j, i - j - 1] - lens[j, i - j] of ball j:
+  # lenses are small and do not cancel, as volumes of nearly whole balls would. A
+  # certificate multiplies the result by large ratios of densities: relative errors must
+  # be small.
   ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
   taken = np.zeros(ring.shape)
   for d in range(1, min(ring.shape[1], radii.size - 1) + 1):
-    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(
-        dim * np.log1p(-width * d / radii[d:]))
+    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(dim * np.log1p(-width * d / radii[d:]))
   return np.maximum(taken[:, :-1] - taken[:, 1:], 0.0)[:, ::-1]
 
 
 def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
                ) -> np.ndarray:
-  """Extends ball fractions, or their errors, from d = 0..band to d = -band..band.
-
-  Entry (i, d) of `forward` is the fraction of ball i that lies in ball i + d after a
-  unit shift. Two balls intersect in the same volume whichever is shifted, so entry
-  (i, -d) is entry (i - d, d) times the ratio of their volumes; zero where i - d < 0.
-  """
+  """Extends ball fractions, or their errors, from d = 0..band to d = -band..band."""
+  # Entry (i, d) of `forward` is the fraction of ball i that lies in ball i + d after a
+  # unit shift. Two balls intersect in the same volume whichever is shifted, so entry
+  # (i, -d) is entry (i - d, d) times the ratio of their volumes; zero where i - d < 0.
   band = forward.shape[1] - 1
   result = np.zeros((radii.size, 2 * band + 1))
   result[:, band:] = forward
@@ -181,11 +166,9 @@ def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
 
 
 class _Fraction(NamedTuple):
-  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors.
-
-  B(c, r) is the ball in R^dim of centre c and radius r; e is a unit vector. The
-  complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
-  """
+  """vol(B(0, a) & B(e, a + step)) / vol(B(0, a)), its complement, and both errors."""
+  # B(c, r) is the ball in R^dim of centre c and radius r; e is a unit vector. The
+  # complement `lens` = 1 - value keeps its digits where it is tiny (step >= 0).
 
   value: np.ndarray
   error: np.ndarray
@@ -194,10 +177,8 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e.
-
-  `step` is an argument because a difference of large radii would lose its digits.
-  """
+  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e."""
+  # `step` is an argument because a difference of large radii would lose its digits.
   a, step = np.broadcast_arrays(a, step)
   b = a + step
   value, lens = np.zeros(a.shape), np.ones(a.shape)
@@ -231,11 +212,8 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
 
 def _cap(dim: int, s: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (fraction beyond, fraction before, error of each) of a unit ball in R^dim.
-
-  A plane at signed distance s from the centre divides the ball. The smaller fraction
-  has relative precision.
-  """
+  """Returns (fraction beyond, before, errors of both) of a unit ball cut at s."""
+  # The smaller fraction has relative precision.
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -260,8 +238,7 @@ def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)
-  small[in_tail] = 0.5 * special.betainc(
-      shape, 0.5, ((1 - size) * (1 + size))[in_tail])
+  small[in_tail] = 0.5 * special.betainc(shape, 0.5, ((1 - size) * (1 + size))[in_tail])
   body = size[~in_tail]
   small[~in_tail] = 0.5 - 0.5 * special.betainc(0.5, shape, body * body)
   return small, np.where(
@@ -269,14 +246,12 @@ def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the fraction of a unit ball beyond distance size >= 0, and its error.
-
-  The method is a series for more than `MANY` dimensions. The fraction is the integral
-  of (1 - t^2)^A from `size` to 1, A = (dim - 1) / 2, over twice the integral from 0 to
-  1. Substituting w = -log(1 - t^2) = u^2 / (2 A) turns both, up to one factor, into
-  integrals over u of exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))). The
-  power series of h turns them into sums of moments of the normal tail, all positive.
-  """
+  """Returns the fraction of a unit ball beyond distance size >= 0, and its error."""
+  # A series for more than `MANY` dimensions. The fraction is the integral of (1 -
+  # t^2)^A from `size` to 1, A = (dim - 1) / 2, over twice the integral from 0 to 1.
+  # Substituting w = -log(1 - t^2) = u^2 / (2 A) turns both, up to one factor, into
+  # integrals over u of exp(-u^2 / 2) h(w), h(w) = exp(-w) sqrt(w / (1 - exp(-w))). The
+  # power series of h turns them into sums of moments of the normal tail, all positive.
   power = 0.5 * (dim - 1)
   exponent = -power * np.log1p(-size * size)
   u = np.sqrt(2 * exponent)
@@ -295,8 +270,7 @@ def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if np.all(abs(coefficient) * moment <= 1e-18 * total):
       break
   small = np.exp(-exponent) * total / (2 * everything)
-  return small, small * (SERIES_ROUNDOFF +
-                         2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
+  return small, small * (SERIES_ROUNDOFF + 2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
 
 
 @functools.lru_cache(maxsize=1)
@@ -312,8 +286,7 @@ def _series() -> tuple[float, ...]:
       for k in range(SERIES_TERMS))
 
 
-def log_volumes(dim: int, first_radius: float, width: float, shells: int
-                ) -> np.ndarray:
+def log_volumes(dim: int, first_radius: float, width: float, shells: int) -> np.ndarray:
   """Returns log volumes of the shells, in units of the innermost ball."""
   log_outer = dim * np.log1p(np.arange(shells) * (width / first_radius))
   log_volume = log_outer.copy()
@@ -324,12 +297,8 @@ def log_volumes(dim: int, first_radius: float, width: float, shells: int
 def enumerate_shells(dim: int, first_radius: float, width: float,
                      log_density: np.ndarray, log_tail_ratio: float
                      ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log densities and log masses of all shells, in volumes of the inner ball.
-
-  The log density is `log_density` up to its last shell and decreases by
-  -`log_tail_ratio` per shell beyond. Both arrays are read-only; the tail goes down to
-  a mass of 1e-30.
-  """
+  """Returns log densities and log masses of all shells, in inner balls' volumes."""
+  # The tail goes down to a mass of 1e-30. Both arrays are read-only.
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)
   while True:

@@ -68,8 +68,7 @@ class SinhNormal(base.ScalarNoise):
 
   def __post_init__(self) -> None:
     for name in ('sigma', 'bend'):
-      object.__setattr__(
-          self, name, _checks.noise_scale(name, getattr(self, name)))
+      object.__setattr__(self, name, _checks.noise_scale(name, getattr(self, name)))
 
   @property
   def monotone(self) -> bool:
@@ -82,11 +81,7 @@ class SinhNormal(base.ScalarNoise):
     return self.monotone
 
   def check_accounted(self) -> None:
-    """Checks that the full shift dominates every smaller one.
-
-    Raises:
-      ValueError: if bend < sigma, where the density has two peaks.
-    """
+    """Raises ValueError if bend < sigma: no shift dominates all smaller ones."""
     if not self.monotone:
       raise ValueError(
           'Expected sinh-normal noise with bend >= sigma, whose density has one '
@@ -113,7 +108,6 @@ class SinhNormal(base.ScalarNoise):
           np.asarray(z, dtype=np.float64) / self.bend)
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    """Draws noise of shape `size`, in units of sensitivity."""
     return self._bent(rng.standard_normal(size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
@@ -132,10 +126,7 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
-    """Returns an upper bound on log E exp(t Z).
-
-    The noise is an odd, 1-Lipschitz function of a normal of standard deviation sigma.
-    """
+    # The noise is an odd, 1-Lipschitz function of a normal of standard deviation sigma.
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
@@ -145,16 +136,10 @@ class SinhNormal(base.ScalarNoise):
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
-  """Returns the exact delta of one release.
+  """Returns the exact delta of one release of log-concave noise at `epsilon`.
 
-  Args:
-    noise: Log-concave sinh-normal noise.
-    epsilon: Non-negative.
-    shift: The change of the query in units of its sensitivity: 1 for add or
-      remove, 2 for a replaced record.
-
-  Raises:
-    ValueError: if the noise is not log-concave (bend < sigma).
+  `shift` is the change of the query over its sensitivity: 1 for add or remove, 2 for a
+  replaced record. Raises ValueError if the noise is not log-concave (bend < sigma).
   """
   epsilon = _checks.non_negative('epsilon', epsilon)
   noise.check_accounted()
@@ -164,14 +149,7 @@ def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
 def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  # pylint: disable=redefined-outer-name
   """Returns the exact epsilon of one release; zero if delta(0) is small enough.
 
-  Args:
-    noise: Log-concave sinh-normal noise.
-    delta: In (0, 1).
-    shift: The change of the query in units of its sensitivity: 1 for add or
-      remove, 2 for a replaced record.
-
-  Raises:
-    ValueError: if the noise is not log-concave (bend < sigma).
+  Arguments and errors are those of `delta`.
   """
   target = math.log(_checks.delta(delta))
   shift = _checks.positive('shift', shift)
@@ -190,21 +168,11 @@ def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
   return -1 / math.expm1(-2 * shift / noise.bend)
 
 
-def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0
-                     ) -> float:
-  """Returns the Renyi divergence D_order of the noise from its shift.
+def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0) -> float:
+  """Returns the Renyi divergence D_order of the noise from its shift, order > 1.
 
-  Args:
-    noise: Any sinh-normal noise. If it is not log-concave, smaller shifts may cost
-      more.
-    order: Above one.
-    shift: The change of the query in units of its sensitivity.
-
-  Returns:
-    D_order; inf from `renyi_limit` on.
-
-  Raises:
-    ValueError: if `order` is not above one.
+  It is inf from `renyi_limit` on. If the noise is not log-concave, smaller shifts may
+  cost more.
   """
   order = _checks.real('order', order)
   shift = _checks.positive('shift', shift)
@@ -250,8 +218,7 @@ def loss(noise: SinhNormal, y: np.ndarray, shift: float) -> np.ndarray:
   a = noise.bend
   half = 0.5 * shift / a
   with np.errstate(over='ignore'):
-    steep = (0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) *
-             np.sinh(2 * y / a))
+    steep = 0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) * np.sinh(2 * y / a)
   # log cosh(u - half) - log cosh(u + half): the Jacobian's contribution.
   u = np.abs(y) / a
   drop = (np.logaddexp(u - half, half - u) - np.logaddexp(u + half, -u - half))

@@ -15,7 +15,7 @@ import zipfile
 
 import numpy as np
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 from tfcactus.noise.base import Noise
 
 FORMAT_VERSIONS = (1, 2)
@@ -39,24 +39,13 @@ Info = Mapping[str, Any]
 _Table = TypeVar('_Table', bound='NoiseTable')
 
 
-def log_sum_exp(values: np.ndarray) -> float:
-  """Returns log(sum(exp(values))) without overflow; -inf for an empty vector."""
-  if values.size == 0:
-    return -np.inf
-  peak = np.max(values)
-  if not np.isfinite(peak):
-    return float(peak)
-  return float(peak + np.log(np.sum(np.exp(values - peak))))
-
-
 def check_tail_ratio(value: object) -> float:
   """Returns a log tail ratio, checked to be below zero; -inf stands for no tail."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):
     return float('-inf')
   value = _checks.real('log_tail_ratio', value)
   if value >= 0:
-    raise ValueError(
-        f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
+    raise ValueError(f'Expected log_tail_ratio < 0, got log_tail_ratio={value!r}.')
   return value
 
 
@@ -66,8 +55,7 @@ def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(dict(info)))
   except (TypeError, ValueError) as error:
     raise ValueError(
-        'Expected info to be a mapping of plain JSON values, got '
-        f'{info!r}.') from error
+        f'Expected info to be a mapping of plain JSON values, got {info!r}.') from error
 
 
 def parse_info(text: np.ndarray) -> dict[str, Any]:
@@ -103,11 +91,19 @@ class NoiseTable(Noise):
 
   def _check_mass(self, log_masses: np.ndarray) -> None:
     """Raises ValueError unless the masses, given by their logs, add up to one."""
-    log_mass = log_sum_exp(log_masses)
-    if abs(np.expm1(log_mass)) > MASS_TOLERANCE:
+    log_mass = _numerics.log_sum(log_masses)
+    if not abs(np.expm1(log_mass)) <= MASS_TOLERANCE:
       raise ValueError(
           f'Expected a density of total mass 1, got mass {np.exp(log_mass):.12g}; use '
           f'{type(self).__name__}.normalized(...).')
+
+  def _log_density_of(self, index: np.ndarray) -> np.ndarray:
+    """Returns the log densities of cells or shells of whole numbers `index` >= 0."""
+    last = self.log_density.size - 1
+    beyond = np.maximum(index - last, 0)
+    with np.errstate(invalid='ignore'):
+      tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
+    return self.log_density[np.minimum(index, last).astype(np.int64)] + tail
 
   @functools.cached_property
   def monotone(self) -> bool:
@@ -132,13 +128,7 @@ class NoiseTable(Noise):
   @classmethod
   def from_file(cls: type[_Table], arrays: Mapping[str, np.ndarray], place: str
                 ) -> _Table:
-    """Builds and checks the table from arrays by name, as `read_npz` returns them.
-
-    `place` is the name of the file in error messages.
-
-    Raises:
-      ValueError: if the file is altered or invalid.
-    """
+    """Builds and checks the table from the arrays of the file `place`."""
     try:
       table = cls.from_arrays(arrays, parse_info(arrays['info']))
     except (KeyError, TypeError) as error:
@@ -153,11 +143,7 @@ class NoiseTable(Noise):
 
   @property
   def digest(self) -> str:
-    """16 hex digits that identify the distribution, not its provenance.
-
-    Tables of one digest draw the same noise and cost the same privacy; `info` does
-    not enter.
-    """
+    """16 hex digits that identify the distribution; `info` does not enter."""
     sha = hashlib.sha256(f'tfcactus/{self.format_version}/{self.kind}'.encode())
     for name, value in sorted(self._payload().items()):
       data = np.ascontiguousarray(value)
@@ -221,8 +207,7 @@ class NoiseTable(Noise):
 def read_npz(file: PathLike | IO[bytes], place: str) -> dict[str, np.ndarray]:
   """Returns the arrays of a table file by name; errors call the file `place`.
 
-  Raises FileNotFoundError if there is no such file, ValueError if it is truncated,
-  foreign, or of an unknown version.
+  Raises FileNotFoundError if there is none, ValueError if it is damaged or foreign.
   """
   try:
     with np.load(file, allow_pickle=False) as archive:

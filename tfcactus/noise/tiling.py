@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tfcactus import _checks
@@ -34,19 +32,15 @@ def check_norm(norm: int) -> int:
   """Returns the norm of the utility: 1 or 2."""
   norm = _checks.integer('norm', norm, 1)
   if norm not in NORMS:
-    raise ValueError(
-        f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
+    raise ValueError(f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
   return norm
 
 
 def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range), both whole numbers.
 
-  `value` is the range, in units of sensitivity. `bins` is the requested number of cells
-  per unit; None chooses one that tiles the range.
-
-  Raises ValueError if the range is at most 1/2, so that the noise would never hide a
-  full change, or if no whole number of cells tiles it.
+  `bins` None chooses cells that tile the range. Raises ValueError if the range is at
+  most 1/2, so that the noise would never hide a full change, or if no cells tile it.
   """
   value = _checks.positive('range', value)
   if value <= 0.5:
@@ -55,8 +49,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
         f'range={value!r}: the noise would never hide a full change.')
   if bins is None:
     wanted = min(max(round(CELLS / value), 1), MAX_BINS)
-    bins = next((n for n in range(wanted, wanted + 40)
-                 if _is_whole(value * n)), None)
+    bins = next((n for n in range(wanted, wanted + 40) if _is_whole(value * n)), None)
     if bins is None:
       raise ValueError(
           f'Expected a range of whole cells, got range={value!r}, which no '
@@ -77,8 +70,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
         f'{cells}; raise bins.')
   if cells > MAX_CELLS:
     raise ValueError(
-        f'Expected at most {MAX_CELLS} cells up to the range, got {cells}; '
-        'lower bins.')
+        f'Expected at most {MAX_CELLS} cells up to the range, got {cells}; lower bins.')
   return bins, cells
 
 
@@ -87,14 +79,10 @@ def _is_whole(value: float) -> bool:
 
 
 def utility_limits(cells: int, bins: int, norm: int) -> tuple[float, float]:
-  """Returns (least, most) utility of tables whose density never increases with |z|.
-
-  The narrowest table has the least, uniform noise the most (`most` is lower by a
-  billionth). The utility is E|Z| for norm 1, sqrt(E Z^2) for norm 2.
-  """
+  """Returns (least, most) utility of tables whose density never increases with |z|."""
+  # The narrowest table has the least, uniform noise the most (less a billionth).
   cost = cell_cost(cells, bins, norm)
-  return (float(cost[0])**(1 / norm),
-          float(np.mean(cost))**(1 / norm) * (1 - 1e-9))
+  return (float(cost[0])**(1 / norm), float(np.mean(cost))**(1 / norm) * (1 - 1e-9))
 
 
 def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
@@ -113,9 +101,3 @@ def check_utility(value: float, cells: int, bins: int, norm: int) -> float:
         f'[-{cells / bins:g}, {cells / bins:g}], got utility={value!r}; widen '
         'the range.')
   return value
-
-
-def utility_of(w: np.ndarray, bins: int, norm: int) -> float:
-  """Returns E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of masses w of mirrored cells."""
-  cost = cell_cost(w.size, bins, norm)
-  return float((w @ cost) / math.fsum(w))**(1 / norm)

@@ -47,15 +47,12 @@ SCALE = 1.5
 
 def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
               ) -> PairBounds:
-  """Returns bounds on the pair of a record that enters one of `bins` releases.
-
-  `bounds` are on one release's pair, P with the record and Q without it. In the result
-  P is the distribution with the record for direction 'remove', Q for 'add'.
-  """
+  """Returns bounds on the pair of a record that enters one of `bins` releases."""
+  # `bounds` are on one release's pair, P with the record and Q without it. In the
+  # result P is the distribution with the record for direction 'remove', Q for 'add'.
   bins = _checks.integer('bins', bins, 1)
   if bins > 1:
-    bounds = PairBounds(*(mean.pair(direction)
-                          for mean in _means(bounds, bins, nodes)))
+    bounds = PairBounds(*(mean.pair(direction) for mean in _means(bounds, bins, nodes)))
   return bounds if direction == 'remove' else bounds.reversed()
 
 
@@ -68,23 +65,17 @@ def _means(bounds: PairBounds, bins: int, nodes: int) -> tuple[_Mean, _Mean]:
 
 @dataclasses.dataclass(frozen=True)
 class _Mean:
-  """The distribution under Q of a mean of ratios, or a bound on it in convex order.
+  """The distribution under Q of a mean of ratios, or a bound on it in convex order."""
 
-  Attributes:
-    count: Number of ratios averaged.
-    ratio: Shape (atoms,).
-    q: Shape (atoms,), masses.
-    infinite: Contribution to the mean of the distribution from ratios beyond any float,
-      whose masses are near zero.
-    raises: Whether this is an upper bound, which grids may raise; else a lower bound.
-    roundoff: Bound on the relative error of the masses, and of merged ratios.
-  """
-
-  count: int
-  ratio: np.ndarray
-  q: np.ndarray
+  count: int  # Number of ratios averaged.
+  ratio: np.ndarray  # Shape (atoms,).
+  q: np.ndarray  # Shape (atoms,), masses.
+  # Contribution to the mean of the distribution from ratios beyond any float, whose
+  # masses are near zero.
   infinite: float
+  # Whether this is an upper bound, which grids may raise; else a lower bound.
   raises: bool
+  # Bound on the relative error of the masses, and of merged ratios.
   roundoff: float = 0.0
 
   @classmethod

@@ -40,21 +40,16 @@ pivot and below it."""
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-  """Cells between breaks, or a tail, in order of increasing loss.
+  """Cells between breaks, or a tail, in order of increasing loss."""
 
-  Attributes:
-    low: Shape (cells + 1,), non-decreasing: low[i] is a lower bound on all losses
-      above end i of the cells.
-    high: Shape (cells + 1,), non-decreasing: high[i] is an upper bound on all losses
-      below end i of the cells.
-    p: Masses of the cells under P.
-    q: Masses of the cells under Q.
-  """
-
+  # Shape (cells + 1,), non-decreasing: low[i] is a lower bound on all losses above end
+  # i of the cells.
   low: np.ndarray
+  # Shape (cells + 1,), non-decreasing: high[i] is an upper bound on all losses below
+  # end i of the cells.
   high: np.ndarray
-  p: Masses
-  q: Masses
+  p: Masses  # Masses of the cells under P.
+  q: Masses  # Masses of the cells under Q.
 
   def reversed(self) -> Piece:
     """Returns these cells with P and Q exchanged."""
@@ -62,11 +57,9 @@ class Piece:
                  q=self.p.reversed())
 
   def contradiction(self) -> int | None:
-    """Returns the index of a cell whose masses contradict its losses, or None.
-
-    The P-mass of a cell is the integral of e^loss under Q over the cell. With exact
-    losses and masses it is at least e^low and at most e^high times the Q-mass.
-    """
+    """Returns the index of a cell whose masses contradict its losses, or None."""
+    # The P-mass of a cell is the integral of e^loss under Q over the cell. With exact
+    # losses and masses it is at least e^low and at most e^high times the Q-mass.
     for side in (self, self.reversed()):
       (p, p_error), (q, q_error) = side.p.cell, side.q.cell
       ratio = np.exp(np.minimum(side.high[1:], LARGEST_LOSS))
@@ -83,24 +76,18 @@ class Masses:
   """Masses of cells under one distribution, each with a bound on its error.
 
   Row 0 of each array holds masses, row 1 holds bounds on their absolute errors.
-
-  Attributes:
-    cell: Shape (2, cells): cell[0, i] is the mass of cell i.
-    above: Shape (2, cells + 1): above[0, i] is the mass of all cells above end i.
-    below: Shape (2, cells + 1): below[0, i] is the mass of all cells below end i.
   """
 
-  cell: np.ndarray
+  cell: np.ndarray  # Shape (2, cells): cell[0, i] is the mass of cell i.
+  # Shape (2, cells + 1): above[0, i] is the mass of all cells above end i.
   above: np.ndarray
+  # Shape (2, cells + 1): below[0, i] is the mass of all cells below end i.
   below: np.ndarray
 
   @classmethod
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
-    """Returns masses from the tails (P(X <= x), P(X > x)) at the cells' ends x.
-
-    The ends increase or decrease; the result has cells in their order. Relative errors
-    of the tails are at most `accuracy`.
-    """
+    """Returns masses between monotone ends, from the tails (P(X <= x), P(X > x))."""
+    # Relative errors of the tails are at most `accuracy`.
     below, above = tails
 
     def between(first: slice, last: slice) -> np.ndarray:
@@ -167,12 +154,10 @@ class _Beyond:
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
-  """Returns (pivot, room): a loss near the middle of the mass, and a distance.
-
-  If the bounds [low, high] at some end of a cell contain the pivot, then high is at
-  most pivot + room or low is at least pivot - room. This does not hold for bounds that
-  are both farther from the pivot than WIDEST_ROOM.
-  """
+  """Returns (pivot, room): a loss near the middle of the mass, and a distance."""
+  # If the bounds [low, high] at some end of a cell contain the pivot, then high is at
+  # most pivot + room or low is at least pivot - room. This does not hold for bounds
+  # that are both farther from the pivot than WIDEST_ROOM.
   low = np.concatenate([piece.low[1:] for piece in pieces])
   high = np.concatenate([piece.high[1:] for piece in pieces])
   mass = np.concatenate([piece.p.cell[0] + piece.q.cell[0] for piece in pieces])
@@ -220,12 +205,9 @@ def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
 
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses at the cells' ends, and upper bounds on the P-mass from each on.
-
-  The mass of each cell is moved to the upper bounds on the loss at its two ends, which
-  are the losses returned. Both arrays have shape (cells + 1,). The second one is
-  non-increasing: entry i bounds the P-mass at loss i and larger losses.
-  """
+  """Returns losses at the cells' ends, and upper bounds on the P-mass from each on."""
+  # The mass of each cell is moved to the upper bounds on the loss at its two ends,
+  # which are the losses returned. Both arrays have shape (cells + 1,).
   level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
@@ -256,8 +238,7 @@ def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
   if abs(loss - pivot) >= room or room <= 0:
     return DominatingPair(np.array([loss]), np.array([p]), np.array([q]), *alone)
   ends = pivot + room * np.array([-1.0, 1.0])
-  share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(
-      ends[1] - loss)
+  share = math.expm1(loss - ends[0]) / math.expm1(2 * room) * math.exp(ends[1] - loss)
   masses = np.array([1 - share, share]) * p
   return DominatingPair(ends, masses, masses * np.exp(-ends), *alone)
 
@@ -292,12 +273,8 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
 
 def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
                ) -> DominatingPair:
-  """Returns the pair of the given outcomes and of one more outcome of loss zero.
-
-  The additional outcome has the mass by which the sums of `p` and `q` are below one.
-  `alone_p` is True for outcomes with mass under P only, `alone_q` for outcomes with
-  mass under Q only.
-  """
+  """Returns the pair of the outcomes and of one of loss zero with all missing mass."""
+  # `alone_p` is True for outcomes with mass under P only, `alone_q` under Q only.
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))
   shared = ~alone_p & ~alone_q

@@ -31,18 +31,13 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
                ) -> pair_lib.PairBounds:
   """Returns bounds on a pair from the masses of cells of increasing loss.
 
-  Args:
-    edges: Shape (cells + 1,), the losses at the cells' ends.
-    width: Distance between neighbouring edges: one number, or shape (cells,).
-    p: Shape (cells,), P-masses.
-    q: Shape (cells,), Q-masses.
-    p_beyond: Upper bound on the P-mass of losses above the last edge.
-    q_elsewhere: Q-mass that the cells do not cover.
+  `edges` are the losses at the cells' ends, `width` their distances (one number or one
+  a cell). `p_beyond` bounds the P-mass of larger losses from above; `q_elsewhere` is
+  the Q-mass that the cells do not cover.
   """
   width = np.asarray(width, dtype=np.float64)
   real = (p > 0) & (q > 0)
-  lower = pair_lib.DominatingPair(
-      np.log(p[real]) - np.log(q[real]), p[real], q[real])
+  lower = pair_lib.DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real])
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
                      RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
   raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
@@ -59,8 +54,8 @@ def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
                 width: npt.ArrayLike, nodes: int) -> np.ndarray:
   """Returns probabilities of cells [first, first + width] by Gauss's rule.
 
-  The rule has `nodes` nodes per cell. `density` has to be smooth on each cell. Unlike
-  differences of the distribution function, the rule keeps the digits of narrow cells.
+  `density` has to be smooth on each cell. Unlike differences of the distribution
+  function, the rule keeps the digits of narrow cells.
   """
   width = np.asarray(width, dtype=np.float64)
   places, weights = np.polynomial.legendre.leggauss(nodes)
@@ -76,11 +71,9 @@ def normal_density(x: np.ndarray) -> np.ndarray:
 
 
 def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
-  """Returns normal probabilities of cells [first, first + width], to 1e-14 relatively.
-
-  The remainder of six Gauss points is 2e-16 (width (|x| + 4))^12. Where that is large,
-  differences of the distribution function lose no digits.
-  """
+  """Returns normal probabilities of cells [first, first + width] to 1e-14."""
+  # The remainder of six Gauss points is 2e-16 (width (|x| + 4))^12. Where that is
+  # large, differences of the distribution function lose no digits.
   width = np.broadcast_to(np.asarray(width, dtype=np.float64), first.shape)
   last = first + width
   mass = cell_masses(normal_density, first, width, 6)

@@ -209,8 +209,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
       (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
     near = low[edge], high[edge]
     if at_break[edge]:
-      beside = _piece(p, q, tail, *_outwards(near, _at_break(
-          p, q, x[edge]), outwards))
+      beside = _piece(p, q, tail, *_outwards(near, _at_break(p, q, x[edge]), outwards))
       if beside.contradiction() is None:
         yield beside
         continue
@@ -227,11 +226,10 @@ def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.nd
 
 def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the bounds (low, high) of a `Piece` of one cell.
-
-  `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
-  `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is unknown.
-  """
+  """Returns the bounds (low, high) of a `Piece` of one cell."""
+  # `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
+  # `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is
+  # unknown.
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.
   return (np.array([near[0] if way > 0 else low, near[0]]),
@@ -272,11 +270,9 @@ def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
 
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns (low, high, way): bounds on the loss at points `x`, and its direction.
-
-  `way` is 1 where the loss increases with x, -1 where it decreases, 0 where its errors
-  allow both; the bounds are monotone in that direction.
-  """
+  """Returns (low, high, way): bounds on the loss at points `x`, and its direction."""
+  # `way` is 1 where the loss increases with x, -1 where it decreases, 0 where its
+  # errors allow both.
   log_p, log_q = p.log_density(x), q.log_density(x)
   with np.errstate(invalid='ignore'):
     loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
@@ -308,16 +304,11 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
 
 def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
-  """Returns increasing cell edges for each interval between breaks, `cells` in all.
-
-  `laws` are both distributions' tails; `loss` is log p - log q and may be infinite or
-  nan. About mass `_TAIL` of each distribution is beyond the ends. Any edges give valid
-  bounds. Moving a cell's masses to the losses at its ends raises the privacy profile.
-  Half of the cells lie where that raises the profile most. The other half is spread
-  evenly over losses, so that rare losses keep their digits too.
-  """
-  edges = np.unique(np.concatenate(
-      [breaks, *(_quantiles(tails) for tails in laws)]))
+  """Returns increasing cell edges for each interval between breaks, `cells` in all."""
+  # Any edges give valid bounds. Moving a cell's masses to the losses at its ends raises
+  # the privacy profile. Half of the cells lie where that raises the profile most. The
+  # other half is spread evenly over losses, so that rare losses keep their digits too.
+  edges = np.unique(np.concatenate([breaks, *(_quantiles(tails) for tails in laws)]))
   for count in (cells // 8, cells):
     edges = _refined(edges, laws, loss, count)
   places = [0, *np.searchsorted(edges, breaks), edges.size - 1]

@@ -70,8 +70,7 @@ class DominatingPair:
     for name, mass in (('p', p), ('q', q)):
       if np.any(mass < 0):
         raise ValueError(
-            f'Expected non-negative probabilities in {name}, got '
-            f'{np.min(mass)!r}.')
+            f'Expected non-negative probabilities in {name}, got {np.min(mass)!r}.')
       if abs(np.sum(mass) - 1) > MASS_TOLERANCE:
         raise ValueError(
             f'Expected {name} to sum to 1 within {MASS_TOLERANCE:g}, got '
@@ -116,9 +115,8 @@ class DominatingPair:
     off = np.abs(loss - self.loss[real]) / (1 + np.abs(loss))
     if not np.all(off <= np.where(tiny, 1e-2, _LOSS_TOLERANCE)):
       raise ValueError(
-          'Expected each loss of the pair to be log(p / q), got some that are '
-          f'off by {np.max(off):.3g} relatively; use '
-          'DominatingPair.from_masses(p, q).')
+          'Expected each loss of the pair to be log(p / q), got some that are off by '
+          f'{np.max(off):.3g} relatively; use DominatingPair.from_masses(p, q).')
 
   @classmethod
   def from_symmetric_profile(cls, alpha: np.ndarray, value: np.ndarray
@@ -139,14 +137,12 @@ class DominatingPair:
     # alpha, since Q-mass at positive losses equals P-mass at negative ones. So the
     # other values bound H(1).
     reach = 0.5 * (alpha - 1)
-    value = np.append(min(value[0], np.min((value + reach) / (1 + reach))),
-                      value[1:])
+    value = np.append(min(value[0], np.min((value + reach) / (1 + reach))), value[1:])
     keep = lower_hull(alpha, value)
     alpha, value = alpha[keep], np.minimum.accumulate(value[keep])
     slope = np.append(np.diff(value) / np.diff(alpha), 0.0)
     jump = np.diff(slope)
-    return cls.symmetric(np.log(alpha[1:]), alpha[1:] * jump, jump,
-                         float(value[-1]))
+    return cls.symmetric(np.log(alpha[1:]), alpha[1:] * jump, jump, float(value[-1]))
 
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
@@ -192,8 +188,7 @@ class DominatingPair:
     exponent = (order - 1) * self.loss + _numerics.log_mass(self.p)
     return float(_numerics.log_sum(exponent)) / (order - 1)
 
-  def poisson(self, sampling_prob: float
-              ) -> tuple[DominatingPair, DominatingPair]:
+  def poisson(self, sampling_prob: float) -> tuple[DominatingPair, DominatingPair]:
     """Returns the pairs of a mechanism on a Poisson sample of the records.
 
     This pair has to dominate the mechanism on all records when a record is added.
@@ -263,10 +258,8 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """Returns a pair with a lower profile: each atom gets a random label on a grid.
 
   A label is an integer; the mean of label times `width` is the loss. Given the atom,
-  the label is drawn alike under P and Q, so that labels are post-processing. A label is
-  not the exact loss of its masses. Losses below `floor` get the label of `floor`.
-  Returns (first, p, q): the least label and the masses of the labels first,
-  first + 1, ... under P and Q.
+  the label is drawn alike under P and Q, so that labels are post-processing. Returns
+  the least label, and the masses of it and the next ones under P and under Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -293,10 +286,9 @@ def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
 
 def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
-  """Returns a pair with a higher profile, on the losses (first + j) * width.
+  """Returns a pair with a higher profile: (first, p) on losses (first + j) * width.
 
-  Losses below `floor` are raised to it first. Returns (first, p): the index of the
-  first grid point and the P-masses; the loss of point j is exactly (first + j) * width.
+  Losses below `floor` are raised to it first.
   """
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)

@@ -21,12 +21,9 @@ LARGEST_LOSS = 700.0
 
 
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
-  """Returns bounds on a pair of the maximum of privacy profiles.
+  """Returns bounds on a pair of the maximum of the profiles that `parts` bound.
 
-  `parts` bound one pair for each profile. Their maximum has to be symmetric: it also
-  bounds the profile of each pair's reverse.
-
-  Source: Corollary 25 of Zhu et al. (2022).
+  The maximum has to be symmetric: it also bounds the profile of each pair's reverse.
   """
   log_alpha = profile_grid([part.upper for part in parts])
   alpha = np.exp(log_alpha)
@@ -57,14 +54,11 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 
 
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
-  """Returns losses >= 0 at which to evaluate profiles: dense where the pairs have mass.
-
-  A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
-  of points is the cube root of the density of mass.
-  """
+  """Returns losses >= 0 at which to evaluate profiles, dense where there is mass."""
+  # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
+  # of points is the cube root of the density of mass.
   # Mass at losses above LARGEST_LOSS is counted at infinity.
-  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
-            LARGEST_LOSS)
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs), LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
   mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
              for pair in pairs)
@@ -75,12 +69,9 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
 
 def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
                   p_inf: float) -> pair_lib.DominatingPair:
-  """Returns the symmetric pair whose profile is the maximum of given tangents.
-
-  A tangent touches a convex profile at `alpha`, where the profile is `value`; `slope`
-  is the tangent's slope. All have shape (points,). `p_inf` is a lower bound on the
-  limit of the profile for large alpha.
-  """
+  """Returns the symmetric pair whose profile is the maximum of given tangents."""
+  # A tangent touches a convex profile at `alpha`, where the profile is `value`; `p_inf`
+  # is a lower bound on the limit of the profile for large alpha.
   # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
   # tangent there is known, and no steeper one completes to a pair.
   slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
@@ -89,8 +80,7 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
   keep = np.append(np.diff(slope) > 1e-13, True)
   alpha, value, slope = alpha[keep], value[keep], slope[keep]
   jump = np.diff(slope)
-  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] -
-              slope[1:] * alpha[1:]) / -jump
+  crossing = (np.diff(value) + slope[:-1] * alpha[:-1] - slope[1:] * alpha[1:]) / -jump
   crossing = np.clip(crossing, alpha[:-1], alpha[1:])
   return pair_lib.DominatingPair.symmetric(
       np.log(crossing), crossing * jump, jump, p_inf)

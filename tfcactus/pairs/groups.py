@@ -55,15 +55,12 @@ def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
   j = np.arange(rows + 1)
   with np.errstate(divide='ignore', invalid='ignore'):
     out = np.where(j < rows, (rows - j) * np.log1p(-prob), 0.0)
-  return _log_choose(rows) + j * math.log(prob) + out
+  choices = np.array([math.log(math.comb(rows, drawn)) for drawn in range(rows + 1)])
+  return choices + j * math.log(prob) + out
 
 
 def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
-  """Returns log P(j of `rows` rows are in a sample without replacement).
-
-  `size` of `total` rows are drawn; the result has shape (rows + 1,), and is -inf for
-  impossible numbers of rows.
-  """
+  """Returns log P(j of `rows` rows in a sample of `size` of `total`), (rows + 1,)."""
   def falling(first: int) -> list[int]:
     """Returns first (first - 1) ... of 0 to `rows` factors."""
     return list(itertools.accumulate(
@@ -82,17 +79,9 @@ def _log_share(part: int, whole: int) -> float:
   return math.log((part << max(room, 0)) / whole) - max(room, 0) * math.log(2)
 
 
-def _log_choose(rows: int) -> np.ndarray:
-  """Returns log of the binomial coefficients, shape (rows + 1,)."""
-  return np.array([math.log(math.comb(rows, j)) for j in range(rows + 1)])
-
-
 def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:
-  """Returns weights of the likely numbers of rows, and the mass of larger numbers.
-
-  The mass counts as that of the largest number of rows that is kept. It is at most
-  `NOTHING`; at least one row is kept.
-  """
+  """Returns weights of the likely numbers of rows, and the mass of larger numbers."""
+  # The mass, at most `NOTHING`, counts as that of the largest number that is kept.
   beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
   last = max(int(np.argmax(beyond <= NOTHING)), 1)
   return np.append(weights[:last], weights[last] + beyond[last]), float(beyond[last])
@@ -102,9 +91,9 @@ def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.
             ) -> PairBounds:
   """Returns bounds on the pair whose power curve is a mean of power curves.
 
-  `parts` bound the pairs (P with the rows, Q without) of one row, of two rows and so
-  on. `weights`, shape (parts + 1,), are the probabilities of no row, one row and so on.
-  The upper pair has another P-mass of `beyond` at infinity.
+  `parts` bound the pairs (P with the rows, Q without) of one row, two rows and so on;
+  `weights` begin with that of no row. The upper pair has P-mass `beyond` more at
+  infinity.
   """
   lower, upper = (_mean([getattr(part, side) for part in parts], weights, sign)
                   for side, sign in (('lower', -1), ('upper', 1)))
@@ -114,11 +103,9 @@ def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.
 
 def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
           ) -> DominatingPair:
-  """Returns the pair of the mean power curve, raised by rounding if `sign` is 1.
-
-  Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
-  its ratio e^loss, that decreases. Both ends are measured from where they are small.
-  """
+  """Returns the pair of the mean power curve, raised by rounding if `sign` is 1."""
+  # Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
+  # its ratio e^loss, that decreases. Both ends are measured from where they are small.
   ends = [_Steps.of(pair) for pair in pairs]
   masses, ratios = [], []
   for top in (True, False):
@@ -144,15 +131,11 @@ def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-  """The density of P on [0, 1] if Q is uniform, decreasing; constant between ends.
+  """The density of P on [0, 1] if Q is uniform, decreasing; constant between ends."""
 
-  Attributes:
-    levels: Q-masses from the largest loss on, and from the smallest on, cumulated.
-    ratios: Densities up to each of `levels`, for both.
-  """
-
+  # Q-masses from the largest loss on, and from the smallest on, cumulated.
   levels: tuple[np.ndarray, np.ndarray]
-  ratios: tuple[np.ndarray, np.ndarray]
+  ratios: tuple[np.ndarray, np.ndarray]  # Densities up to each of `levels`, for both.
 
   @classmethod
   def of(cls, pair: DominatingPair) -> _Steps:

@@ -77,17 +77,13 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
   """Returns bounds on a replaced record's pair, by advanced joint convexity.
 
   `near` and `far` bound the noise's pair over all shifts up to one and up to two.
-  Records are Poisson sampled with probability `sampling_prob` in (0, 1).
   """
   return mixture_bounds(
       near, *mixed_profile(near.upper, far.upper, sampling_prob), sampling_prob)
 
 
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Returns bounds on a zeroed record's pair, by advanced joint convexity.
-
-  As `replaced`, but `sampling_prob` is the share of records in a sample of fixed size.
-  """
+  """Returns bounds on a zeroed record's pair, as `replaced`; fixed-size samples."""
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
                    near, sampling_prob)
@@ -97,22 +93,20 @@ def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
                    sampling_prob: float) -> PairBounds:
   """Returns bounds on a symmetric pair of mixtures, given upper bounds on its profile.
 
-  `near` bounds the noise's pair over all shifts up to one. `value` bounds the profile
-  from above at `alpha`, which increases from one; both have shape (points,). The lower
-  pair of the result compares a record with one that contributes nothing.
+  `near` bounds the noise's pair over all shifts up to one, `value` the profile at
+  `alpha`, which increases from one. The lower pair of the result compares a record with
+  one that contributes nothing.
   """
   return PairBounds(near.poisson(sampling_prob)[1].lower,
                     DominatingPair.from_symmetric_profile(alpha, value))
 
 
-def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float
-              ) -> PairBounds:
+def zeroed_by(above: PairBounds, near: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair, given bounds `above` for alpha >= 1.
 
-  `near` bounds the noise's pair over all shifts up to one, `sampling_prob` is the share
-  of records in a sample of fixed size. In the upper pair, P is the distribution with
-  the record; the reverse dominates for a restored record. The lower pair is that of
-  `above`: a record of norm one, while all other records are its opposite, or are zero.
+  In the upper pair, P is the distribution with the record; the reverse dominates for a
+  restored record. The lower pair is that of `above`: a record of norm one, while all
+  other records are its opposite, or are zero.
   """
   add, _ = near.poisson(sampling_prob)
   return PairBounds(above.lower, _joined(above.upper, add.upper))
@@ -122,10 +116,8 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
                   sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
   """Returns (alpha, value): upper bounds on the profile of two mixtures, alpha >= 1.
 
-  Both have shape (points,). `out` dominates the release with the drawn record against
-  the release in which the record is not drawn. `other` dominates the release with the
-  drawn record against the neighbour's release with its drawn record. The bounds are by
-  advanced joint convexity.
+  `out` dominates the release with the drawn record against the release without it,
+  `other` against the neighbour's release with its drawn record.
   """
   log_a = envelope.profile_grid([out, other])
   values = []
@@ -147,13 +139,10 @@ def no_noise(prob: float) -> PairBounds:
                               prob, prob))
 
 
-def _joined(above: DominatingPair, below: DominatingPair
-            ) -> DominatingPair:
-  """Returns the pair with the profile of `above` for alpha >= 1, of `below` for less.
-
-  Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
-  lacks there is added at a loss of typical size.
-  """
+def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:
+  """Returns the pair with the profile of `above` for alpha >= 1, else of `below`."""
+  # Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
+  # lacks there is added at a loss of typical size.
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

@@ -67,16 +67,9 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
 
   Mass between two points moves to the upper point, mass beyond the last point to
   infinity. Under P the loss only grows, and with it the profile H(alpha) = E_P (1 -
-  alpha e^-loss)+.
-
-  Args:
-    loss: Shape (points,), increasing.
-    cdf: Shape (points,), non-decreasing, in [0, 1]: P-probabilities of losses up to
-      `loss`, or lower bounds on them.
-
-  Raises:
-    ValueError: if the points are not those of a distribution function of a privacy
-      loss, for which E_P e^-loss <= 1.
+  alpha e^-loss)+. `loss` increases; `cdf`, P-probabilities of losses up to `loss` or
+  lower bounds on them, does not fall. Raises ValueError unless E_P e^-loss <= 1, as for
+  any privacy loss.
 
   Source: appendix B of Zhu, Dong and Wang (AISTATS 2022).
   """
@@ -113,19 +106,12 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
                        epsilon: npt.ArrayLike) -> np.ndarray:
   """Returns upper bounds on delta at `epsilon` from Renyi divergences; not tight.
 
-  Args:
-    orders: Above one, increasing.
-    divergences: D_order(P || Q), or upper bounds on them.
-    epsilon: Real or infinite, any shape.
-
-  Returns:
-    Bounds with the shape of `epsilon`; `views.pair_from_profile` makes a pair of them.
-
-  Raises:
-    ValueError: if orders and divergences are no Renyi curve, or epsilon contains NaN.
+  `orders` increase from above one; `divergences` are D_order(P || Q), or upper bounds
+  on them. `epsilon` has any shape; `views.pair_from_profile` makes a pair of the
+  bounds.
 
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
-    (2020), Proposition 12.
+  (2020), Proposition 12.
   """
   order, divergence = truncated_cdp.check_curve(
       _checks.vector('orders', orders).tolist(),
@@ -144,17 +130,10 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
                     epsilon: float, terms: int = 100) -> Bounds:
   """Returns bounds on delta at `epsilon`; the estimate is a mean of deltas around it.
 
-  Args:
-    log_moment: Takes s > 0; returns log E_P exp(-s loss) over finite losses, which is
-      (s - 1) D_s(Q || P), to the digits of the current decimal context. The caller
-      vouches for it.
-    most: Positive; no loss is below -most.
-    epsilon: Above -most.
-    terms: k, at least two.
-
-  Raises:
-    ValueError: if an argument is out of range, or the result shows that log_moment
-      lacks digits.
+  `log_moment` takes s > 0 and returns log E_P exp(-s loss) over finite losses, which is
+  (s - 1) D_s(Q || P), to the digits of the current decimal context. The caller vouches
+  for it; ValueError if the result shows that it lacks digits. No loss is below -`most`;
+  `terms` is k.
   """
   most, k = _checks.positive('most', most), _checks.integer('terms', terms, 2)
   distance = _checks.real('epsilon', epsilon) + most
@@ -189,11 +168,9 @@ def _moment(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float
 
 def _transform(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float,
                at_one: Decimal, near: Decimal) -> Decimal:
-  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1).
-
-  The formula has no value at s = 1. Within `near` of it, the result is the mean of F at
-  two points beside it, since F is smooth.
-  """
+  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1)."""
+  # The formula has no value at s = 1. Within `near` of it, the result is the mean of F
+  # at two points beside it, since F is smooth.
   if abs(s - 1) < near:
     return sum((_transform(log_moment, 1 + sign * near, most, at_one, near)
                 for sign in (-1, 1)), Decimal(0)) / 2

@@ -127,10 +127,7 @@ class PhiFunction:
         None, pair.p_inf, lambda t: rounded + PHASE_ROUNDOFF * (1 + t * size))
 
   def values(self, t: Array) -> tuple[Array, Array]:
-    """Returns log phi at t > 0 and a bound on log(|phi| + error) - log |phi|.
-
-    Raises ValueError if the user's functions return impossible values.
-    """
+    """Returns log phi at t > 0 and a bound on log(|phi| + error) - log |phi|."""
     own = np.asarray(self.log_phi(t), dtype=np.complex128)
     if own.shape != t.shape or np.any(np.isnan(own)) or np.any(np.isinf(own.imag)):
       raise ValueError(
@@ -154,10 +151,7 @@ class PhiFunction:
     return real + 1j * own.imag, error + 4 * EPS * size
 
   def decay(self, t: Array) -> Array:
-    """Returns the log of a bound on |phi| at t and all larger arguments.
-
-    The bound is never above the probability of a finite loss.
-    """
+    """Returns the log of a bound on |phi| at t and beyond, at most P(finite)."""
     mass = math.log1p(-self.p_inf)
     if self.log_decay is None:
       return np.full(np.shape(t), mass)
@@ -262,20 +256,15 @@ class LevyComposition:
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns the total loss's log phi at t > 0, and bounds on its error.
-
-    An error bound is the log of the product of the groups' |phi| + error, each to the
-    power of its number of steps, minus log |phi|. All have shape (n,).
-    """
+    """Returns the total loss's log phi at t > 0, and bounds on its error, all (n,)."""
+    # An error bound is the log of the product of the groups' |phi| + error, each to the
+    # power of its number of steps, minus log |phi|.
     parts = [self._log_phi(part) for part in np.array_split(t, -(-t.size // BLOCK))]
     return (np.concatenate([part for part, _ in parts]),
             np.concatenate([error for _, error in parts]))
 
   def _log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns the total loss's log phi at few `t`, and bounds on its error.
-
-    Each phi is called once, with the whole of `t`.
-    """
+    """Returns log of the composition's phi at `t` > 0, continuous along `t`."""
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
     for phi, count in self.groups:
       own, off = phi.values(t)
@@ -365,12 +354,9 @@ class _Nodes:
 
   def _summed(self, at: float, kernel: Array, rest: float
               ) -> tuple[float, float, float]:
-    """Returns (midpoint sum, error bound below, error bound above) at a loss `at`.
-
-    The sum approximates 1 / pi times the integral of Re(phi(t) kernel(t) e^(-i t at)).
-    `kernel` has its values at the nodes. `rest` bounds the integral of |phi kernel|
-    beyond the last node.
-    """
+    """Returns (midpoint sum, error bound below, error bound above) at a loss `at`."""
+    # The sum approximates 1 / pi times the integral of Re(phi(t) kernel(t) e^(-i t
+    # at)). `rest` bounds the integral of |phi kernel| beyond the last node.
     weight = self._spacing / math.pi
     value = weight * float(np.sum((self._phi * kernel * np.exp(
         -1j * self._t * at)).real))

@@ -31,12 +31,10 @@ tightness."""
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
-  """Returns an upper bound on the mutual information of answer and data, in nats.
-
-  The bound is the smaller of rho n^2 (group privacy, n < omega) and the divergence of
-  Proposition 9, which Theorem 26 relaxes in its last step. `guarantee` is for one
-  replaced record; the n records may have any distribution.
-  """
+  """Returns an upper bound on the mutual information of answer and data, in nats."""
+  # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
+  # 9, which Theorem 26 relaxes in its last step. The n records may have any
+  # distribution.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   squared = guarantee.rho * n * n if n < guarantee.omega else math.inf
@@ -58,15 +56,12 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
-  """Returns the least number n of records of a histogram that is not ruled out.
-
-  With fewer records, under (rho, omega)-tCDP for one replaced record, some data have a
-  largest count error of n / 2 or more with probability above one half. Otherwise the
-  largest count would identify n copies of a random value with probability one half. By
-  Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats, more than
-  `mutual_information` allows. `num_bins` is the size of the domain, above four; it may
-  be too large for an integer.
-  """
+  """Returns the least number n of records of a histogram that is not ruled out."""
+  # With fewer records, under (rho, omega)-tCDP for one replaced record, some data have
+  # a largest count error of n / 2 or more with probability above one half. Otherwise
+  # the largest count would identify n copies of a random value with probability one
+  # half. By Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats,
+  # more than `mutual_information` allows. `num_bins` may be too large for an integer.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
   low, high = 0, 1  # Invariant: `low` is ruled out.
@@ -84,11 +79,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
 
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
-  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
-
-  Fewer records are not enough; a negative result says nothing. Needs a finite omega
-  and rho > 0.
-  """
+  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho))."""
+  # Fewer records are not enough; a negative result says nothing.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:
     raise ValueError(
@@ -108,19 +100,17 @@ def _bins(num_bins: float) -> float:
 
 def pure_dp(epsilon: float, loss: npt.ArrayLike) -> np.ndarray:
   """Returns the bound under epsilon-DP: no loss exceeds epsilon."""
-  return np.where(_losses(loss) >= _checks.non_negative('epsilon', epsilon), 0.0, 1.0)
+  epsilon = _checks.non_negative('epsilon', epsilon)
+  return np.where(_checks.numbers_of('loss', loss) >= epsilon, 0.0, 1.0)
 
 
 def truncated_cdp_tail(guarantee: truncated_cdp.TCDP, loss: npt.ArrayLike
                        ) -> np.ndarray:
-  """Returns the bound under truncated CDP: subgaussian, then subexponential.
-
-  With t = loss - rho it is exp(-t^2 / (4 rho)) for t in [0, 2 rho (omega - 1)] and
-  exp((omega - 1)^2 rho - (omega - 1) t) beyond. omega = inf is zCDP. At loss = inf the
-  bound is zero.
-  """
+  """Returns the bound under truncated CDP: subgaussian, then subexponential."""
+  # With t = loss - rho it is exp(-t^2 / (4 rho)) for t in [0, 2 rho (omega - 1)] and
+  # exp((omega - 1)^2 rho - (omega - 1) t) beyond. omega = inf is zCDP.
   guarantee = truncated_cdp.check_guarantee(guarantee)
-  loss = _losses(loss)
+  loss = _checks.numbers_of('loss', loss)
   if guarantee.rho == 0:
     return np.where(loss >= 0, 0.0, 1.0)
   rho, omega = guarantee.rho, guarantee.omega
@@ -138,17 +128,16 @@ def renyi_dp(order: float, divergence: float, loss: npt.ArrayLike) -> np.ndarray
   divergence = _checks.non_negative('divergence', divergence)
   if np.isinf(order):
     return pure_dp(divergence, loss)
-  return np.exp(np.minimum((order - 1) * (divergence - _losses(loss)), 0.0))
+  gap = divergence - _checks.numbers_of('loss', loss)
+  return np.exp(np.minimum((order - 1) * gap, 0.0))
 
 
 def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:
-  """Returns the bound under (epsilon, delta)-DP; never below delta.
-
-  Let A be the event that the loss exceeds epsilon + s. Then Q(A) <= e^-(epsilon + s)
-  P(A), hence P(A) (1 - e^-s) <= delta.
-  """
+  """Returns the bound under (epsilon, delta)-DP; never below delta."""
+  # Let A be the event that the loss exceeds epsilon + s. Then Q(A) <= e^-(epsilon + s)
+  # P(A), hence P(A) (1 - e^-s) <= delta.
   epsilon, delta = _checks.non_negative('epsilon', epsilon), _checks.delta(delta)
-  gap = _losses(loss) - epsilon
+  gap = _checks.numbers_of('loss', loss) - epsilon
   with np.errstate(divide='ignore'):
     bound = delta / -np.expm1(-np.maximum(gap, 0.0))
   return np.minimum(bound, 1.0)
@@ -157,39 +146,30 @@ def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndar
 def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:
   """Returns the bound under delta-approximate rho-zCDP: subgaussian plus delta.
 
-  Let E be events of probability at least 1 - delta, given which the laws satisfy
-  rho-zCDP. P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), so the privacy
-  profile is at most delta + the tail of zCDP at x + log(1 - delta). For every s > 0,
-  P(Z > x + s) <= profile(x) / (1 - e^-s).
-
   Source: Bun and Steinke, "Concentrated Differential Privacy" (TCC 2016), section 8 for
   the definition.
   """
+  # Let E be events of probability at least 1 - delta, given which the laws satisfy
+  # rho-zCDP. P(A) - e^x Q(A) <= delta + P_E(A) - e^x (1 - delta) Q_E(A), so the privacy
+  # profile is at most delta + the tail of zCDP at x + log(1 - delta). For every s > 0,
+  # P(Z > x + s) <= profile(x) / (1 - e^-s).
   guarantee = truncated_cdp.TCDP(rho)
   delta = _checks.delta(delta)
-  at = _losses(loss)[..., np.newaxis] - _GAPS
+  at = _checks.numbers_of('loss', loss)[..., np.newaxis] - _GAPS
   profile = delta + truncated_cdp_tail(guarantee, at + np.log1p(-delta))
   return np.minimum(np.min(profile / -np.expm1(-_GAPS), axis=-1), 1.0)
-
-
-def _losses(loss: npt.ArrayLike) -> np.ndarray:
-  """Returns losses as an array; ValueError unless they are real numbers or infinite."""
-  return _checks.numbers_of('loss', loss)
 
 
 def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
   """Returns the guarantee of Theorem 17, an order of magnitude loose.
 
-  Raises:
-    ValueError: if the hypothesis 1 < 1/sqrt(rho) <= A fails for
-      rho = 1 / (2 sigma^2), or if A <= 8, for which the theorem says nothing.
+  Raises ValueError if its hypothesis 1 < sqrt(2) sigma <= bend fails, or bend <= 8.
   """
   rho = 0.5 / noise.sigma**2
   if noise.bend <= 8:
     raise ValueError(
-        'Expected bend > 8, since Theorem 17 says nothing below (its omega '
-        f'would be {noise.bend / 8:.4g}), got {noise!r}; account the noise '
-        'exactly.')
+        'Expected bend > 8, since Theorem 17 says nothing below (its omega would be '
+        f'{noise.bend / 8:.4g}), got {noise!r}; account the noise exactly.')
   if not 1 < 1 / math.sqrt(rho) <= noise.bend:
     raise ValueError(
         'Expected 1 < sqrt(2) sigma <= bend, the hypothesis of Theorem 17, got '
@@ -200,17 +180,9 @@ def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
 def histogram_noise(rho: float, omega: float) -> SinhNormal:
   """Returns the noise of Corollary 18 for a histogram under (rho, omega)-tCDP.
 
-  Args:
-    rho: In (0, 1).
-    omega: At least 1 / sqrt(2 rho), which the proof needs and the printed
-      hypothesis (1 / (8 sqrt rho)) does not give. For smaller omega the
-      divergence is computed, and refused if it exceeds the claim.
-
-  Returns:
-    Noise for each count; a replaced record changes two counts by one.
-
-  Raises:
-    ValueError: if the claim is false at these parameters.
+  A replaced record changes two counts by one. The proof needs omega >= 1 / sqrt(2 rho),
+  which the printed hypothesis (1 / (8 sqrt rho)) does not give. For smaller omega the
+  divergence is computed, and refused if it exceeds the claim.
   """
   rho, omega = _checks.positive('rho', rho), truncated_cdp.check_omega(omega)
   noise = SinhNormal(4 / math.sqrt(rho), 8 * omega)
@@ -231,13 +203,8 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
       f'rho={needed:.6g} and claims rho={rho!r}. Raise omega.')
 
 
-def histogram_error(rho: float, omega: float, *, num_bins: int,
-                    beta: float) -> float:
-  """Returns Corollary 18's bound on the largest error of all counts.
-
-  The guarantee is (rho, omega)-tCDP, `num_bins` is the size of the domain, and the
-  error is larger with probability at most `beta`.
-  """
+def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> float:
+  """Returns Corollary 18's bound on the largest error of all counts, but for `beta`."""
   histogram_noise(rho, omega)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
@@ -246,20 +213,15 @@ def histogram_error(rho: float, omega: float, *, num_bins: int,
 
 def subsampled_divergence(divergence: Callable[[int], float], order: int,
                           sampling_prob: float) -> float:
-  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly.
-
-  s is `sampling_prob`; `order` is an integer of at least two.
-
-  Source: Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
-  """
+  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly."""
+  # Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018); s is `sampling_prob`.
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)
   k = np.arange(2, order + 1)
   log_binomial = np.array([
       math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
       for i in k])
-  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf,
-                  0.0)
+  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf, 0.0)
   # With zero divergences the sum is one; log1p keeps the precision of the excess.
   excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
       (k - 1) * np.array([divergence(int(i)) for i in k]))

@@ -19,7 +19,6 @@ Records = Iterable[npt.ArrayLike]
 def batches(records: Records) -> Iterator[np.ndarray]:
   """Yields arrays of records, whose first axis runs over records.
 
-  `records` is one array (or tensor, list, tuple) of numbers, or an iterable of batches.
   Raises ValueError if a batch is no array of numbers, or may be a single record.
   """
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):
@@ -64,11 +63,8 @@ def _check_batched(records: object) -> None:
 
 
 def _array(batch: object) -> np.ndarray:
-  """Returns a batch as an array of real numbers, shape (n, ...).
-
-  Floats become float64 and booleans int64; other integers keep their type. Raises
-  ValueError for NaN, masks, several arrays, or values that are not real numbers.
-  """
+  """Returns a batch as an array of real numbers, shape (n, ...)."""
+  # Floats become float64 and booleans int64; other integers keep their type.
   if isinstance(batch, dict) or (isinstance(batch, tuple) and any(
       hasattr(part, 'shape') and part.shape != () for part in batch)):
     raise ValueError(
@@ -91,7 +87,12 @@ def _array(batch: object) -> np.ndarray:
   if array.dtype.kind == 'O' and all(
       isinstance(item, numbers.Real) for item in array.ravel()):
     # Python integers beyond 64 bits; each is rounded independently of the others.
-    array = _as_floats(array)
+    try:
+      array = array.astype(np.float64)
+    except OverflowError as error:
+      raise ValueError(
+          'Expected records that fit into a float64, got larger ones; clip them '
+          'one by one, before the release.') from error
   if array.dtype.kind not in 'biuf':
     raise ValueError(
         f'Expected records to be real numbers, got values of type {array.dtype}.')
@@ -102,13 +103,3 @@ def _array(batch: object) -> np.ndarray:
           'Expected no NaN in the records, got some; drop or replace such '
           'records one by one, before the release.')
   return array.astype(np.int64) if array.dtype.kind == 'b' else array
-
-
-def _as_floats(array: np.ndarray) -> np.ndarray:
-  """Converts Python integers to float64; raises ValueError if one is too large."""
-  try:
-    return array.astype(np.float64)
-  except OverflowError as error:
-    raise ValueError(
-        'Expected records that fit into a float64, got larger ones; clip them '
-        'one by one, before the release.') from error

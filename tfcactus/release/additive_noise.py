@@ -69,8 +69,7 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
   if (l2_sensitivity is None) == (l1_sensitivity is None):
     raise ValueError(
         'Expected exactly one of l2_sensitivity and l1_sensitivity, got '
-        f'l2_sensitivity={l2_sensitivity!r} and '
-        f'l1_sensitivity={l1_sensitivity!r}.')
+        f'l2_sensitivity={l2_sensitivity!r} and l1_sensitivity={l1_sensitivity!r}.')
   if l2_sensitivity is None:
     scale = noise_sources.sensitivity(l1_sensitivity, 'l1_sensitivity')
   else:
@@ -118,8 +117,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
     total = part if total is None else total + part
   if total is None:
     raise ValueError(
-        'Expected at least one batch, or dim of records that are vectors, got '
-        'none.')
+        'Expected at least one batch, or dim of records that are vectors, got none.')
   if np.ndim(total) == 0:
     return _noisy_number(np.asarray(total), step, clip, noise, seed)
   noise_lib.check(noise).check_dim(total.size)
@@ -190,8 +188,7 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
         f'Expected at most 2^28 bins, got num_bins={num_bins}; use '
         'threshold_sketch or quantile for larger domains.')
   if outside not in ('refuse', 'drop'):
-    raise ValueError(
-        f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
+    raise ValueError(f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
   counts = np.zeros(num_bins, np.int64)
   for batch in _records.scalar_batches(records):
     if batch.dtype.kind == 'f':

@@ -12,9 +12,8 @@ Theorem 25: the largest increase of f over a node grows with the level of the dy
 tree, counted from the leaves. A binary search over log2(k) levels finds a level where f
 grows by more than 1/5 over some node, and by less than 2/5 over every node of the level
 below. A noisy maximum finds such a node; one more noisy balance tells which end of the
-node is an answer. One level of recursion reduces every domain of
-64-bit integers to at most 64 levels, where binary search is cheaper than another
-recursion.
+node is an answer. One level of recursion reduces every domain of 64-bit integers to at
+most 64 levels, where binary search is cheaper than another recursion.
 
 Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives no
 constants; those here are accounted exactly and tested by counting.
@@ -55,14 +54,12 @@ def interior_point(records: _records.Records, *, num_values: int,
                    ) -> Release:
   """Releases a value of the domain 1..num_values that splits the data.
 
+  Other arguments are as for `quantile`.
+
   Args:
     records: Integers in [1, num_values]: an array or an iterable of batches. With no
       records any answer is right.
     num_values: Size k of the domain, up to 2^62.
-    noise: As for `quantile`.
-    fraction: As for `quantile`.
-    rank_error: As for `quantile`.
-    method: As for `quantile`.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
@@ -93,13 +90,12 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
                   rank_error: float | None = None) -> int:
   """Returns the answer of `interior_point`, without its event.
 
-  `records` are integers in [1, size] of shape (n,); `noise` is in units of one record.
-  A domain of one value costs no query. `rank_error` is for 'recursion' only.
+  `records` are integers in [1, size] of shape (n,); a domain of one value costs no
+  query. `rank_error` is for 'recursion' only.
   """
   if size > _LARGEST_DOMAIN:
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
-  if method not in METHODS:
-    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  _checks.choice('method', method, METHODS)
   noise_sources.spread_noise(noise)
   balance = Balance.of(records, fraction, size)
   if method == 'binary-search':
@@ -122,25 +118,18 @@ def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 @dataclasses.dataclass(frozen=True)
 class Balance:
-  """The balance g(j) = (1 - q) #{records <= j} - q #{records > j}, a function of j.
+  """The balance g(j) = (1 - q) #{records <= j} - q #{records > j}, a function of j."""
 
-  Attributes:
-    records: Sorted int64 values in [1, size].
-    fraction: Fraction q of the quantile, in (0, 1).
-    size: Number of values in the domain.
-  """
-
-  records: np.ndarray
-  fraction: float
-  size: int
+  records: np.ndarray  # Sorted int64 values in [1, size].
+  fraction: float  # Fraction q of the quantile, in (0, 1).
+  size: int  # Number of values in the domain.
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
     """Sorts the records; raises ValueError if one is no integer in [1, size]."""
     fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
-      raise ValueError(
-          f'Expected fraction in (0, 1), got fraction={fraction!r}.')
+      raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
     if records.dtype.kind == 'f' and records.size:
       if size > _EXACT_FLOATS:
         raise ValueError(
@@ -151,8 +140,7 @@ class Balance:
     records = np.sort(records)
     if records.size and not 1 <= records[0] <= records[-1] <= size:
       raise ValueError(
-          f'Expected records in [1, {size}], got others; clip them first, one '
-          'by one.')
+          f'Expected records in [1, {size}], got others; clip them first, one by one.')
     return cls(records.astype(np.int64), fraction, size)
 
   @property
@@ -184,12 +172,10 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
   """Returns the rank error, in records, exceeded with probability at most beta."""
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
-    tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) /
-                       _halvings(size))
+    tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / _halvings(size))
     # If |balance| >= w, a comparison errs only if its noise exceeds w on one side.
     return scale * float(noise_sources.upper_quantile(noise, tail))
-  excess = lambda log_width: _recursion_failure(
-      noise, size, math.exp(log_width)) - beta
+  excess = lambda log_width: _recursion_failure(noise, size, math.exp(log_width)) - beta
   low = high = math.log(10 * noise.std)
   while excess(high) > 0:
     high += 1.0
@@ -199,12 +185,10 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
 
 
 def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) -> float:
-  """Returns an upper bound on P(rank error of the recursion > `width`).
-
-  A comparison of levels or of the ends of a node errs only if its noise, at sensitivity
-  one, exceeds width/5. The noisy maximum errs only if the noise of another node exceeds
-  that of the best node by 2 width/5, both at sensitivity two.
-  """
+  """Returns an upper bound on P(rank error of the recursion > `width`)."""
+  # A comparison of levels or of the ends of a node errs only if its noise, at
+  # sensitivity one, exceeds width/5. The noisy maximum errs only if the noise of
+  # another node exceeds that of the best node by 2 width/5, both at sensitivity two.
   above = lambda z: float(noise.cdf(-z))
   compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
   # A union bound: the best node's noise exceeds a part of the margin, or the noise of
@@ -228,10 +212,8 @@ def _levels(size: int) -> int:
 
 def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-  """Returns the least j in [low, high] with `ask(j)` true, else `high`, shape (runs,).
-
-  Asks exactly `halvings` questions. `ask` maps candidates, shape (runs,), to booleans.
-  """
+  """Returns the least j in [low, high] with `ask(j)` true, else `high`, (runs,)."""
+  # Asks exactly `halvings` questions.
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)
   for _ in range(halvings):
@@ -254,10 +236,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
-  """Returns independent answers of the method 'recursion', shape (runs,).
-
-  `width` is the rank error. Source: Theorem 25 of the paper that the module names.
-  """
+  """Returns independent answers of Theorem 25 at rank error `width`, shape (runs,)."""
   levels = _levels(balance.size)
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
@@ -270,8 +249,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   for at in np.unique(level):
     here = np.flatnonzero(level == at)
     places, values = nodes[at]
-    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng,
-                          here.size)
+    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng, here.size)
     first = (node << int(at)) + 1
     last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
     # If f(last) < 1, `last` is an answer. If f(last) > 4/5, then f(first) > 0 and
@@ -281,14 +259,11 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   return np.clip(answer, 1, balance.size)
 
 
-def _nodes(balance: Balance, width: float, level: int
-           ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the nodes over which f may grow, and 2 width times f's growth over each.
-
-  `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
-  i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of the
-  domain.
-  """
+def _nodes(balance: Balance, width: float, level: int) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the nodes over which f may grow, and 2 width times f's growth over each."""
+  # `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
+  # i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of
+  # the domain.
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)
   last = np.minimum((places + 1) << level, balance.size + 1)
@@ -299,14 +274,13 @@ def _nodes(balance: Balance, width: float, level: int
 def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
                    noise: noise_lib.ScalarNoise, rng: SystemRandom, runs: int
                    ) -> np.ndarray:
-  """Returns the node of a level with the largest noisy value, shape (runs,).
-
-  `places` and `value` are those of `_nodes`; the other nodes have value zero. An added
-  record x changes 2 width f by 0 at j = 0, by -q below x, by 1 - q from x on, and by 0
-  at j = size + 1 (clipping only reduces this). The values of all nodes change by at
-  most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The largest noise of all
-  nodes of value zero is drawn at once, from the distribution of their maximum.
-  """
+  """Returns the node of a level with the largest noisy value, shape (runs,)."""
+  # `places` and `value` are those of `_nodes`; the other nodes have value zero. An
+  # added record x changes 2 width f by 0 at j = 0, by -q below x, by 1 - q from x on,
+  # and by 0 at j = size + 1 (clipping only reduces this). The values of all nodes
+  # change by at most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The
+  # largest noise of all nodes of value zero is drawn at once, from the distribution of
+  # their maximum.
   noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
                        rng)
   best = np.argmax(noisy, axis=1)
@@ -365,15 +339,8 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
   return dataclasses.replace(release, value=grid.value(release.value - 1))
 
 
-def num_values(*, low: float, high: float, resolution: float | None = None
-               ) -> int:
-  """Returns the number of possible answers of `quantile`, which determines its cost.
-
-  Args:
-    low: As for `quantile`.
-    high: As for `quantile`.
-    resolution: As for `quantile`.
-  """
+def num_values(*, low: float, high: float, resolution: float | None = None) -> int:
+  """Returns the number of possible answers of `quantile`, which determines its cost."""
   return _Grid.of(low, high, resolution).size
 
 
@@ -394,8 +361,7 @@ class _Grid:
     span = high - low
     if not 0 < span < math.inf:
       raise ValueError(
-          'Expected low < high, a float64 apart, got '
-          f'low={low!r} and high={high!r}.')
+          f'Expected low < high, a float64 apart, got low={low!r} and high={high!r}.')
     spacing = (span / _DEFAULT_ANSWERS if resolution is None else
                _checks.positive('resolution', resolution))
     if not 1 <= span / spacing <= _MOST_ANSWERS:

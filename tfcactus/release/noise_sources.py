@@ -75,10 +75,9 @@ def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
         f'is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
   if not (law.log_concave or whole):
     raise ValueError(
-        'Expected closed-form noise, since one record may change several noisy '
-        'numbers by fractions of the sensitivity here, where no account of a '
-        f'table is proved, got {noise!r}; use Gaussian, Laplace or SinhNormal '
-        'noise.')
+        'Expected closed-form noise, since one record may change several noisy numbers '
+        'by fractions of the sensitivity here, where no account of a table is proved, '
+        f'got {noise!r}; use Gaussian, Laplace or SinhNormal noise.')
   return law
 
 
@@ -98,14 +97,12 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
 
   A release on the grid has no low bits that leak the data. The grid depends on the
   arguments alone, never on the values or their type, which could reveal a record.
-  `sensitivity_` is the largest change of each value by one record. `resolution` is a
-  power of two of which all values are multiples, whatever the records; None rounds
-  values to about a millionth of the sensitivity.
+  `resolution` is a power of two of which all values are multiples, whatever the
+  records; None rounds values to about a millionth of the sensitivity.
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
-    raise ValueError(
-        f'Expected numbers, got values of type {array.dtype}.')
+    raise ValueError(f'Expected numbers, got values of type {array.dtype}.')
   if array.size == 0:
     raise ValueError('Expected at least one value, got none.')
   array = array.astype(np.float64)
@@ -133,32 +130,19 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
     raise ValueError(
         f'Expected multiples of resolution={resolution!r}, got other values; '
         'leave resolution out, or round what each record adds to the query.')
-  raised = sensitivity_ if resolution is not None else (
-      sensitivity_ + ROUNDING * step)
+  raised = sensitivity_ if resolution is not None else (sensitivity_ + ROUNDING * step)
   return whole.astype(np.int64), step, raised
 
 
-def on_lattice(noise: np.ndarray, step: float) -> np.ndarray:
-  """Returns noise in steps, rounded to int64.
-
-  Rounding commutes with a whole number x of steps: x + rint(z) = rint(x + z).
-  """
-  return np.rint(noise / step).astype(np.int64)
-
-
-def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float
-             ) -> np.ndarray:
-  """Returns drawn noise in steps of a grid, as int64.
-
-  `drawn` is in units of `scale`, the sensitivity. Raises ValueError if the noise is too
-  large for the grid.
-  """
+def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.ndarray:
+  """Returns drawn noise in steps of a grid, as int64; ValueError if it is too large."""
   if not noise.noise_multiplier * scale <= _LARGEST_NOISE * step:
     raise ValueError(
         'Expected noise whose standard deviation is below 2^46 steps of the '
         f'grid it is released on (of {step!r}), got {noise!r} at sensitivity '
         f'{scale!r}, beyond which a float64 holds no exact steps.')
-  return on_lattice(scale * drawn, step)
+  # Rounding commutes with a whole number x of steps: x + rint(z) = rint(x + z).
+  return np.rint(scale * drawn / step).astype(np.int64)
 
 
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
@@ -169,11 +153,8 @@ def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float
 
 def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
           ) -> np.ndarray:
-  """Returns exact answers plus independent noise times `scale`, the sensitivity.
-
-  The sums are on no grid, so that their low bits may leak the data: compare them, and
-  never publish them.
-  """
+  """Returns exact answers plus independent noise times `scale`, on no grid."""
+  # Low bits of the sums may leak the data: compare them, and never publish them.
   return exact + scale * noise.sample(rng, exact.shape)
 
 
@@ -182,13 +163,11 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
   return steps if step == 1.0 else steps * step
 
 
-def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float
-              ) -> float:
-  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta.
-
-  Each sum has at most `terms` draws of the noise. The bound is Markov's inequality for
-  exp(u sum) with the best u (Chernoff), or the sum of the largest draws if smaller.
-  """
+def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:
+  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta."""
+  # Each sum has at most `terms` draws of the noise. The bound is Markov's inequality
+  # for exp(u sum) with the best u (Chernoff), or the sum of the largest draws if
+  # smaller.
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return noise.max_error(sums, beta)

@@ -62,12 +62,9 @@ def noise_family(family: str, bend: float | None = None
   """Returns the function from a size to the noise of a family of that size.
 
   The size is in units of the sensitivity: the standard deviation of 'gaussian', the
-  scale of 'laplace', sigma of 'sinh-normal'. Raises ValueError for an unknown family,
-  and unless a bend is given exactly with 'sinh-normal'.
+  scale of 'laplace', sigma of 'sinh-normal', which alone takes a bend.
   """
-  if family not in FAMILIES:
-    raise ValueError(
-        f'Expected family in {FAMILIES}, got family={family!r}.')
+  _checks.choice('family', family, FAMILIES)
   if family == 'sinh-normal':
     turn = _checks.positive('bend', bend)
     return lambda sigma: noise_lib.SinhNormal(sigma, turn)

@@ -35,9 +35,6 @@ class Release(guarantee_lib.ReleasedStatistic):
 
     The bound comes from the noise's own quantiles, in units of the query; see
     `error_kind`. It does not depend on the data.
-
-    Args:
-      beta: In (0, 1).
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 

@@ -52,8 +52,7 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
     Release whose value is an int in [0, k). If the best score leads by `error(beta)` or
     more, the answer is right with probability at least 1 - beta.
   """
-  if method not in METHODS:
-    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  _checks.choice('method', method, METHODS)
   if method == 'histogram':
     release = top_m(scores, 1, sensitivity=sensitivity, noise=noise, seed=seed)
     return Release(
@@ -166,11 +165,9 @@ def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.Scalar
 
 def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float
                        ) -> float:
-  """Returns the gap in sensitivities at which Algorithm 22 errs with probability beta.
-
-  The right answer has exactly the probability P(noise > threshold - clipped gap), or
-  1/k if the clipped gap max(gap / 2 - 1, 0) is zero.
-  """
+  """Returns the gap, in sensitivities, at which Algorithm 22 errs with chance beta."""
+  # The right answer has exactly the probability P(noise > threshold - clipped gap), or
+  # 1/k if the clipped gap max(gap / 2 - 1, 0) is zero.
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   if beta >= 1 - 1 / k:
@@ -185,8 +182,9 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   m = _checks.integer('m', m, 1)
   k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')
-  rival = _worst_rival(noise, k - m)
-  excess = lambda gap: 1 - beta - _top_m_success(*rival, noise, gap, m)
+  rival, mass = _worst_rival(noise, k - m)
+  # The largest draw of the others counts as the upper end of its cell.
+  excess = lambda gap: 1 - beta - float(np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
   if excess(0.0) <= 0:
     return 0.0
   # All k draws are below high / 4 with probability 1 - beta / 2.
@@ -207,16 +205,6 @@ def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
   return noise_sources.upper_quantile(noise, each), mass
 
 
-def _top_m_success(rival: np.ndarray, mass: np.ndarray, noise: noise_lib.ScalarNoise,
-                   gap: float, m: int) -> float:
-  """Returns a lower bound on P(Algorithm 21 names the m best), `gap` in sensitivities.
-
-  The largest draw of the others counts as the upper end of its cell in `_worst_rival`.
-  """
-  beaten = noise.cdf(0.5 * gap - rival)
-  return float(np.sum(mass * beaten**m))
-
-
 def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
                  sensitivity: float = 1.0, method: str = 'obvious-answer'
                  ) -> float:
@@ -229,8 +217,7 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
     sensitivity: Sensitivity of a score.
     method: 'obvious-answer' or 'histogram'.
   """
-  if method not in METHODS:
-    raise ValueError(f'Expected method in {METHODS}, got method={method!r}.')
+  _checks.choice('method', method, METHODS)
   scale = noise_sources.sensitivity(sensitivity)
   noise_lib.check_scalar(noise)
   k = _checks.integer('num_options', num_options, 2)
@@ -282,8 +269,7 @@ def exponential_mechanism(
   if not isinstance(monotone, (bool, np.bool_)):
     raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
   rate = epsilon / (scale if monotone else 2 * scale)
-  value = exponential_draws(
-      steps, rate * step, noise_sources.generator(seed), 1)[0]
+  value = exponential_draws(steps, rate * step, noise_sources.generator(seed), 1)[0]
   return Release(
       value=int(value), event=accounting.ExponentialMechanismDpEvent(epsilon),
       mechanism=f'one of {steps.size} options by the exponential mechanism',
@@ -293,14 +279,11 @@ def exponential_mechanism(
 
 def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
                       ) -> np.ndarray:
-  """Returns `runs` independent answers of the exponential mechanism, shape (runs,).
-
-  `steps` are integer scores; `rate` is the growth of an option's log-weight per step.
-  Each option gets an exponential random variable, divided by the option's weight. The
-  option with the smallest quotient is drawn (the Gumbel-max trick). The exponential
-  variables are accurate in both tails, so that rare options have their true
-  probability.
-  """
+  """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
+  # `rate` is the growth of an option's log-weight per step. Each option gets an
+  # exponential random variable, divided by the option's weight; the smallest quotient
+  # is drawn (the Gumbel-max trick). The variables are accurate in both tails, so that
+  # rare options have their true probability.
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
   clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))
@@ -309,13 +292,10 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
 
 
 def shortfall(num_options: int, beta: float) -> float:
-  """Returns a t >= 0 with P(rate * (best score - drawn score) > t) <= `beta`.
-
-  `rate` is the growth of an option's log-weight per unit of score; `beta` is in (0, 1).
-  At most k - 1 of k options have a log-weight more than t below the best one's. Their
-  probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at the
-  returned t, if that is positive.
-  """
+  """Returns a t >= 0 with P(rate * (best score - drawn score) > t) <= `beta`."""
+  # At most k - 1 of k options have a log-weight more than t below the best one's. Their
+  # probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at
+  # the returned t, if that is positive.
   k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   return max(math.log(k - 1) + math.log1p(-beta) - math.log(beta), 0.0)

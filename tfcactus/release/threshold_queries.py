@@ -90,8 +90,7 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
   depth = _checks.integer('depth', depth, 1)
   if depth > _DEEPEST:
     raise ValueError(
-        f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are '
-        'counted.')
+        f'Expected depth <= {_DEEPEST}, got depth={depth}: 2^depth parts are counted.')
   size = _checks.integer('num_values', num_values, 2)
   x = interior.Balance.of(_records.vector(records), 0.5, size).records
   rng = noise_sources.generator(seed)
@@ -117,11 +116,8 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
 
 def _splits(x: np.ndarray, size: int, depth: int,
             draw: Callable[[np.ndarray, int], int]) -> np.ndarray:
-  """Splits 1..size at drawn points in `depth` rounds; returns the points.
-
-  `draw(records, length)` returns an interior point of records in 1..length. The result
-  is int64, increasing, below `size`: at most 2^depth - 1 points.
-  """
+  """Splits 1..size in `depth` rounds at points that `draw(records, length)` returns."""
+  # The result is int64, increasing, below `size`: at most 2^depth - 1 points.
   points = np.zeros(0, np.int64)
   for _ in range(depth):
     edges = np.concatenate([[0], points, [size]])

@@ -217,9 +217,8 @@ class SamplingScheme(abc.ABC):
           'CyclicBatches(x, y, plan=plan).')
     if self.num_examples != plan.num_examples:
       raise ValueError(
-          f'Expected batches with num_examples={plan.num_examples!r} as in the '
-          f'plan, got num_examples={self.num_examples!r}; make both from the '
-          'same numbers.')
+          f'Expected batches with num_examples={plan.num_examples!r} as in the plan, '
+          f'got num_examples={self.num_examples!r}; make both from the same numbers.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,11 +261,9 @@ class DealtSampling(SamplingScheme):
 
   @property
   def batches_per_epoch(self) -> int:
-    """Batches in an epoch: num_batches."""
     return self.num_batches
 
   def check_plan(self, plan: PlannedNumbers) -> None:
-    """Raises ValueError unless num_examples, batches and groups match the plan's."""
     self._check_examples(plan)
     planned = whole_batches(plan)
     if self.num_batches != planned:

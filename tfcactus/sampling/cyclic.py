@@ -65,10 +65,7 @@ class CyclicSampling(base.DealtSampling):
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """Returns one over the multiple of groups closest to num_examples / batch_size.
-
-    Raises ValueError if that multiple is too far from it or above num_examples.
-    """
+    """Returns one over the multiple of groups closest to num_examples / batch_size."""
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)
     if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
@@ -91,7 +88,6 @@ class CyclicSampling(base.DealtSampling):
             f'{whose}')
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Draws groups and one epoch; returns its batches."""
     return self.drawer(stream)()
 
   def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
@@ -108,10 +104,9 @@ class CyclicSampling(base.DealtSampling):
 class CyclicPoissonSampling(CyclicSampling):
   """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
 
-  A step takes each example of its group with probability groups / num_batches.
-  Examples enter independently. For a group, an epoch costs `visits` Poisson samples.
-  Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
-  Theorem 4.
+  A step takes each example of its group with probability groups / num_batches. Examples
+  enter independently. For a group, an epoch costs `visits` Poisson samples. Source:
+  Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023), Theorem 4.
   """
 
   code = 5
@@ -123,7 +118,6 @@ class CyclicPoissonSampling(CyclicSampling):
     return self.groups / self.num_batches
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
-    """Draws the batches of an epoch, given the number of each example's group."""
     members = [np.flatnonzero(group == each) for each in range(self.groups)]
     batches = []
     for step in range(self.num_batches):
@@ -132,12 +126,10 @@ class CyclicPoissonSampling(CyclicSampling):
     return batches
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of an epoch: `visits` Poisson samples of a group."""
     return dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(self.group_prob, noise_event), self.visits)
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     of_group = '' if self.groups == 1 else 'of a group '
     return self._of_groups(
         count, f'{of_group}taken with probability {self.group_prob:.6g}')
@@ -158,16 +150,13 @@ class CyclicAllocationSampling(CyclicSampling):
   name = 'cyclic_allocation'
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
-    """Draws the batches of an epoch, given the number of each example's group."""
     turn = stream.integers(self.visits, self.num_examples)
     return base.dealt(turn * self.groups + group, self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of an epoch: random allocation to `visits` batches."""
     return RandomAllocationDpEvent(self.visits, noise_event)
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     of_group = '' if self.groups == 1 else ' of its group'
     return self._of_groups(
         count, f'in one of the {self.visits}{of_group}, drawn at random in each epoch')

@@ -31,11 +31,7 @@ class FixedSizeSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
-    """Returns the scheme with sampling_prob * num_examples examples per batch.
-
-    Raises:
-      ValueError: if the number of examples per batch is not whole.
-    """
+    """Returns batches of sampling_prob * num_examples; ValueError unless whole."""
     expected = plan.sampling_prob * plan.num_examples
     size = round(expected)
     if not math.isclose(size, expected, rel_tol=1e-9):
@@ -51,21 +47,17 @@ class FixedSizeSampling(base.SizedSampling):
     return max(round(self.num_examples / self.batch_size), 1)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns one batch in a list."""
     return [stream.subset(self.batch_size, self.num_examples)]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of a sample without replacement, with amplification."""
     return dp_accounting.SampledWithoutReplacementDpEvent(
         self.num_examples, self.batch_size, noise_event)
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     return (f'{count} noisy sums, each over {self.batch_size} of '
             f'{self.num_examples} examples drawn without replacement')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Raises ValueError unless num_examples and batch_size match the plan's."""
     self._check_examples(plan)
     planned = self.of_plan(plan).batch_size
     if self.batch_size != planned:

@@ -36,12 +36,8 @@ class OnePassSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:
-    """Returns the scheme with about sampling_prob * num_examples examples per batch.
-
-    The number is rounded: the cost does not depend on the batch size.
-    """
-    return cls(plan.num_examples,
-               max(round(plan.sampling_prob * plan.num_examples), 1))
+    """Returns batches of sampling_prob * num_examples, rounded; the cost is equal."""
+    return cls(plan.num_examples, max(round(plan.sampling_prob * plan.num_examples), 1))
 
   @property
   def batches_per_epoch(self) -> int:
@@ -55,14 +51,11 @@ class OnePassSampling(base.SizedSampling):
             for start in range(0, self.num_examples, self.batch_size)]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of one noisy sum, without amplification."""
     return noise_event
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     return (f'{count} passes in which each example was used exactly once, no '
             'amplification by sampling')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Raises ValueError unless num_examples matches the plan's."""
     self._check_examples(plan)

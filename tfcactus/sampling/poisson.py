@@ -32,12 +32,10 @@ class PoissonSampling(base.SamplingScheme):
 
   def __post_init__(self) -> None:
     _checks.integer('num_examples', self.num_examples, 1)
-    object.__setattr__(
-        self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
+    object.__setattr__(self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> PoissonSampling:
-    """Returns the scheme of a plan; every plan has one."""
     return cls(plan.num_examples, plan.sampling_prob)
 
   @property
@@ -50,23 +48,18 @@ class PoissonSampling(base.SamplingScheme):
     return dataclasses.replace(self, num_examples=size)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns one batch in a list, indices in ascending order."""
     return [np.flatnonzero(stream.below(self.sampling_prob, self.num_examples))]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of a Poisson sample, with amplification."""
     return dp_accounting.PoissonSampledDpEvent(self.sampling_prob, noise_event)
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     return (f'{count} noisy sums, each example taken with probability '
             f'{self.sampling_prob:.6g} per step')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
-    """Raises ValueError unless num_examples and sampling_prob match the plan's."""
     self._check_examples(plan)
     if self.sampling_prob != plan.sampling_prob:
       raise ValueError(
-          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in '
-          f'the plan, got sampling_prob={self.sampling_prob!r}; make both from '
-          'the same numbers.')
+          f'Expected batches with sampling_prob={plan.sampling_prob!r} as in the plan, '
+          f'got sampling_prob={self.sampling_prob!r}; make both from the same numbers.')

@@ -33,11 +33,7 @@ class RandomAllocationSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> RandomAllocationSampling:
-    """Returns the scheme with 1 / sampling_prob batches.
-
-    Raises:
-      ValueError: if that is not a whole number.
-    """
+    """Returns the scheme with 1 / sampling_prob batches; ValueError unless whole."""
     return cls(plan.num_examples, base.whole_batches(plan))
 
   @classmethod
@@ -47,15 +43,12 @@ class RandomAllocationSampling(base.DealtSampling):
     return 1 / max(round(1 / super().prob_of_batch_size(batch_size, num_examples)), 1)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns the batches of an epoch, each in ascending order."""
     return base.dealt(
         stream.integers(self.num_batches, self.num_examples), self.num_batches)
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """Returns the event of an epoch of random allocation, with amplification."""
     return RandomAllocationDpEvent(self.num_batches, noise_event)
 
   def released(self, count: int) -> str:
-    """Describes in words the releases of `count` draws."""
     return (f'{count} epochs of {self.num_batches} noisy sums, each example in one of '
             'them, drawn at random in each epoch')

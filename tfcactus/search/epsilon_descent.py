@@ -42,16 +42,11 @@ _ACCURACY = 1e-9
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
-  """Returns the gradient of epsilon, at fixed delta, with respect to the cell masses.
-
-  The result has the shape of `table.log_density`. Each entry is the derivative with
-  respect to the mass of one stored cell. The cell's mirror image changes with it, and
-  the tail changes with the last cell. Only changes that keep the total mass have a
-  meaning. `epsilon` is the table's epsilon at that delta. The neighbours differ by
-  adding or removing a record, whichever costs more, at the full shift: the table must
-  be monotone. Raises ValueError if the table has no geometric tail, or an argument is
-  out of range.
-  """
+  """Returns the gradient of epsilon, at fixed delta, with respect to masses."""
+  # An entry is the derivative with respect to the mass of one stored cell. The cell's
+  # mirror image changes with it, and the tail changes with the last cell. Only changes
+  # that keep the total mass have a meaning. The neighbours differ by adding or removing
+  # a record, whichever costs more, at the full shift: the table must be monotone.
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
   epsilon = _checks.non_negative('epsilon', epsilon)
@@ -81,17 +76,13 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
 
 
 class _Cells(NamedTuple):
-  """Cells of the real line, of which the table stores the right half up to a last one.
+  """Cells of the real line; the table stores the right half up to a last one."""
 
-  Attributes:
-    stored: Index of the stored cell whose density determines the cell's density.
-    share: The cell's density over the density of that stored cell; below 1 in the tail.
-    mass: The cell's probability.
-  """
-
+  # Index of the stored cell whose density determines the cell's density.
   stored: np.ndarray
+  # The cell's density over the density of that stored cell; below 1 in the tail.
   share: np.ndarray
-  mass: np.ndarray
+  mass: np.ndarray  # The cell's probability.
 
   @classmethod
   def of(cls, table: scalar_table.ScalarTable, index: np.ndarray) -> _Cells:
@@ -99,8 +90,7 @@ class _Cells(NamedTuple):
     last = table.log_density.size - 1
     stored = np.minimum(np.abs(index), last)
     share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
-    return cls(stored, share,
-               share * np.exp(table.log_density[stored]) / table.bins)
+    return cls(stored, share, share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
     """Maps derivatives by these cells' masses to ones by `size` stored masses."""
@@ -122,14 +112,10 @@ class _Tilted(convex_program.Program):
 
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
-  """Takes one mirror step from a table of `Monotone`, or of this function.
-
-  `gradient` has the shape of `table.log_density` and holds the quantity's derivatives
-  with respect to each stored cell's mass. `length` 1 is right if the design's
-  divergence, scaled to the gradient's size, has the curvature of the quantity; 0 leaves
-  the density unchanged. The result is monotone, of the same grid and cost as `table`,
-  without a certificate. Raises SolverError if there is no accurate solution.
-  """
+  """Takes one mirror step from a table of `Monotone`, or of this function."""
+  # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
+  # the curvature of the quantity; 0 leaves the density unchanged. The result is
+  # monotone, of the same grid and cost as `table`, without a certificate.
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],
@@ -154,10 +140,8 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
 
 def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
            own: np.ndarray) -> float:
-  """Returns the size of `gradient` relative to `own`, the divergence's gradient.
-
-  Both are first projected onto changes that keep the mass and the cost.
-  """
+  """Returns the size of `gradient` relative to `own`, the divergence's gradient."""
+  # Both are first projected onto changes that keep the mass and the cost.
   weight = np.sqrt(program.mass * p)
   rows = np.column_stack([program.mass, program.cost]) / program.mass[:, None]
 
@@ -170,5 +154,4 @@ def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
   ours, theirs = free(own), free(gradient)
   along = float(ours @ theirs) / float(ours @ ours)
   # If the gradients point in opposite directions, the ratio of their norms is used.
-  return along if along > 0 else float(
-      np.linalg.norm(theirs) / np.linalg.norm(ours))
+  return along if along > 0 else float(np.linalg.norm(theirs) / np.linalg.norm(ours))

@@ -160,13 +160,11 @@ class _Search:
     self._refine()
 
   def _refine(self) -> None:
-    """Descends along the gradient of epsilon from the best monotone design.
-
-    After many steps, the design of the best Renyi order is nearly optimal. After a few
-    steps epsilon is no function of one Renyi divergence, and the descent reduces it.
-    """
-    label, (start, noise, best) = min(
-        self._tried.items(), key=lambda item: item[1][0])
+    """Descends along the gradient of epsilon from the best monotone design."""
+    # After many steps, the design of the best Renyi order is nearly optimal. After a
+    # few steps epsilon is no function of one Renyi divergence, and the descent reduces
+    # it.
+    label, (start, noise, best) = min(self._tried.items(), key=lambda item: item[1][0])
     if not label.startswith('monotone') or start == 0:
       return
     epsilon, length = start, 1.0
@@ -212,8 +210,7 @@ class _Search:
       noise = make()
       guarantee = self._guarantee(noise)
       self._tried[label] = (guarantee.upper, noise, guarantee)
-      self._progress(
-          f'{label}: epsilon <= {_format.upper(guarantee.upper)}')
+      self._progress(f'{label}: epsilon <= {_format.upper(guarantee.upper)}')
     except (design.SolverError, ValueError) as error:
       # Extreme orders or sizes have no certified design; others remain.
       if label == 'gaussian':

@@ -211,34 +211,27 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   def designed(utility: float) -> TruncatedNoise | None:
     """Returns noise designed for this utility; None if the solver failed."""
     try:
-      return truncated_noise(range, utility=utility, bins=bins,
-                                       method=method, **ask)
+      return truncated_noise(range, utility=utility, bins=bins, method=method, **ask)
     except convex_program.SolverError:
       return None
 
   best = _gaussian(range, bins, delta, ask) or designed(most * (1 - MARGIN))
   if best is None or best.delta.upper > delta:
-    raise ValueError(_unreached(best, range, delta))
+    found = 'none' if best is None else _format.upper(best.delta.upper)
+    raise ValueError(
+        f'Expected a delta that noise in [-{range:g}, {range:g}] reaches at that '
+        f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
+        'range, or ask for less.')
   best, proved = _narrowed(designed, best, least, delta, tolerance)
   return LeastUtility(best, delta, None if steps > 1 else proved)
-
-
-def _unreached(best: TruncatedNoise | None, reach: float, delta: float
-               ) -> str:
-  """Returns the error message for a delta that no noise in [-reach, reach] meets."""
-  found = 'none' if best is None else _format.upper(best.delta.upper)
-  return (f'Expected a delta that noise in [-{reach:g}, {reach:g}] reaches at that '
-          f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
-          'range, or ask for less.')
 
 
 def _narrowed(designed: Callable[[float], TruncatedNoise | None],
               best: TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[TruncatedNoise, float]:
-  """Returns (noise of least utility, largest utility proved too small for `delta`).
-
-  `designed` maps a utility to noise or None. `low` is too small; `best` meets `delta`.
-  """
+  """Returns (noise of least utility, largest utility proved too small for `delta`)."""
+  # `designed` maps a utility to noise or None. `low` is too small; `best` meets
+  # `delta`.
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):
     # The first steps are small and grow: few designs are far below the Gaussian.

@@ -22,7 +22,7 @@ def test_best_price_is_the_linear_programs(seed):
   solved = optimize.linprog(
       [-1.0, 0.0], np.column_stack([np.ones(size), -cost]), lead,
       bounds=[(None, None), (0, None)], method='highs')
-  found = convex_program._best_price(lead, cost, guess)
+  found = convex_program.best_price(lead, cost, guess)
   assert found == pytest.approx(-solved.fun, rel=1e-9, abs=1e-9)
 
 

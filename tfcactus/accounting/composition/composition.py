@@ -94,8 +94,7 @@ class StepLoss:
     """Returns bounds on the step's dominating pair, from below and above."""
     return self.make_bounds(cells)
 
-  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False
-                       ) -> np.ndarray:
+  def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False) -> np.ndarray:
     """Returns the Renyi divergences D_order(P || Q), shape (n,).
 
     Args:
@@ -111,16 +110,13 @@ class StepLoss:
       return np.array([self.loss.log_moment(float(order)) / order
                        for order in orders - 1])
     pair = self.bounds().upper
-    return np.array([pair.renyi_divergence(order, finite=finite)
-                     for order in orders])
+    return np.array([pair.renyi_divergence(order, finite=finite) for order in orders])
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:
-    """Returns Renyi divergences; `below` is true at the orders below one.
-
-    Orders below one have no closed form. They use the upper pair, whose hockey-stick
-    divergences are larger: a Renyi divergence increases with each of these.
-    """
+    """Returns Renyi divergences; `below` is true at the orders below one."""
+    # Orders below one have no closed form. They use the upper pair, whose hockey-stick
+    # divergences are larger: a Renyi divergence increases with each of these.
     found = np.empty(orders.shape)
     if not np.all(below):
       found[~below] = self.renyi_divergence(orders[~below])
@@ -221,11 +217,8 @@ class Composition:
         for step, count in self.groups], axis=0).reshape(order.shape)
 
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
-    """Returns the first method's bounds within tolerance, else the narrowest.
-
-    `ask` calls `epsilon` or `delta` of a method. The lattice's bounds are returned if
-    no method has any, and are intersected with wide bounds on allocated releases.
-    """
+    """Returns the first method's bounds within tolerance, else the narrowest."""
+    # The lattice is the last resort, and narrows wide bounds on allocated releases.
     found = []
     for make in self._methods():
       try:
@@ -276,10 +269,12 @@ class Composition:
     if self._laplace is not None:
       top, count = self._laplace
       mixed = [lambda: LaplaceSum.of(top, count)]
-    if any(step.loss or step.scalar for step, _ in self.groups):
+    parts = [(step.loss or step.scalar or step.bounds(), count)
+             for step, count in self.groups]
+    pairs = [(part, count) for part, count in parts if isinstance(part, PairBounds)]
+    if len(pairs) < len(parts):
       mixed.append(lambda: MixedContours(
-          [(step.loss or step.scalar or step.bounds(), count)
-           for step, count in self.groups], self._closed_p_inf))
+          parts, lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)))
     enumeration = self._enumeration
     if enumeration is None:
       return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
@@ -292,13 +287,6 @@ class Composition:
             for step, _ in self.groups}
     [top, *others] = tops
     return None if others or math.isnan(top) else (top, self._steps)
-
-  @property
-  def _closed_p_inf(self) -> tuple[float, float]:
-    """Bounds (lower, upper) on P(infinite loss) from steps without a closed form."""
-    pairs = [(step.bounds(), count) for step, count in self.groups
-             if not (step.loss or step.scalar)]
-    return lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)
 
   @property
   def _steps(self) -> int:
@@ -326,11 +314,8 @@ class Composition:
 
   @property
   def _total_variation(self) -> float:
-    """An upper bound on delta(0): the sum of the steps' delta(0); inf if not needed.
-
-    It is inf unless all steps are Gaussian and some are sampled: unsampled ones have a
-    closed form, and other steps have other methods.
-    """
+    """An upper bound on delta(0), the sum of the steps' delta(0); inf if not needed."""
+    # Unsampled Gaussians have a closed form, and other steps have other methods.
     if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
       return math.inf
     # `delta` returns a value and a bound on its error.

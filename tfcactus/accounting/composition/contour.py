@@ -21,10 +21,10 @@ and bounds are this library's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import dataclasses
 import functools
 import math
+from typing import Callable
 
 import numpy as np
 import threadpoolctl
@@ -76,12 +76,27 @@ FEW_STEPS = 100_000
 """With at most this many steps a better tilt would not reduce rounding."""
 
 
+@functools.cache
+def _threads() -> threadpoolctl.ThreadpoolController:
+  """Returns the controller of the loaded BLAS libraries, which are found only once."""
+  return threadpoolctl.ThreadpoolController()
+
+
+def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
+  """Limits BLAS to one thread: with several, these products take ten times as long."""
+  @functools.wraps(method)
+  def limited(*args: object) -> Bounds:
+    with _threads().limit(limits=1):
+      return method(*args)
+  return limited
+
+
 @dataclasses.dataclass(frozen=True)
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). If `quick`, IntractableError is raised for
-  contours that take more than tenths of a second; another method exists then.
+  `groups` are pairs (loss, number of steps). A `quick` contour refuses to take more
+  than tenths of a second: another method exists then.
   """
 
   groups: Sequence[tuple[base.Loss, int]]
@@ -90,17 +105,13 @@ class Contour:
   _decay_margin = 0.0
   """Added to log |phi| of the total loss where `log_decay` is seen, not proved."""
 
+  @one_thread
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
-    with one_thread():
-      return self._epsilon(delta)
-
-  def _epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; the caller limits BLAS to one thread."""
     log_delta = math.log(delta)
     saddles = self.saddles(log_delta=log_delta)
     guess = saddles.epsilon_at(log_delta)
-    if guess <= 0 and self._delta(0.0).upper <= delta:
+    if guess <= 0 and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     profile, found = inversion.solved(
         lambda near: inversion.Profile([self.table(saddles, near, log_delta)]),
@@ -108,29 +119,22 @@ class Contour:
     self._certify(profile.tables[0])
     return profile.bracket(delta, found)
 
+  @one_thread
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if a contour is too hard."""
-    with one_thread():
-      return self._delta(epsilon)
-
-  def _delta(self, epsilon: float) -> Bounds:
-    """Returns bounds on delta; the caller limits BLAS to one thread."""
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
-      self._check_nothing(saddles.best_order(epsilon), epsilon)
-      return Bounds(0.0, 0.0, math.exp(LOG_NOTHING + NOTHING_ROOM))
-    table = self.table(
-        saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
+      most, order = LOG_NOTHING + NOTHING_ROOM, saddles.best_order(epsilon)
+      if not self._moments_are_proved:
+        # Chernoff's bound, from a moment that is proved.
+        log_bound = self.log_moment(order) - order * epsilon + (
+            _numerics.log_kernel(order))
+        if not log_bound + 1 + STEP_ROUNDOFF * self._steps < most:
+          raise IntractableError
+      return Bounds(0.0, 0.0, math.exp(most))
+    table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
-
-  def _check_nothing(self, order: float, epsilon: float) -> None:
-    """Raises IntractableError unless delta is proved tiny, by Chernoff at `order`."""
-    if self._moments_are_proved:
-      return
-    log_bound = self.log_moment(order) - order * epsilon + _numerics.log_kernel(order)
-    if not log_bound + 1 + STEP_ROUNDOFF * self._steps < LOG_NOTHING + NOTHING_ROOM:
-      raise IntractableError
 
   @property
   def _steps(self) -> int:
@@ -147,8 +151,7 @@ class Contour:
     """The approximate largest tilt that all losses support."""
     return min(loss.max_order for loss, _ in self._all)
 
-  def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf
-              ) -> Saddles:
+  def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
     known = self._block(*FIRST_ORDERS)
     while True:
@@ -173,8 +176,7 @@ class Contour:
   def _refined(self, known: Saddles, index: int) -> Saddles:
     """Returns `known` with more tilts between the neighbours of tilt number `index`."""
     index = min(max(index, 1), known.orders.size - 2)
-    return known.joined(
-        self._block(known.orders[index - 1], known.orders[index + 1]))
+    return known.joined(self._block(known.orders[index - 1], known.orders[index + 1]))
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
@@ -190,10 +192,7 @@ class Contour:
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
-    """Returns phi on enough nodes for delta near `epsilon`, or raises IntractableError.
-
-    `log_delta` is rough. Errors aim at a share of exp(LOG_TOLERANCE) of that delta.
-    """
+    """Returns phi on enough nodes for delta near `epsilon`; `log_delta` is rough."""
     log_moment = None if self._moments_are_proved else functools.lru_cache(
         self.log_moment)
     best = saddles.nearest(epsilon)
@@ -205,8 +204,7 @@ class Contour:
       order = float(saddles.orders[best])
       if self.quick and order > QUICK_ORDER:
         raise IntractableError
-      alias = Alias(
-          order, saddles.orders, saddles.mgf, self._steps, log_moment)
+      alias = Alias(order, saddles.orders, saddles.mgf, self._steps, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
       spacing = 2 * math.pi / period
@@ -226,8 +224,7 @@ class Contour:
       raise IntractableError
     return inversion.Table(order, spacing, count, tilted, alias, log_tail)
 
-  def _tilted(self, order: float, t_max: float
-              ) -> list[tuple[base.TiltedLoss, int]]:
+  def _tilted(self, order: float, t_max: float) -> list[tuple[base.TiltedLoss, int]]:
     """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
@@ -244,22 +241,17 @@ class Contour:
 
   def log_moment(self, order: float) -> float:
     """Returns an upper bound on the log moment log M(order) of the total loss."""
-    return math.fsum(number * loss.log_moment(order)
-                     for loss, number in self._all)
+    return math.fsum(number * loss.log_moment(order) for loss, number in self._all)
 
   def _certify(self, table: inversion.Table) -> None:
     """Accepts every table: `log_decay` is proved. Overrides raise IntractableError."""
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns t beyond which the integral can be dropped, and a bound on log |phi|.
-
-    `variance` is the total loss's under the tilt. `log_need` is minus log of the part
-    of the integral that may be dropped, over M(order) exp(-order * epsilon). Raises
-    IntractableError if no end is found within twenty million nodes.
-    """
-    normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)),
-                 2 * spacing)
+    """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
+    # `log_need` is minus log of the part of the integral that may be dropped, over
+    # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
+    normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
     grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
     decay, first = self._decay(order, grid, log_need)
     if first:
@@ -275,10 +267,8 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns bounds on log |phi| on the increasing `grid`, and a least index or None.
-
-    From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
-    """
+    """Returns bounds on log |phi| on the increasing `grid`, and an index or None."""
+    # From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self._all), np.zeros_like(grid))
     decay = decay + self._decay_margin
@@ -302,17 +292,6 @@ class Contour:
     total = float(shares @ np.exp(np.append(0.0, decay))) / (math.pi * root)
     slack = BELOW_SLACK + STEP_ROUNDOFF * self._steps
     return mgf - order * epsilon + math.log(total) < log_delta - slack
-
-
-def one_thread() -> contextlib.AbstractContextManager[object]:
-  """Limits BLAS to one thread: with several, these products take ten times as long."""
-  return _threads().limit(limits=1)
-
-
-@functools.cache
-def _threads() -> threadpoolctl.ThreadpoolController:
-  """Returns the controller of the loaded BLAS libraries, which are found only once."""
-  return threadpoolctl.ThreadpoolController()
 
 
 _STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 12, 14, 22)}

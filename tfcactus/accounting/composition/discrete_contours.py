@@ -53,14 +53,11 @@ class BoundedAtoms(AtomicLoss):
 
 @dataclasses.dataclass(frozen=True)
 class MixedContours:
-  """A composition of losses in closed form, at least one, and of discrete losses.
+  """A composition of losses in closed form, at least one, and of discrete losses."""
 
-  Attributes:
-    groups: Pairs (closed-form loss or bounds on a discrete pair, number of steps).
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
-
+  # Pairs (closed-form loss or bounds on a discrete pair, number of steps).
   groups: Sequence[tuple[Part, int]]
+  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
@@ -69,7 +66,9 @@ class MixedContours:
       raise IntractableError
     most, least = infinite_mass.without(delta, self.p_inf)
     low = self._side('lower').epsilon(most)
-    high = low if self._exact and most == least else self._side('upper').epsilon(least)
+    alike = most == least and all(part.lower is part.upper for part, _ in self.groups
+                                  if isinstance(part, pair_lib.PairBounds))
+    high = low if alike else self._side('upper').epsilon(least)
     lower, upper = max(low.lower - self._slack, 0.0), high.upper
     if upper > 0:
       upper += self._slack
@@ -87,22 +86,13 @@ class MixedContours:
     return Bounds(lower, 0.5 * (lower + upper), upper)
 
   @property
-  def _exact(self) -> bool:
-    """Returns whether every discrete pair is its own lower and upper bound."""
-    return all(part.lower is part.upper for part, _ in self.groups
-               if isinstance(part, pair_lib.PairBounds))
-
-  @property
   def _slack(self) -> float:
     """Bound on the error of the sum of all atoms' losses."""
     return pair_lib.LOSS_ROUNDOFF * sum(
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 
   def _side(self, side: str) -> contour.Contour:
-    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs.
-
-    Raises IntractableError if a pair has too many atoms or no finite loss.
-    """
+    """Returns the contour of the discrete losses' 'lower' or 'upper' pairs."""
     groups = []
     for part, count in self.groups:
       if isinstance(part, pair_lib.PairBounds):
@@ -138,14 +128,10 @@ class SmoothedContour(contour.Contour):
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContours:
-  """Bounds on epsilon by smoothed contours of the lower and of the upper pairs.
+  """Bounds on epsilon by smoothed contours of the lower and of the upper pairs."""
 
-  Attributes:
-    groups: Pairs (bounds on a step's dominating pair, number of steps).
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
-
-  groups: Groups
+  groups: Groups  # Pairs (bounds on a step's dominating pair, number of steps).
+  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:

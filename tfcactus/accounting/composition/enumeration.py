@@ -34,21 +34,14 @@ and two sums. Several pairs have fewer each, because their outcome counts multip
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcomes:
-  """Outcomes of a composition with finite loss.
+  """Outcomes of a composition with finite loss."""
 
-  Attributes:
-    loss: Shape (outcomes,), increasing.
-    p: Shape (outcomes,), P-masses.
-    steps: Number of releases.
-  """
-
-  loss: np.ndarray
-  p: np.ndarray
-  steps: int
+  loss: np.ndarray  # Shape (outcomes,), increasing.
+  p: np.ndarray  # Shape (outcomes,), P-masses.
+  steps: int  # Number of releases.
 
   @classmethod
-  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]
-         ) -> Outcomes | None:
+  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]) -> Outcomes | None:
     """Returns all outcomes of (pair, number of releases), or None if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
@@ -152,16 +145,11 @@ def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 
 @dataclasses.dataclass(frozen=True)
 class Enumeration:
-  """Enumerated outcomes of the compositions of the lower and of the upper pairs.
+  """Enumerated outcomes of the compositions of the lower and of the upper pairs."""
 
-  Attributes:
-    lower: Outcomes of the lower pairs, which bound delta from below.
-    upper: Outcomes of the upper pairs, which bound delta from above.
-    p_inf: Bounds (lower, upper) on the probability of an infinite loss.
-  """
-
-  lower: Outcomes
-  upper: Outcomes
+  lower: Outcomes  # Outcomes of the lower pairs, which bound delta from below.
+  upper: Outcomes  # Outcomes of the upper pairs, which bound delta from above.
+  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   @classmethod

@@ -23,12 +23,9 @@ ROUNDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class GroupedContours:
-  """A composition of releases, some with several rows of one person.
+  """A composition of releases, some with several rows of one person."""
 
-  Attributes:
-    groups: Pairs (loss of a release, number of steps).
-  """
-
+  # Pairs (loss of a release, number of steps).
   groups: Sequence[tuple[base.ReleaseLoss, int]]
 
   def epsilon(self, delta: float) -> Bounds:

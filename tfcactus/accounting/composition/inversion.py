@@ -36,15 +36,10 @@ _Profile = TypeVar('_Profile', bound='Profile')
 
 
 class Table:
-  """Values of phi on the nodes; gives bounds on delta at any epsilon nearby.
+  """Values of phi on `count` nodes at the tilt `order`; bounds on delta nearby.
 
-  Args:
-    order: The tilt.
-    spacing: Spacing of the nodes.
-    count: Number of nodes.
-    tilted: Pairs (loss under the tilt, number of steps).
-    alias: Bounds on the aliasing error at this tilt.
-    log_tail: Bound on log |phi| beyond the last node.
+  `tilted` holds pairs (loss under the tilt, number of steps). `log_tail` bounds log
+  |phi| beyond the last node.
   """
 
   def __init__(self, order: float, spacing: float, count: int,
@@ -75,8 +70,7 @@ class Table:
     # Errors of delta over `_scale`: `_noise`, and `_turning` times 1 + |epsilon|.
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
-    self._turning = base.PHASE_ROUNDOFF * float(
-        np.sum(size * (order + self._t)))
+    self._turning = base.PHASE_ROUNDOFF * float(np.sum(size * (order + self._t)))
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
@@ -95,8 +89,7 @@ class Table:
   def errors(self, epsilon: float) -> tuple[float, float]:
     """Returns how far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
-    both = scale * (
-        self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
+    both = scale * (self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
     return both + self._alias.bound(epsilon, self._period), both
 
   @property
@@ -117,10 +110,7 @@ class Table:
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log phi of a sum at spacing * (0..count-1), and absolute error bounds.
-
-  `tilted` are pairs (loss under a tilt, number of steps). Results have shape (count,).
-  """
+  """Returns log phi of a sum at spacing * (0..count-1), and absolute error bounds."""
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:
@@ -137,14 +127,10 @@ def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """delta near an epsilon, as a sum over disjoint measures.
+  """delta near an epsilon, as a sum over disjoint measures."""
 
-  Attributes:
-    tables: One table per measure.
-    omitted: Returns an upper bound on the delta of measures without a table.
-  """
-
-  tables: Sequence[Table]
+  tables: Sequence[Table]  # One table per measure.
+  # Returns an upper bound on the delta of measures without a table.
   omitted: Callable[[float], float] = lambda epsilon: 0.0
 
   def _at(self, epsilon: float) -> tuple[float, float]:
@@ -208,11 +194,9 @@ class Profile:
 
 def solved(make: Callable[[float], _Profile], delta: float, guess: float
            ) -> tuple[_Profile, float]:
-  """Returns a profile, and the epsilon at which its estimate of delta is `delta`.
-
-  `make` returns a profile for errors small near its argument. `guess` is poor if a few
-  rare losses compete with many small ones; the last profile's epsilon replaces it.
-  """
+  """Returns a profile, and the epsilon at which its estimate of delta is `delta`."""
+  # The guess is poor if a few rare losses compete with many small ones; the last
+  # profile's epsilon replaces it.
   for _ in range(MAX_TABLES):
     profile = make(guess)
     found = profile.solve(delta, guess)
@@ -223,9 +207,5 @@ def solved(make: Callable[[float], _Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns the margin of a table of phi values that has the tilt `order`.
-
-  The table is made for one epsilon. The errors of its values of delta are small at
-  smaller epsilons too, down to the margin below the one that it is made for.
-  """
+  """Returns how far below its epsilon a table's errors at tilt `order` are small."""
   return 2 / order

@@ -153,10 +153,8 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
 
 
 def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
-  """Returns the sum of coefficients h^i / i! from i = degree to 0, rounded down.
-
-  `h` >= 0 and the result are in units of 2^-bits; coefficients are integers.
-  """
+  """Returns the sum of coefficients h^i / i! from i = degree to 0, rounded down."""
+  # `h` >= 0 and the result are in units of 2^-bits; coefficients are integers.
   total = 0
   for i, coefficient in zip(range(degree, -1, -1), coefficients):
     total = (total * h >> bits) // (i + 1) + (coefficient << bits)
@@ -165,10 +163,7 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2.
-
-  n is `count`. There is one list per k, in ascending powers of w.
-  """
+  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2."""
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):

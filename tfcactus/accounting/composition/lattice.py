@@ -56,17 +56,13 @@ Groups = Sequence[tuple[pair_lib.PairBounds, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Resolution:
-  """The resolution of a lattice.
+  """The resolution of a lattice."""
 
-  Attributes:
-    tolerance: Wanted effect of the lattice on epsilon; the spacing follows.
-    share: Wanted effect as a share of epsilon, where that is less.
-    max_points: Largest lattice; where it binds, bounds widen and stay true.
-  """
-
+  # Wanted effect of the lattice on epsilon; the spacing follows.
   tolerance: float = 2e-5
+  # Largest lattice; where it binds, bounds widen and stay true.
   max_points: int = 1 << 20
-  share: float = 1e-6
+  share: float = 1e-6  # Wanted effect as a share of epsilon, where that is less.
 
 
 FINE = Resolution(1e-9, 1 << 19)
@@ -81,9 +77,8 @@ class Lattice:
                pilot: Groups | None = None):
     """Initialises the composition of `groups`.
 
-    `pilot` is a coarser version of `groups`, with fewer atoms, from which the tilt, the
-    window and the floor of the losses are chosen: this takes less time. Any choice
-    gives valid bounds.
+    The tilt, the window and the floor of the losses are chosen from `pilot`, `groups`
+    with fewer atoms, in less time. Any choice gives valid bounds.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -123,8 +118,7 @@ class Lattice:
       lower = min(view.lower_epsilon(most), upper)
       if bulk < 0 or lower > self.steps * bulk:
         break
-    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
-                  upper)
+    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper), upper)
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0."""
@@ -163,10 +157,7 @@ class Lattice:
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
-    """Estimates log M(order) of the total loss, without outcomes of small losses only.
-
-    A step's loss is small if it is at most `bulk`. The pilot's upper pairs are used.
-    """
+    """Estimates log M(order) without outcomes whose losses are all <= `bulk`."""
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
       pair = bounds.upper
@@ -204,13 +195,9 @@ class Lattice:
 
 
 class _View:
-  """Bounds of a composition at one tilt, near one epsilon.
+  """Bounds of a composition at one tilt of all lattice masses, near one epsilon.
 
-  Args:
-    lattice: The composition.
-    tilt: The tilt of all lattice masses.
-    near: The epsilon at which bounds are wanted, roughly.
-    bulk: Outcomes in which every step's loss is at most this are left out.
+  Outcomes in which every step's loss is at most `bulk` are left out.
   """
 
   def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
@@ -220,8 +207,7 @@ class _View:
         tolerance=max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE))
     width = window.width
     raised, label_p, label_q = [], [], []
-    floors = [_floor(bounds.upper, tilt, lattice.steps)
-              for bounds, _ in lattice.pilot]
+    floors = [_floor(bounds.upper, tilt, lattice.steps) for bounds, _ in lattice.pilot]
     for (bounds, _), floor in zip(lattice.groups, floors):
       width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
     window = dataclasses.replace(
@@ -243,10 +229,8 @@ class _View:
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    """Returns suffix sums of the upper pair's masses at `_losses`, without `_excess`.
-
-    The masses are P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
-    """
+    """Returns suffix sums of the upper pair's masses at `_losses`, less `_excess`."""
+    # P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
     upper = self._upper
     return self._scale * upper.suffix(self._near, shift)[self._range]
 
@@ -292,16 +276,12 @@ class _View:
     r = int(np.searchsorted(self._losses, epsilon))
     if r == self._losses.size:
       return float(self._excess[-1])
-    gain = self._raised(0)[r] - math.exp(
-        epsilon - self._near) * self._raised(1)[r]
+    gain = self._raised(0)[r] - math.exp(epsilon - self._near) * self._raised(1)[r]
     return float(gain + self._excess[max(r - 1, 0)])
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Tests of whether the sum of labels is at least each of `_losses`.
-
-    Returns lower bounds on their P-masses, and logs of upper bounds on their Q-masses.
-    """
+    """Lower bounds on threshold tests' P-masses, logs of upper ones on Q-masses."""
     if self._lower is None:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near
@@ -318,8 +298,7 @@ class _View:
     useful = (power > delta) & np.isfinite(log_level)
     if not np.any(useful):
       return 0.0
-    return max(float(np.max(
-        np.log(power[useful] - delta) - log_level[useful])), 0.0)
+    return max(float(np.max(np.log(power[useful] - delta) - log_level[useful])), 0.0)
 
   def lower_delta(self, epsilon: float) -> float:
     """Returns the delta of the best threshold test at `epsilon`: a lower bound."""

@@ -1,10 +1,9 @@
 """Groups of rows, whatever the steps: the power curve of a run, applied repeatedly.
 
 The power curve R of a pair (P, Q) says how large P(S) can be if Q(S) <= b. Rows are
-added one at a time: for each set S of outputs of the whole run, P_k(S) <=
-R(P_{k-1}(S)) <= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k
-rows has epsilon at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R
-applied k times.
+added one at a time: for each set S of outputs of the whole run, P_k(S) <= R(P_{k-1}(S))
+<= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k rows has epsilon
+at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R applied k times.
 
 R(b) is the least e^x b + delta(x) over x. Values at finitely many x bound it from
 above by a minimum of lines. delta is convex in e^x, which bounds it between these x
@@ -68,15 +67,10 @@ ROUNDOFF = 16 * _numerics.EPS
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-  """A bound on a power curve: the least of 1 and of the lines slope b + height.
+  """A bound on a power curve: the least of 1 and of the lines slope b + height."""
 
-  Attributes:
-    slope: Shape (lines,), increasing.
-    height: Shape (lines,), decreasing; convex in `slope`.
-  """
-
-  slope: np.ndarray
-  height: np.ndarray
+  slope: np.ndarray  # Shape (lines,), increasing.
+  height: np.ndarray  # Shape (lines,), decreasing; convex in `slope`.
 
   @classmethod
   def of(cls, slope: np.ndarray, height: np.ndarray) -> Lines:
@@ -120,10 +114,8 @@ class Lines:
 
   def best(self, rows: int, gain: Callable[[np.ndarray, np.ndarray], np.ndarray]
            ) -> tuple[float, float]:
-    """Returns the kink with the largest gain(level, value of the power), and the value.
-
-    Between kinks, and so over all of them, the gain has to rise and then fall.
-    """
+    """Returns the kink with the largest gain(level, power's value), and that value."""
+    # Between kinks, and so over all of them, the gain has to rise and then fall.
     kinks = self.kinks_of_power(rows)
     while True:
       places = np.unique(np.linspace(0, kinks.size - 1, MOST_KINKS).astype(np.int64))
@@ -143,19 +135,12 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-  """The cost of a person with several rows, from that of one row.
+  """The cost of a person with several rows, from that of one row."""
 
-  Attributes:
-    one: The whole run's account for one row.
-    rows: Number of rows.
-    p_inf: Lower bound on the mass of infinite losses for one row.
-    rounds: Most rounds of refinement; affects speed and width only.
-  """
-
-  one: Method
-  rows: int
-  p_inf: float
-  rounds: int = ROUNDS
+  one: Method  # The whole run's account for one row.
+  rows: int  # Number of rows.
+  p_inf: float  # Lower bound on the mass of infinite losses for one row.
+  rounds: int = ROUNDS  # Most rounds of refinement; affects speed and width only.
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
@@ -228,10 +213,7 @@ class Repeated:
 
 
 def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndarray:
-  """Returns about the epsilon at which e^epsilon b + delta(epsilon) is least.
-
-  One for each of the `levels` b; `delta` are values at the increasing `x`.
-  """
+  """Returns about the epsilon of least e^epsilon b + delta for each level b."""
   found = []
   for level in levels:
     value = np.log(np.exp(x) * level + delta + 1e-300)
@@ -247,11 +229,9 @@ def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndar
 
 
 def _lower(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float) -> Lines:
-  """Returns lower bounds on a power curve, given bounds on delta at increasing `x`.
-
-  delta is a convex, decreasing function H of a = e^x with H(0) = 1, so that H lies
-  above each of its chords, extended to either side.
-  """
+  """Returns lower bounds on a power curve, given bounds on delta at increasing `x`."""
+  # delta is a convex, decreasing function H of a = e^x with H(0) = 1, so that H lies
+  # above each of its chords, extended to either side.
   a = np.append(0.0, np.exp(x))
   low, high = np.append(1.0, low), np.append(1.0, high)
   # Least slope to the right of each point, and greatest slope to its left. Slopes of a

@@ -24,19 +24,12 @@ X >= 1 for c > 0."""
 
 @dataclasses.dataclass(frozen=True)
 class Saddles:
-  """Tilts c with the epsilon and delta whose saddle point they are.
+  """Tilts c with the epsilon and delta whose saddle point they are."""
 
-  Attributes:
-    orders: Increasing tilts c.
-    mgf: K(c), the log moment generating function of the total loss.
-    mean: K'(c).
-    variance: K''(c).
-  """
-
-  orders: np.ndarray
-  mgf: np.ndarray
-  mean: np.ndarray
-  variance: np.ndarray
+  orders: np.ndarray  # Increasing tilts c.
+  mgf: np.ndarray  # K(c), the log moment generating function of the total loss.
+  mean: np.ndarray  # K'(c).
+  variance: np.ndarray  # K''(c).
 
   @functools.cached_property
   def epsilon(self) -> np.ndarray:
@@ -90,32 +83,22 @@ class Saddles:
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-  """Chernoff bounds on the aliasing error of the trapezoidal rule.
+  """Chernoff bounds on the aliasing error of the trapezoidal rule."""
 
-  Attributes:
-    order: The tilt.
-    orders: Orders at which log moments are known.
-    mgf: The log moments.
-    steps: Number of steps; each contributes rounding.
-    log_moment: Returns an upper bound on a log moment, if `mgf` is not proved.
-  """
-
-  order: float
-  orders: np.ndarray
-  mgf: np.ndarray
-  steps: int
+  order: float  # The tilt.
+  orders: np.ndarray  # Orders at which log moments are known.
+  mgf: np.ndarray  # The log moments.
+  steps: int  # Number of steps; each contributes rounding.
+  # Returns an upper bound on a log moment, if `mgf` is not proved.
   log_moment: Callable[[float], float] | None = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
-    """Returns a period at which aliases are small beside delta at `epsilon`.
-
-    The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
-    those at smaller epsilon, if `mgf` is right.
-    """
+    """Returns a period at which aliases are small beside delta at `epsilon`."""
+    # The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
+    # those at smaller epsilon, if `mgf` is right.
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
-    high = np.logaddexp(0.0, above - log_tolerance)[up] / (
-        self.orders[up] - self.order)
+    high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
     # Aliases at smaller epsilon are values of delta, each at most one. At order zero a
@@ -145,10 +128,8 @@ class Alias:
     return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log A for aliases at larger epsilon, then at smaller, one per order.
-
-    delta(epsilon + x) <= A exp(-order x) for x of that sign (Chernoff, delta <= 1).
-    """
+    """Returns log A for aliases at larger epsilon, then at smaller, one per order."""
+    # delta(epsilon + x) <= A exp(-order x) for x of that sign (Chernoff, delta <= 1).
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
         1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))

@@ -72,6 +72,7 @@ class SplitContours:
 
   groups: Groups
 
+  @contour.one_thread
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
@@ -90,10 +91,10 @@ class SplitContours:
       split.check(profile)
       return profile.bracket(delta, found)
 
-    with contour.one_thread():
-      near = self._near(log_delta)
-      return _first(attempt)
+    near = self._near(log_delta)
+    return _first(attempt)
 
+  @contour.one_thread
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if all splits are too hard."""
     def attempt(share: float) -> Bounds:
@@ -103,8 +104,7 @@ class SplitContours:
       split.check(profile)
       return profile.delta_bounds(epsilon)
 
-    with contour.one_thread():
-      return _first(attempt)
+    return _first(attempt)
 
   def _near(self, log_delta: float) -> float:
     """Returns a rough epsilon at exp(`log_delta`), the guess that splits start from."""
@@ -131,34 +131,23 @@ def _first(attempt: Callable[[float], Bounds]) -> Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class _Split:
-  """A composition as a sum of measures.
+  """A composition as a sum of measures, with the saddle points of each measure."""
 
-  Attributes:
-    sums: For each level, the composition of the steps' losses below it. The last
-      element is the composition of all losses.
-    parts: The measures. The first n of them add up to element n - 1 of `sums`.
-    saddles: Saddle points of each measure.
-  """
-
+  # For each level, the composition of the steps' losses below it; then of all.
   sums: Sequence[contour.Contour]
+  # The measures. The first n of them add up to element n - 1 of `sums`.
   parts: Sequence[contour.Contour]
   saddles: Sequence[Saddles]
 
   @classmethod
-  def of(cls, groups: Groups, share: float, near: float, **target: float
-         ) -> _Split:
-    """Splits a composition at levels of a step's loss.
-
-    The first level is `share` times the distance from the least total loss to `near`, a
-    guess of epsilon; each further one is `LADDER` times the last, up to `TOP`.
-    `target` is epsilon= or log_delta=, as for `Contour.saddles`. Raises
-    IntractableError unless all losses are by removal and sampled.
-    """
-    if any(loss.direction != 'remove' or loss.sampling_prob == 1
-           for loss, _ in groups):
+  def of(cls, groups: Groups, share: float, near: float, **target: float) -> _Split:
+    """Splits a composition at levels of a step's loss; `near` is a guess of epsilon."""
+    # The first level is `share` times the distance from the least total loss to `near`;
+    # each further one is `LADDER` times the last, up to `TOP`. `target` is epsilon= or
+    # log_delta=, as for `Contour.saddles`.
+    if any(loss.direction != 'remove' or loss.sampling_prob == 1 for loss, _ in groups):
       raise IntractableError
-    least = math.fsum(count * math.log1p(-loss.sampling_prob)
-                      for loss, count in groups)
+    least = math.fsum(count * math.log1p(-loss.sampling_prob) for loss, count in groups)
     levels = [share * (max(near, 0.0) - least)]
     while levels[-1] * LADDER <= TOP:
       levels.append(levels[-1] * LADDER)
@@ -187,11 +176,8 @@ class _Split:
     return high
 
   def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
-    """Returns the profile near `epsilon`: a table or a Chernoff bound per measure.
-
-    `log_delta` is a rough log delta at `epsilon`. It decides which measures are
-    negligible.
-    """
+    """Returns the profile near `epsilon`: a table or a Chernoff bound per measure."""
+    # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
       if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
@@ -205,12 +191,10 @@ class _Split:
                  OMITTED_SLACK) for order, log_moment in left_out), indices)
 
   def check(self, profile: _SplitProfile) -> None:
-    """Raises IntractableError unless the parts add up to the whole within errors.
-
-    Compares moments and phi at some nodes at each tilt used. Parts up to a level add up
-    to the composition of all losses up to it, computed directly. The first part is the
-    first sum by definition, and is checked together with the second part.
-    """
+    """Raises IntractableError unless the parts add up to the whole within errors."""
+    # Compares moments and phi at some nodes at each tilt used. Parts up to a level add
+    # up to the composition of all losses up to it, computed directly. The first part is
+    # the first sum by definition, and is checked together with the second part.
     for table, index in zip(profile.tables, profile.indices):
       parts = self.parts[:max(index, 1) + 1]
       spacing = CHECK_SPACING * table.spacing

@@ -42,29 +42,19 @@ need not be left out."""
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """A part of the lattice that holds nearly all of the tilted total loss.
+  """A part of the lattice that holds nearly all of the tilted total loss."""
 
-  Attributes:
-    start: Index of the first lattice point.
-    points: Number of points.
-    width: Lattice spacing.
-    exponents: Exponents at which Chernoff's inequality is good for the upper and for
-      the lower tail.
-  """
-
-  start: int
-  points: int
-  width: float
+  start: int  # Index of the first lattice point.
+  points: int  # Number of points.
+  width: float  # Lattice spacing.
+  # Exponents at which Chernoff's inequality is good for the upper and for the lower
+  # tail.
   exponents: tuple[float, float]
 
   @classmethod
   def around(cls, mgf: Callable[[float], float], tilt: float, *, steps: int,
              tolerance: float, max_points: int) -> Window:
-    """Chooses the window for a composition of `steps` losses at a tilt.
-
-    `mgf` is the log moment generating function of the total loss, `tolerance` the
-    wanted effect of the lattice on epsilon.
-    """
+    """Chooses the window for `steps` losses whose sum has log moments `mgf`."""
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
@@ -76,8 +66,7 @@ class Window:
     # Random lattice labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
-    width = math.sqrt(8 * tolerance /
-                      (steps * (tilt + 1)))
+    width = math.sqrt(8 * tolerance / (steps * (tilt + 1)))
     points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
     points = min(points, max_points)
     # Each of few labels may lie up to a cell from its loss, on the same side.
@@ -88,11 +77,7 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns how far from the mean a tail has Chernoff bound exp(-LOG_TAIL).
-
-    Also returns the exponent of that bound. `growth` is the log moment generating
-    function of the distance from the mean, positive on this tail.
-    """
+    """Returns how far a tail has Chernoff bound exp(-LOG_TAIL), and its exponent."""
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
@@ -104,21 +89,11 @@ class TiltedSum:
   """Masses of a sum of lattice variables under an exponential tilt.
 
   The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass. Sums of losses
-  that are all at most `bulk` are left out.
-
-  Args:
-    groups: Tuples (first index, masses, steps). A step's masses lie on consecutive
-      lattice points, from the first index on.
-    window: The part of the lattice on which the sum's masses are computed.
-    tilt: The tilt.
-    bulk: Largest loss of a step that counts as small.
-
-  Attributes:
-    losses: Shape (points,), the losses in the window.
+  that are all at most `bulk` are left out. `groups` are tuples (first index, masses,
+  steps): a step's masses lie on consecutive lattice points, from the first index on.
   """
 
-  def __init__(self, groups: Sequence[tuple], window: Window, tilt: float,
-               bulk: float):
+  def __init__(self, groups: Sequence[tuple], window: Window, tilt: float, bulk: float):
     self.tilt = tilt
     self._groups = groups
     self._window = window
@@ -152,14 +127,12 @@ class TiltedSum:
   @staticmethod
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the transform of the sum, without outcomes of small losses only.
-
-    It is A - B to relative accuracy: A is the product over the steps of phi, the
-    transform of a step's tilted masses, B that of s, of its small losses' masses. The
-    second result bounds its error over the error of one transform: s contributes
-    |A / phi - B / s|, the other losses |A / phi| times their mass. `tilted` are tuples
-    (first index, tilted masses, where the loss is small, steps).
-    """
+    """Returns the transform without outcomes of small losses only, and its error."""
+    # It is A - B to relative accuracy: A is the product over the steps of phi, the
+    # transform of a step's tilted masses, B that of s, of its small losses' masses. The
+    # second result bounds its error over the error of one transform: s contributes |A /
+    # phi - B / s|, the other losses |A / phi| times their mass. `tilted` are tuples
+    # (first index, tilted masses, where the loss is small, steps).
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
     for first, weight, low, count in tilted:
@@ -199,10 +172,8 @@ class TiltedSum:
     ) + pair_lib.MASS_ROUNDOFF * sum(count for *_, count in self._groups)
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
-    """Returns suffix sums of tilted mass(x) exp(-(tilt + shift) (x - near)).
-
-    Multiplied by exp(log_factor(near)) they are sums of masses.
-    """
+    """Returns suffix sums of tilted mass(x) exp(-(tilt + shift) (x - near))."""
+    # Multiplied by exp(log_factor(near)) they are sums of masses.
     terms = np.maximum(self._mass, 0.0) * self._decay(near, shift)
     return np.cumsum(terms[::-1])[::-1]
 
@@ -224,21 +195,14 @@ class TiltedSum:
     edges = (self.losses[-1] + self._window.width, -self.losses[0])
     total = 0.0
     for sign, edge, u in zip((1, -1), edges, self._window.exponents):
-      log_mass = self._mgf(self.tilt + sign * u) - self._log_mgf - u * edge
-      total += math.exp(min(log_mass, 0.0))
-    return total
-
-  def _mgf(self, order: float) -> float:
-    """Returns log of the moment generating function of the total loss at `order`."""
-    total = 0.0
-    for first, mass, count in self._groups:
-      x = (first + np.arange(mass.size)) * self._window.width
-      total += count * _tilt(mass, x, order)[0]
+      log_mgf = sum(count * _tilt(
+          mass, (first + np.arange(mass.size)) * self._window.width,
+          self.tilt + sign * u)[0] for first, mass, count in self._groups)
+      total += math.exp(min(log_mgf - self._log_mgf - u * edge, 0.0))
     return total
 
 
-def _tilt(mass: np.ndarray, x: np.ndarray, order: float
-          ) -> tuple[float, np.ndarray]:
+def _tilt(mass: np.ndarray, x: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns log sum(mass e^{order x}), and the summands divided by their sum."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))

@@ -81,8 +81,7 @@ class TwoSteps:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0; raises IntractableError on failure."""
     even = self._even
-    if self._at(even, 0.0).lower <= delta and (
-        self.delta(0.0).upper <= delta):
+    if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     near = monotone.root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
                          precision=0.1 * CLOSE, limit=MAX_EPSILON)
@@ -134,10 +133,8 @@ class TwoSteps:
     return self._partition(self._edges)
 
   def _refined(self, edges: np.ndarray, epsilon: float, count: int) -> np.ndarray:
-    """Returns the edges of about `count` cells, from a coarser partition's `edges`.
-
-    Cells add about equally to the gap of chords and tangents of delta at `epsilon`.
-    """
+    """Returns the edges of about `count` cells, from a coarser partition's `edges`."""
+    # Cells add about equally to the gap of chords and tangents of delta at `epsilon`.
     loss = self._sign * self.first.log_u(edges)
     width = np.diff(edges)
     p = cells_lib.normal_cells(edges[:-1], width)
@@ -206,12 +203,9 @@ class TwoSteps:
 class _Cells:
   """The loss of one release, with its outcomes put into cells.
 
-  Attributes:
-    loss: Shape (cells + 1,), losses at the cells' ends.
-    raised: Shape (cells + 1,), P-masses moved to the ends, which raises delta.
-    mean: Shape (cells,), losses of the merged cells.
-    p: Shape (cells,), P-masses of the merged cells.
-    mean_error: Shape (cells,), bounds on the error of `mean`.
+  Shapes: `loss` and `raised`, the P-masses moved to the cells' ends, which raises
+  delta, are (cells + 1,); the merged cells' losses `mean`, bounds on their errors and
+  P-masses `p` are (cells,).
   """
 
   loss: np.ndarray

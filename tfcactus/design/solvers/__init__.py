@@ -11,8 +11,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
           warm: bool = False) -> convex_program.Solution:
   """Solves a program from positive masses `start`; `warm` if they are near the optimum.
 
-  Raises SolverError if there is no solution or the program is too large, ImportError
-  if solver='cvxpy' and cvxpy is absent.
+  Raises SolverError if there is no solution or the program is too large.
   """
   if solver == 'cvxpy':
     return conic.solve(program, start)

@@ -26,25 +26,15 @@ _Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-  """The request for truncated noise, as a grid with a bound on utility.
+  """The request for truncated noise, as a grid with a bound on utility."""
 
-  Attributes:
-    bins: Cells per unit of sensitivity.
-    cells: Cells between zero and the range.
-    norm: Utility is E|Z| for 1, sqrt(E Z^2) for 2.
-    utility: Upper bound on the utility.
-    epsilon: The epsilon at which delta is minimised.
-    steps: Number of releases.
-    sampling_prob: Poisson sampling probability; 1 for no sampling.
-  """
-
-  bins: int
-  cells: int
-  norm: int
-  utility: float
-  epsilon: float
-  steps: int
-  sampling_prob: float = 1.0
+  bins: int  # Cells per unit of sensitivity.
+  cells: int  # Cells between zero and the range.
+  norm: int  # Utility is E|Z| for 1, sqrt(E Z^2) for 2.
+  utility: float  # Upper bound on the utility.
+  epsilon: float  # The epsilon at which delta is minimised.
+  steps: int  # Number of releases.
+  sampling_prob: float = 1.0  # Poisson sampling probability; 1 for no sampling.
 
   @functools.cached_property
   def cost(self) -> np.ndarray:
@@ -58,13 +48,11 @@ class Problem:
 
   def coarser(self, bins: int) -> Problem:
     """Returns this problem on wider cells, `bins` of them per unit."""
-    return dataclasses.replace(self, bins=bins,
-                               cells=self.cells * bins // self.bins)
+    return dataclasses.replace(self, bins=bins, cells=self.cells * bins // self.bins)
 
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns outcome masses (P, Q) of one release, for each direction that differs."""
-    return composed_delta.sampled_pairs(*shifted(w, self.bins),
-                                        self.sampling_prob)
+    return composed_delta.sampled_pairs(*shifted(w, self.bins), self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the largest delta over `pairs`, and its gradient with respect to w."""
@@ -75,11 +63,9 @@ class Problem:
     value = values[worst]
     return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
-  def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray
-                ) -> np.ndarray:
+  def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray) -> np.ndarray:
     """Maps derivatives by the masses of pairs(w)[direction] to a gradient by w."""
-    by_p, by_q = composed_delta.unsampled(direction, by_p, by_q,
-                                          self.sampling_prob)
+    by_p, by_q = composed_delta.unsampled(direction, by_p, by_q, self.sampling_prob)
     n = self.cells
     full = by_p[:2 * n] + by_q[self.bins:]
     return 0.5 * (full[n:] + full[:n][::-1])
@@ -94,24 +80,18 @@ def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-  """The optimum of a linear program.
+  """The optimum of a linear program."""
 
-  Attributes:
-    w: Shape (cells,), masses of the mirrored pairs of cells.
-    delta: The delta of w.
-    lower_bound: Lower bound on the delta of all masses that the program allows.
-  """
-
-  w: np.ndarray
-  delta: float
-  lower_bound: float
+  w: np.ndarray  # Shape (cells,), masses of the mirrored pairs of cells.
+  delta: float  # The delta of w.
+  lower_bound: float  # Lower bound on the delta of all masses that the program allows.
 
 
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  If `monotone`, masses must not increase outwards; else the full shift is not the
-  worst, and delta does not account the table. Raises SolverError without an optimum.
+  Unless `monotone` (masses that never increase outwards), the full shift is not the
+  worst, and delta does not account the table.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -130,10 +110,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 
 
 def _program_of(problem: Problem, monotone: bool) -> _Program:
-  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1.
-
-  The variables x are w, one excess per outcome and direction, and delta.
-  """
+  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1."""
+  # The variables x are w, one excess per outcome and direction, and delta.
   n = problem.cells
   maps = _pair_maps(problem)
   outcomes = maps[0][0].shape[0]
@@ -167,8 +145,7 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
   """Returns `Problem.pairs` as matrices that act on w."""
   n, bins = problem.cells, problem.bins
-  full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1],
-                              sparse.identity(n)])
+  full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
   nothing = sparse.csr_matrix((bins, n))
   p = sparse.csr_matrix(sparse.vstack([full, nothing]))
   q = sparse.csr_matrix(sparse.vstack([nothing, full]))

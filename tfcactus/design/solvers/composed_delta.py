@@ -46,7 +46,6 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
                    points: int | None = None) -> Value:
   """Returns delta of `steps` independent releases with outcome masses p against q.
 
-  `p` and `q` have shape (outcomes,) on the same outcomes; `epsilon` is at least zero.
   `points` is the size of the grid of losses, None for the default.
   """
   both = (p > 0) & (q > 0)
@@ -68,8 +67,8 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
                   ) -> list[tuple[np.ndarray, np.ndarray]]:
   """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction.
 
-  The first pair is for a removed record, the second for an added one. Without
-  sampling the noise's symmetry makes both cost the same, and one pair is returned.
+  The first pair is for a removed record, the second for an added one. Without sampling
+  symmetry makes both cost the same, and one pair is returned.
   """
   if sampling_prob == 1:
     return [(p, q)]
@@ -88,17 +87,11 @@ def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
 
 @dataclasses.dataclass(frozen=True)
 class _Grid:
-  """A uniform grid of losses around the likely total loss of `steps` releases.
+  """A uniform grid of losses around the likely total loss of `steps` releases."""
 
-  Attributes:
-    width: Spacing.
-    points: Number of points; sums wrap around after them.
-    first: Index of the first point of the total loss.
-  """
-
-  width: float
-  points: int
-  first: int
+  width: float  # Spacing.
+  points: int  # Number of points; sums wrap around after them.
+  first: int  # Index of the first point of the total loss.
 
   @classmethod
   def around(cls, loss: np.ndarray, mass: np.ndarray, epsilon: float,
@@ -108,8 +101,7 @@ class _Grid:
     mean = float(share @ loss)
     std = math.sqrt(max(float(share @ (loss - mean)**2), 1e-300))
     largest = float(np.max(np.abs(loss - mean)))
-    reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest,
-                steps * largest) + 1e-9
+    reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest, steps * largest) + 1e-9
     low = min(steps * mean - reach, epsilon)
     high = max(steps * mean + reach, epsilon)
     width = (high - low) * 1.02 / (points - 8)
@@ -133,5 +125,4 @@ class _Grid:
     seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
     value = float(law @ seen)
     low, high = steps * seen[at], steps * seen[then]
-    return (low + (high - low) * share, mass * (high - low) / self.width,
-            value)
+    return (low + (high - low) * share, mass * (high - low) / self.width, value)

@@ -23,9 +23,9 @@ def solve(program: convex_program.Program, start: np.ndarray
           ) -> convex_program.Solution:
   """Solves a program with cvxpy and Clarabel; the result is not yet certified.
 
-  `start` holds positive masses, the units that scale the unknowns. Raises ImportError
-  without cvxpy, SolverError if the program is too large or the solver fails, and
-  ValueError if the objective has no conic form in `OBJECTIVES`.
+  `start` holds positive masses, the units that scale the unknowns. Raises SolverError
+  if the program is too large or the solver fails, and ValueError if the objective has
+  no conic form in `OBJECTIVES`.
   """
   if program.objective not in OBJECTIVES:
     raise ValueError(
@@ -36,14 +36,14 @@ def solve(program: convex_program.Program, start: np.ndarray
     raise convex_program.SolverError(
         f'Expected at most {MAX_EDGES} edges for solver="cvxpy", got {edges}; '
         'use fewer bins or solver="interior-point".')
-  cp = _cvxpy()
+  import cvxpy as cp  # Takes a second, and few callers need it.
+
   unit = start / (program.mass @ start)
   x = cp.Variable(start.size, pos=True)
   tops, within, rest = _constraints(cp, program, unit, x)
   problem = cp.Problem(cp.Minimize(tops[0].args[1]), [*tops, within, *rest])
   try:
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9,
-                  tol_feas=1e-9)
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
   except cp.error.SolverError as error:
     raise convex_program.SolverError(
         f'Clarabel failed on {edges} edges: {error} Use fewer bins or '
@@ -56,26 +56,14 @@ def solve(program: convex_program.Program, start: np.ndarray
   price = float(within.dual_value) / program.budget
   p = _mend_tail(program, unit * np.maximum(x.value, 1e-12), theta, price)
   return convex_program.Solution(p, theta, price,
-                                 int(problem.solver_stats.num_iters))
-
-
-def _cvxpy() -> Any:
-  """Imports cvxpy, which is optional."""
-  try:
-    import cvxpy  # pylint: disable=import-outside-toplevel
-  except ImportError as error:
-    raise ImportError(
-        'solver="cvxpy" needs cvxpy: pip install cvxpy, or use '
-        'solver="interior-point".') from error
-  return cvxpy
+                                 int(problem.solver_stats.num_iters or 0))
 
 
 def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
                  x: Any) -> tuple[list[Any], Any, list[Any]]:
   """Returns (divergences <= top, cost <= budget, all others) on x = p / unit."""
   p, top = cp.multiply(unit, x), cp.Variable()
-  values = [_divergence(cp, program.objective, s, p, unit)
-            for s in program.shifts]
+  values = [_divergence(cp, program.objective, s, p, unit) for s in program.shifts]
   tops = [value <= top for value, _ in values]
   rest = [(program.mass * unit) @ x == 1]
   rest += [cone for _, cones in values for cone in cones]
@@ -88,11 +76,9 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                price: float) -> np.ndarray:
-  """Replaces the tail, where the solver's absolute tolerance leaves only noise.
-
-  With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
-  to its minimum. The lower bound, valid at every positive point, chooses the cut.
-  """
+  """Replaces the tail, where the solver's absolute tolerance leaves only noise."""
+  # With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
+  # to its minimum. The lower bound, valid at every positive point, chooses the cut.
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)
   held = program.mass * p
@@ -116,8 +102,7 @@ def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                  nu * program.mass)
     stiff = _laplacian(program.edges(p, theta))[cut:, cut:]
     scale = 1 / np.sqrt(np.diag(stiff))
-    move = -scale * np.linalg.solve(stiff * np.outer(scale, scale),
-                                    scale * slope[cut:])
+    move = -scale * np.linalg.solve(stiff * np.outer(scale, scale), scale * slope[cut:])
     move = move * min(1.0, 1.0 / np.max(np.abs(move)))
     p = np.append(p[:cut], p[cut:] * np.exp(move))
     if np.max(np.abs(move)) < 1e-12:

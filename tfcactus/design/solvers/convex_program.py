@@ -32,21 +32,13 @@ class SolverError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-  """The divergence of one shift, as edges between cells.
+  """The divergence of one shift, as edges between cells."""
 
-  Attributes:
-    first: Index i of each edge.
-    second: Index j of each edge.
-    log_scale: Each edge compares p_i with exp(log_scale) * p_j.
-    weight: Factor of each edge, above zero.
-    tail: Coefficient of the last unknown: edges wholly inside the tail.
-  """
-
-  first: np.ndarray
-  second: np.ndarray
-  log_scale: np.ndarray
-  weight: np.ndarray
-  tail: float
+  first: np.ndarray  # Index i of each edge.
+  second: np.ndarray  # Index j of each edge.
+  log_scale: np.ndarray  # Each edge compares p_i with exp(log_scale) * p_j.
+  weight: np.ndarray  # Factor of each edge, above zero.
+  tail: float  # Coefficient of the last unknown: edges wholly inside the tail.
 
   @functools.cached_property
   def scale(self) -> np.ndarray:
@@ -71,23 +63,14 @@ class _Edges(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """Minimises the largest D_k(p), subject to mass one and cost within a budget.
+  """Minimises the largest D_k(p), subject to mass one and cost within a budget."""
 
-  Attributes:
-    objective: Name for `divergence.parse`: 'kl', 'chi2', 'renyi:A', ...
-    shifts: The divergences whose maximum is minimised.
-    mass: Shape (N + 1,), mass @ p = 1.
-    cost: Shape (N + 1,), cost @ p <= budget.
-    budget: Upper bound on the cost.
-    log_volume: Shape (N + 1,) if the density p / volume must be
-      non-increasing, None if it is free.
-  """
-
-  objective: str
-  shifts: Sequence[Shift]
-  mass: np.ndarray
-  cost: np.ndarray
-  budget: float
+  objective: str  # Name for `divergence.parse`: 'kl', 'chi2', 'renyi:A', ...
+  shifts: Sequence[Shift]  # The divergences whose maximum is minimised.
+  mass: np.ndarray  # Shape (N + 1,), mass @ p = 1.
+  cost: np.ndarray  # Shape (N + 1,), cost @ p <= budget.
+  budget: float  # Upper bound on the cost.
+  # Shape (N + 1,) if the density p / volume must be non-increasing, None if it is free.
   log_volume: np.ndarray | None = None
 
   @property
@@ -117,8 +100,7 @@ class Program:
   @functools.cached_property
   def log_volumes(self) -> np.ndarray:
     """Log volumes of the cells; zeros if the density is free."""
-    return (np.zeros(self.mass.size) if self.log_volume is None else
-            self.log_volume)
+    return np.zeros(self.mass.size) if self.log_volume is None else self.log_volume
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
     """Returns D_k(p), shape (shifts,), sums of phi; see `Divergence.report`."""
@@ -141,15 +123,12 @@ class Program:
   @functools.cached_property
   def bandwidth(self) -> int:
     """The largest distance between the ends of an edge; at least one."""
-    return max(1, max(int(np.max(np.abs(s.second - s.first)))
-                      for s in self.shifts))
+    return max(1, max(int(np.max(np.abs(s.second - s.first))) for s in self.shifts))
 
   def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edge weights.
-
-    Entry (d, i) of shape (bandwidth + 1, N + 1) is the weight of the edge between i
-    and i + d; row 0 is zero. H is the Hessian of the sum with respect to p.
-    """
+    """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edges."""
+    # Entry (d, i) of shape (bandwidth + 1, N + 1) is the weight of the edge between i
+    # and i + d; row 0 is zero. H is the Hessian of the sum with respect to p.
     e = self._edges
     size = (self.bandwidth + 1) * p.size
     where = np.abs(e.second - e.first) * p.size + np.minimum(e.first, e.second)
@@ -161,15 +140,11 @@ class Program:
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
                   gradients: np.ndarray | None = None) -> float:
-    """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0.
-
-    With g the gradient of sum theta_k D_k at p, convexity and homogeneity give
-    sum theta_k D_k(q) >= g @ q for every q. The least g @ q over feasible q is a
-    linear program whose dual has one variable: the price of cost.
-
-    The bound is tightest for p and theta at the optimum; theta is scaled to sum to one.
-    `price`, above zero, is a guess. `gradients` is gradients(p), if known.
-    """
+    """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0."""
+    # With g the gradient of sum theta_k D_k at p, convexity and homogeneity give sum
+    # theta_k D_k(q) >= g @ q for every q. The least g @ q over feasible q is a linear
+    # program whose dual has one variable: the price of cost, of which `price` is a
+    # guess. `gradients` is gradients(p), if known; theta is scaled to sum to one.
     if gradients is None:
       theta = np.maximum(theta, 0.0)
       active = np.flatnonzero(theta)
@@ -178,7 +153,7 @@ class Program:
     gradient = (theta / theta.sum()) @ gradients
     with np.errstate(over='ignore', invalid='ignore'):
       lead = self._per_mass(gradient)
-    return _best_price(lead, self._per_mass(self.cost) - self.budget, price)
+    return best_price(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
     """Returns values @ r / (mass @ r) for each extreme ray r of the cone of all p."""
@@ -189,11 +164,9 @@ class Program:
         self.mass, self.log_volume)
 
 
-def _best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
-  """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines.
-
-  Every evaluated value is a valid lower bound; `price` is a first guess.
-  """
+def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
+  """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines."""
+  # Every evaluated value is a valid lower bound; `price` is a first guess.
   def least(price):
     """Returns the minimum over i at this price, and its index i."""
     values = lead + price * cost
@@ -244,28 +217,20 @@ def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Solution:
-  """The result of a solver: not trusted, only certified.
+  """The result of a solver: not trusted, only certified."""
 
-  Attributes:
-    p: The unknowns, positive.
-    theta: Multipliers of the shifts.
-    price: Multiplier of the cost.
-    iterations: Number of iterations.
-  """
-
-  p: np.ndarray
-  theta: np.ndarray
-  price: float
-  iterations: int
+  p: np.ndarray  # The unknowns, positive.
+  theta: np.ndarray  # Multipliers of the shifts.
+  price: float  # Multiplier of the cost.
+  iterations: int  # Number of iterations.
 
 
 def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
   """Recomputes objective, lower bound and feasibility of a table's density.
 
-  No claim of a solver is trusted: `theta` and `price` only select a valid lower bound.
-  Returns objective, lower_bound and gap (relative, at most `tolerance`) for JSON.
-  Raises SolverError, naming the residual that failed.
+  `theta` and `price` only select a valid lower bound: no solver is trusted. Raises
+  SolverError, naming the residual that failed, such as a gap above `tolerance`.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)

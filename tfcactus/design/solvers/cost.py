@@ -17,12 +17,9 @@ _JUMP = 1e-3
 
 
 class Cost(abc.ABC):
-  """Base class: the cost of noise as a function of its distance from zero.
+  """Base class: the cost of noise as a function of its distance from zero."""
 
-  Attributes:
-    power: Exponent of |z|^power; None for another function, which no file can hold.
-  """
-
+  # Exponent of |z|^power; None for another function, which no file can hold.
   power: float | None = None
 
   @abc.abstractmethod
@@ -53,7 +50,6 @@ class PowerCost(Cost):
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """Returns the exact mean cost between two radii, by volume in R^dim."""
     power = self.power
     with np.errstate(divide='ignore'):
       # In thin shells far out the difference of powers would cancel.
@@ -67,11 +63,8 @@ class FunctionCost(Cost):
 
   The constructor checks the papers' assumptions on a grid of distances.
 
-  Raises:
-    ValueError: naming the assumption that fails.
-
-  Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and
-  Assumption 1 of Alghamdi et al. (ISIT 2023).
+  Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and of
+  Alghamdi et al. (ISIT 2023).
   """
 
   def __init__(self, function: Callable[[np.ndarray], np.ndarray]):
@@ -124,8 +117,7 @@ class FunctionCost(Cost):
     try:
       values = np.asarray(self._function(radius), dtype=np.float64)
     except (TypeError, ValueError) as error:
-      raise _violation('a function of an array of distances', str(error)
-                       ) from error
+      raise _violation('a function of an array of distances', str(error)) from error
     if values.shape != radius.shape or not np.all(np.isfinite(values)):
       raise _violation(
           f'finite values of shape {radius.shape}',
@@ -145,8 +137,7 @@ class FunctionCost(Cost):
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
     """Returns the mean cost between two radii, by volume in R^dim; by quadrature."""
     node, weight = np.polynomial.legendre.leggauss(_NODES)
-    share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * (
-        (node + 1) / 2)
+    share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * ((node + 1) / 2)
     weight = weight * share**(dim - 1)
     return np.sum(self.at(outer[:, None] * share) * weight, axis=1) / np.sum(
         weight, axis=1)
@@ -158,11 +149,9 @@ def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = No
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):
-    raise ValueError(
-        f'Expected cost to be a function of |z|, got cost={function!r}.')
+    raise ValueError(f'Expected cost to be a function of |z|, got cost={function!r}.')
   if power != 2:
-    raise ValueError(
-        f'Expected no power beside a cost function, got power={power!r}.')
+    raise ValueError(f'Expected no power beside a cost function, got power={power!r}.')
   return FunctionCost(function)
 
 

@@ -49,11 +49,8 @@ Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def solve(problem: Problem) -> tuple[np.ndarray, int]:
-  """Returns (w, evaluations) at a local minimum of the composed delta.
-
-  The masses w never increase outwards and meet the bound on utility; `evaluations`
-  counts the evaluations of delta by L-BFGS on the problem's own grid.
-  """
+  """Returns (w, evaluations) at a local minimum of the composed delta."""
+  # The masses w never increase outwards and meet the bound on utility.
   found, evaluations = descend(problem, smooth_start(problem), problem.delta)
   best, best_delta = found, problem.delta(found)[0]
   coarse = _coarse_start(problem)
@@ -99,8 +96,7 @@ def _ground_state(problem: Problem) -> np.ndarray:
 def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the solution on the widest cells that tile the range."""
   for bins in range(1, problem.bins):
-    whole = problem.bins % bins == 0 and (problem.cells * bins) % (
-        problem.bins) == 0
+    whole = problem.bins % bins == 0 and problem.cells * bins % problem.bins == 0
     if not whole:
       continue
     coarse = problem.coarser(bins)
@@ -120,7 +116,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
   """Minimises the log of an objective over decrements; `steps` has shape (cells - 1,).
 
   Returns (w, evaluations): masses at a local minimum, the global one if the objective
-  is convex in the masses, and how often L-BFGS computed the objective.
+  is convex in the masses.
   """
   density = _Fitted(problem, value)
   evaluations = 0
@@ -155,11 +151,9 @@ def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
 
 
 class _Fitted:
-  """Densities exp(power * log shape) of given decrements, within the bound on utility.
-
-  The power makes the cost equal to the budget. It is one after `better_within_budget`
-  has dropped the bound on utility, unless the shape itself then costs more.
-  """
+  """Densities exp(power * log shape) of decrements, within the bound on utility."""
+  # The power makes the cost equal to the budget. It is one after `better_within_budget`
+  # has dropped the bound on utility, unless the shape itself then costs more.
 
   def __init__(self, problem: Problem, value: Value):
     self._problem = problem
@@ -215,11 +209,9 @@ class _Fitted:
     return math.log(value), by_steps / value
 
   def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
-    """Returns the derivative of the objective with respect to the cost budget.
-
-    Only the power of the shape changes with the budget. `gain` is the gradient of the
-    objective with respect to w, minus its mean under w.
-    """
+    """Returns the derivative of the objective with respect to the cost budget."""
+    # Only the power of the shape changes with the budget. `gain` is the gradient of the
+    # objective with respect to w, minus its mean under w.
     shape = self._shape(steps)
     centred_cost = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)

@@ -37,40 +37,28 @@ Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Divergence:
-  """A divergence to minimise, with its derivatives.
+  """A divergence to minimise, with its derivatives."""
 
-  Attributes:
-    name: 'kl', 'chi2', 'renyi:A', or one of them followed by '@Q'.
-    value: phi(a, b).
-    slope: The derivative of phi with respect to a.
-    curvature: -a b times the mixed second derivative of phi.
-    report: Maps the minimised sum of phi, which is convex in the density, to
-      the divergence that `name` means; increasing.
-  """
-
-  name: str
-  value: Pairwise
-  slope: Pairwise
-  curvature: Pairwise
+  name: str  # 'kl', 'chi2', 'renyi:A', or one of them followed by '@Q'.
+  value: Pairwise  # phi(a, b).
+  slope: Pairwise  # The derivative of phi with respect to a.
+  curvature: Pairwise  # -a b times the mixed second derivative of phi.
+  # Maps the minimised sum of phi, which is convex in the density, to the divergence
+  # that `name` means; increasing.
   report: Callable[[float], float]
 
 
 def parse(name: object) -> Divergence:
-  """Returns the divergence of that name.
+  """Returns the divergence of that name; ValueError for another.
 
-  Args:
-    name: 'kl' (many full releases); 'chi2' (subsampled training: the small-rate
-      limit); 'renyi:A', the Renyi divergence of order A; or one of
-      them followed by '@Q', the divergence of a Poisson-subsampled release at
-      sampling probability Q from the release without the record (the direction
-      'remove').
+  'kl' is for many full releases, 'chi2' for subsampled training (the small-rate limit),
+  'renyi:A' is the Renyi divergence of order A. '@Q' behind them: of a release that is
+  Poisson-subsampled with probability Q from the release without the record (the
+  direction 'remove').
 
-  Raises:
-    ValueError: for any other name.
-
-  Source: Renyi, "On Measures of Entropy and Information" (1961); the mixture
-  (1 - Q) P + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential
-  Privacy of the Sampled Gaussian Mechanism" (2019).
+  Source: Renyi, "On Measures of Entropy and Information" (1961); the mixture (1 - Q) P
+  + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential Privacy of the
+  Sampled Gaussian Mechanism" (2019).
   """
   return _parse(name if isinstance(name, str) else repr(name))
 
@@ -95,11 +83,9 @@ def _parse(name: str) -> Divergence:
 
 
 def _plain(name: str, order: float) -> Divergence:
-  """Returns the Renyi divergence of `order` A of unsampled releases, KL for A = 1.
-
-  Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); phi of chi2 is
-  twice phi of A = 2.
-  """
+  """Returns the Renyi divergence of `order` A of unsampled releases, KL for A = 1."""
+  # Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); phi of chi2 is twice
+  # phi of A = 2.
   chi2 = name == 'chi2'
   unit = 2.0 if chi2 else 1.0
   order_minus_one = order - 1
@@ -128,8 +114,7 @@ def _plain(name: str, order: float) -> Divergence:
     if order == 1:
       return a + b
     log_ratio = np.log(b / a)
-    return unit * a * (np.exp(order * log_ratio) +
-                       np.exp(-order_minus_one * log_ratio))
+    return unit * a * (np.exp(order * log_ratio) + np.exp(-order_minus_one * log_ratio))
 
   def report(total):
     """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 `total`."""

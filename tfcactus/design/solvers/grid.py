@@ -20,15 +20,12 @@ _STEEPEST = 600.0
 
 def tail_shape(objective: str, cost: Cost, budget: float,
                dim: int) -> tuple[float, float]:
-  """Returns (radius, slope): the end of a grid, and how steep its geometric tail is.
-
-  Little mass is left beyond the radius. The slope is the decrease of the log
-  density there, per unit of sensitivity. Far out the density is
-  locally exponential with some slope s. Stationarity requires that the mean over
-  directions of -d phi / d a at (1, exp(s cos)) equals the price of cost times the cost.
-  Integrating the slopes gives a density for every price; the price is chosen so that
-  the density costs the budget.
-  """
+  """Returns (radius, slope): the end of a grid, and how steep its geometric tail is."""
+  # Little mass is left beyond the radius. The slope is the decrease of the log density
+  # there, per unit of sensitivity. Far out the density is locally exponential with some
+  # slope s. Stationarity requires that the mean over directions of -d phi / d a at (1,
+  # exp(s cos)) equals the price of cost times the cost. Integrating the slopes gives a
+  # density for every price; the price is chosen so that the density costs the budget.
   log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
   log_pull = _log_pull(objective, np.exp(log_s), dim)
   size = cost.size(budget)
@@ -59,11 +56,9 @@ def tail_shape(objective: str, cost: Cost, budget: float,
 
 
 def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
-  """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing.
-
-  The mean is over the directions of the noise in R^dim; cos is the cosine between noise
-  and shift. `slope` increases; the result has its shape.
-  """
+  """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing."""
+  # The mean is over the directions of the noise in R^dim; cos is the cosine between
+  # noise and shift.
   parsed = divergence.parse(objective)
   if dim == 1:
     cosine, weight = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
@@ -89,9 +84,9 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
                    monotone: bool) -> convex_program.Program:
   """Returns program (20): the unknowns are the masses of cells 0..cells.
 
-  Cells i and -i share one unknown. `log_ratio` is the log of the density ratio of
-  neighbouring cells in the geometric tail, which the last unknown represents. `shifts`
-  are in cells.
+  Cells i and -i share one unknown; the last one represents a geometric tail, in which
+  `log_ratio` is the log of the density ratio of neighbouring cells. `shifts` are in
+  cells.
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
@@ -161,8 +156,7 @@ def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
   """Returns p made monotone, of mass one, within budget; SolverError if far beyond."""
   log_p = np.log(p)
   if program.log_volume is not None:
-    log_p = np.minimum.accumulate(
-        log_p - program.log_volume) + program.log_volume
+    log_p = np.minimum.accumulate(log_p - program.log_volume) + program.log_volume
   index = np.arange(p.size) / p.size
 
   def tilted(rate):

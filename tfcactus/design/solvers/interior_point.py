@@ -48,30 +48,19 @@ _MAX_ITERATIONS = 150
 
 @dataclasses.dataclass
 class _State:
-  """An iterate of the method.
+  """An iterate of the method."""
 
-  Attributes:
-    p: Masses.
-    fall: Log density of each cell minus that of the next cell, if monotone. Stored
-      apart from p, because it may be far below the rounding of p.
-    top: Upper bound on the divergences.
-    slack: top minus each divergence.
-    theta: Multipliers of the shifts.
-    spare: Remaining budget.
-    price: Multiplier of the cost.
-    nu: Multiplier of the mass.
-    eta: Multipliers of the constraints `drop` >= 0.
-  """
-
-  p: np.ndarray
+  p: np.ndarray  # Masses.
+  # Log density of each cell minus that of the next cell, if monotone. Stored apart from
+  # p, because it may be far below the rounding of p.
   fall: np.ndarray
-  top: float
-  slack: np.ndarray
-  theta: np.ndarray
-  spare: float
-  price: float
-  nu: float
-  eta: np.ndarray
+  top: float  # Upper bound on the divergences.
+  slack: np.ndarray  # top minus each divergence.
+  theta: np.ndarray  # Multipliers of the shifts.
+  spare: float  # Remaining budget.
+  price: float  # Multiplier of the cost.
+  nu: float  # Multiplier of the mass.
+  eta: np.ndarray  # Multipliers of the constraints `drop` >= 0.
 
   @property
   def drop(self) -> np.ndarray:
@@ -141,8 +130,7 @@ def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State
         f'{np.max(values)}; the order is too high for this grid. Use a lower '
         'order, more bins or a tail_ratio nearer one.')
   top = (1 + gap) * float(np.max(values))
-  spare = max(program.budget - float(program.cost @ p),
-              0.5 * gap * program.budget)
+  spare = max(program.budget - float(program.cost @ p), 0.5 * gap * program.budget)
   mu = gap * top / values.size
   if fall.size:
     eta = mu * p[:-1] / np.sum(p[:-1]) / (-p[:-1] * np.expm1(-fall))
@@ -162,11 +150,9 @@ def _certified_gap(program: convex_program.Program, state: _State,
 
 def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
-  """Returns (state, divergences, length) after a damped Newton step.
-
-  `values` and `gradients` are the divergences' at `state`. The step aims at the `gap`
-  relative to `top`. `length`, at most one, is the share of the full step.
-  """
+  """Returns (state, divergences, length) after a damped Newton step."""
+  # The step aims at the `gap` relative to `top`. `length` is the share of the full
+  # step.
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
@@ -238,9 +224,8 @@ class _Laplacian:
       if info == 0:
         return factor
     raise convex_program.SolverError(
-        'Expected a positive definite Newton system, got a negative pivot at '
-        f'cell {lower.shape[1] - info}. Use fewer bins or cells, or another '
-        'tail_ratio.')
+        'Expected a positive definite Newton system, got a negative pivot at cell '
+        f'{lower.shape[1] - info}. Use fewer bins or cells, or another tail_ratio.')
 
   def apply(self, x: np.ndarray) -> np.ndarray:
     """Returns the Laplacian plus the diagonal, not grounded, times x."""
@@ -268,11 +253,9 @@ class _Solved(NamedTuple):
 
 
 class _Bordered:
-  """The system [A B'; B -diag(corner)], with `top` as an additional unknown.
-
-  A is `matrix` without its grounding and B is `border`. The first k rows of the border
-  belong to shifts; `top` enters their equations with coefficient -1.
-  """
+  """The system [A B'; B -diag(corner)], with `top` as an additional unknown."""
+  # A is `matrix` without its grounding, B is `border`. The first k rows of the border
+  # belong to shifts; `top` enters their equations with coefficient -1.
 
   def __init__(self, matrix: _Laplacian, border: np.ndarray,
                corner: np.ndarray, k: int):
@@ -298,13 +281,10 @@ class _Bordered:
         raise _breakdown()
       self._lu = linalg.lu_factor(schur * np.outer(self._scale, self._scale))
 
-  def solve(self, first: np.ndarray, second: np.ndarray,
-            third: float) -> _Solved:
-    """Solves for (du, dual, top), with one round of iterative refinement.
-
-    The equations are A du + B' dual = first, B du - corner * dual - top = second (top
-    in the first k only), and sum(dual[:k]) = -third.
-    """
+  def solve(self, first: np.ndarray, second: np.ndarray, third: float) -> _Solved:
+    """Solves for (du, dual, top), with one round of iterative refinement."""
+    # The equations are A du + B' dual = first, B du - corner * dual - top = second (top
+    # in the first k only), and sum(dual[:k]) = -third.
     du, dual, top = self._solve_once(first, second, third)
     inner = first - self._matrix.apply(du) - dual @ self._border
     outer = second - self._border @ du + self._corner * dual
@@ -321,8 +301,7 @@ class _Bordered:
     right = self._rows @ particular
     right[:-1] -= second
     # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
-    y = self._scale * linalg.lu_solve(
-        self._lu, self._scale * np.append(right, -third))
+    y = self._scale * linalg.lu_solve(self._lu, self._scale * np.append(right, -third))
     du = particular - y[:-1] @ self._inverse
     return _Solved(du, y[:-2], float(y[-1]))
 
@@ -336,11 +315,9 @@ def _breakdown() -> convex_program.SolverError:
 
 def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
              mu: float, tau: np.ndarray) -> tuple[_State, float]:
-  """Applies a Newton direction as far as positivity allows; returns (state, length).
-
-  `mu` and `tau` are the products of slack and multiplier that the step aims at: `mu`
-  for shifts and cost, `tau` for `drop` and `eta`.
-  """
+  """Applies a Newton direction as far as positivity allows; returns (state, length)."""
+  # `mu` and `tau` are the products of slack and multiplier that the step aims at: `mu`
+  # for shifts and cost, `tau` for `drop` and `eta`.
   k = state.theta.size
   theta, price, nu = dual[:k], dual[k], dual[k + 1]
   slack = mu / state.theta - state.slack - state.slack / state.theta * theta

@@ -19,7 +19,7 @@ import math
 import numpy as np
 from scipy import optimize
 
-from tfcactus.design.solvers import density_descent
+from tfcactus.design.solvers import convex_program, density_descent
 from tfcactus.design.solvers.bounded_problem import Problem
 
 ORDERS = (1e-3, 300.0)
@@ -40,19 +40,13 @@ LARGEST_SLOPE = 1e100
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-  """The optimum of the convex program of one order.
+  """The optimum of the convex program of one order."""
 
-  Attributes:
-    w: Shape (cells,), masses of the mirrored pairs of cells.
-    order: The order lambda.
-    bound: n omega + exp(n Gamma - lambda epsilon) at w.
-    lower_bound: No non-increasing masses within the budget have a smaller bound at
-      this order; -inf if no tangent was drawn.
-  """
-
-  w: np.ndarray
-  order: float
-  bound: float
+  w: np.ndarray  # Shape (cells,), masses of the mirrored pairs of cells.
+  order: float  # The order lambda.
+  bound: float  # n omega + exp(n Gamma - lambda epsilon) at w.
+  # No non-increasing masses within the budget have a smaller bound at this order; -inf
+  # if no tangent was drawn.
   lower_bound: float
 
 
@@ -71,8 +65,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
   return best
 
 
-def bound(problem: Problem, w: np.ndarray, order: float
-          ) -> tuple[float, np.ndarray]:
+def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns the bound and its gradient with respect to positive masses w, (cells,)."""
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
   worst = max(range(len(values)), key=lambda i: values[i][0])
@@ -92,8 +85,7 @@ def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
   tail = math.exp(min(steps * gamma - order * problem.epsilon, LARGEST))
   share = np.exp(exponent - gamma)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
-  by_p[both] = tail * steps * (1 + order) * share / np.maximum(
-      p[both], SMALLEST)
+  by_p[both] = tail * steps * (1 + order) * share / np.maximum(p[both], SMALLEST)
   by_q[both] = -tail * steps * order * share / np.maximum(q[both], SMALLEST)
   alone = (p > 0) & (q <= 0)
   by_p[alone] = steps
@@ -117,27 +109,11 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   masses = np.concatenate([m for pair in problem.pairs(w) for m in pair])
   exact = value < math.exp(LARGEST) and np.min(masses[masses > 0]) > SMALLEST and (
       np.max(np.abs(slope)) < LARGEST_SLOPE)
-  lower = (value + _least_linear(problem, slope) - float(slope @ w)
-           if exact else -math.inf)
-  return Solution(w, order, value, lower)
-
-
-def _least_linear(problem: Problem, slope: np.ndarray) -> float:
-  """Returns a lower bound on slope @ w over non-increasing masses within the budget.
-
-  Such masses mix uniforms on the first k cells. With one constraint on cost the best
-  mix has two, and the dual problem has one variable, the price of cost.
-  """
+  # Non-increasing masses mix uniforms on the first k cells: the least slope @ w within
+  # the budget is a linear program.
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
   costs = np.cumsum(problem.cost) / count / problem.budget - 1
-
-  def dual(price):
-    """Returns minus the dual objective."""
-    return -float(np.min(values + price * costs))
-
-  # The dual is concave and piecewise linear; every price gives a valid bound.
-  top = (np.ptp(values) + 1e-300) / -costs[0]
-  result = optimize.minimize_scalar(dual, bounds=(0.0, top), method='bounded',
-                                    options={'xatol': 1e-12 * top})
-  return -min(float(result.fun), dual(0.0))
+  least = convex_program.best_price(values, costs, float(np.ptp(values)))
+  return Solution(w, order, value,
+                  value + least - float(slope @ w) if exact else -math.inf)

@@ -25,27 +25,19 @@ _MAX_PAIRS = 60_000_000
 
 
 class Layout(NamedTuple):
-  """Shells 0..cells: a ball of radius `first`, then shells of one width.
+  """Shells 0..cells: a ball of radius `first`, then shells of one width."""
 
-  Attributes:
-    first: Radius of the ball, in units of sensitivity.
-    width: Width of a shell, in units of sensitivity.
-    cells: Index of the last free shell.
-    log_ratio: Log of the density ratio of neighbouring shells beyond `cells`.
-  """
-
-  first: float
-  width: float
-  cells: int
-  log_ratio: float
+  first: float  # Radius of the ball, in units of sensitivity.
+  width: float  # Width of a shell, in units of sensitivity.
+  cells: int  # Index of the last free shell.
+  log_ratio: float  # Log of the density ratio of neighbouring shells beyond `cells`.
 
 
 def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
                    budget: float) -> convex_program.Program:
   """Returns program (28), whose unknowns are the masses of shells 0..cells.
 
-  The shells beyond form a geometric tail; their masses are multiples of the last
-  unknown.
+  Masses of the shells beyond, a geometric tail, are multiples of the last unknown.
 
   Source: Theorem 4 of Alghamdi et al. (ISIT 2023).
   """
@@ -82,12 +74,10 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (i, j, chance), shape (pairs,), for pairs of shells i < j.
-
-  `chance` is the probability T_ij that a unit shift moves a uniform point of shell i to
-  shell j. It is computed from v_i T_ij = v_j T_ji, where v are volumes: probabilities
-  of inward moves are known to relative precision, those of outward moves are not.
-  """
+  """Returns (i, j, chance), (pairs,): a unit shift moves shell i to shell j > i."""
+  # The chance T_ij is computed from v_i T_ij = v_j T_ji, where v are volumes:
+  # probabilities of inward moves are known to relative precision, those of outward
+  # moves are not.
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)
   inward = band[:, band.shape[1] // 2 - 1::-1]

@@ -14,11 +14,9 @@ _CROSSENTROPIES = (
 
 
 def warn(model: keras.Model, losses: Any) -> None:
-  """Warns if a loss expects probabilities of a linear output, or vice versa.
-
-  `losses` is one loss for all outputs, or a list of one for each output. Silent if the
-  activation of an output is not known, as in subclassed models.
-  """
+  """Warns if a loss expects probabilities of a linear output, or vice versa."""
+  # `losses` is one loss for all outputs, or one for each. Silent if the activation of
+  # an output is not known, as in subclassed models.
   layers = models.last_layers(model)
   given = list(losses) if isinstance(losses, (list, tuple)) else [losses] * len(layers)
   for layer, loss in zip(layers, given):
@@ -34,8 +32,7 @@ def warn(model: keras.Model, losses: Any) -> None:
           'from_logits=False, got a linear activation, whose outputs are logits: '
           'training goes wrong without an error. Pass a loss of from_logits=True, or '
           "end the model in 'softmax' or 'sigmoid'.", stacklevel=3)
-    if logits and activation in (
-        keras.activations.softmax, keras.activations.sigmoid):
+    if logits and activation in (keras.activations.softmax, keras.activations.sigmoid):
       warnings.warn(
           f'Expected logits from layer {layer.name!r} with the loss {name} of '
           f'from_logits=True, got probabilities ({activation.__name__}), which the '

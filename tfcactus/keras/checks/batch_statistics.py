@@ -16,11 +16,9 @@ _ROWS = 3
 
 
 def warn(model: keras.Model) -> None:
-  """Warns, with the layer's name, if a built model reduces over the batch axis.
-
-  Each example goes through such a layer alone in training, so that the statistic is
-  that of one example. Silent if the model cannot be traced or analysed.
-  """
+  """Warns, with the layer's name, if a built model reduces over the batch axis."""
+  # Each example goes through such a layer alone in training, so that the statistic is
+  # that of one example. Silent if the model cannot be traced or analysed.
   spec = models.input_spec(model)
   if spec is None:
     return

@@ -54,11 +54,9 @@ _found = threading.local()
 
 @contextlib.contextmanager
 def looked_at_once(model: keras.Model) -> Iterator[None]:
-  """Caches proofs of losses while a step is traced, since its pass is traced twice.
-
-  The cache ends with the block, because a loss may have become another function before
-  the next trace. `model` is the model that is trained, whose weights a loss may read.
-  """
+  """Caches proofs of losses while a step is traced, since its pass is traced twice."""
+  # The cache ends with the block, because a loss may have become another function
+  # before the next trace.
   _found.reasons, _found.model = {}, model
   try:
     yield
@@ -200,8 +198,7 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
     counts *= tf.cast(mask, losses.dtype)
   used = tf.where(counts > 0, losses, tf.zeros_like(losses))
   axes = list(range(1, rank))
-  return tf.math.divide_no_nan(
-      tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
+  return tf.math.divide_no_nan(tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
 
 
 def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
@@ -237,14 +234,11 @@ def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 
 @tf.autograph.experimental.do_not_convert
 def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
-  """Returns why a loss is not proved to depend on its own example only, or ''.
-
-  `known_to_mix` says that Keras reads an example's labels in a way that depends on the
-  other labels of the batch. Such a loss is not refused, but computed one by one. Raises
-  ValueError if another loss mixes examples, or if any loss keeps, reads or draws
-  unknown data.
-  """
-  # A batch of one example could not show a dependence on others.
+  """Returns why a loss is not proved to depend on its own example only, or ''."""
+  # `known_to_mix` says that Keras reads an example's labels in a way that depends on
+  # the other labels of the batch. Such a loss is not refused, but computed one by one.
+  # Raises ValueError if another loss mixes examples, or if any loss keeps, reads or
+  # draws unknown data. A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
   specs = tf.nest.map_structure(
       lambda tensor: tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype), given)
@@ -258,13 +252,11 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
       losses = call(targets, predictions, **beside)
     if losses.shape.as_list() != [rows]:
       return [losses]
-    gradient = tape.gradient(losses, predictions,
-                             tf.cast(upstream, losses.dtype))
+    gradient = tape.gradient(losses, predictions, tf.cast(upstream, losses.dtype))
     return [losses] if gradient is None else [losses, gradient]
 
   with patches.drawing(None, draws.secret_seed):
-    graph = forward_and_back.get_concrete_function(
-        tf.TensorSpec([rows]), *specs).graph
+    graph = forward_and_back.get_concrete_function(tf.TensorSpec([rows]), *specs).graph
   state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
   if known_to_mix:
     return 'takes labels of several examples for alike'
@@ -285,10 +277,8 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 
 
 def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
-  """Returns each example's loss on a batch of this example alone, shape (batch,).
-
-  One pass computes the losses and their gradients with respect to the predictions.
-  """
+  """Returns each example's loss on a batch of this example alone, shape (batch,)."""
+  # One pass computes the losses and their gradients with respect to the predictions.
   targets, predictions, beside = given
   if predictions.shape[0] == 1:
     return call(targets, predictions, **beside)
@@ -318,10 +308,9 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
           one, ((targets, predictions, beside), seeds))
     except (AttributeError, TypeError, NotImplementedError) as error:
       raise ValueError(
-          'Expected a loss that is seen to be of each example alone, or that '
-          f'can be vectorised over examples, got neither ({error}): write it '
-          'without loops such as tf.map_fn, which go through a batch one by '
-          'one.') from error
+          'Expected a loss that is seen to be of each example alone, or that can be '
+          f'vectorised over examples, got neither ({error}): write it without loops '
+          'such as tf.map_fn, which go through a batch one by one.') from error
 
     def gradient(upstream: tf.Tensor, variables: Any | None = None) -> Any:
       column = tf.reshape(tf.cast(upstream, gradients.dtype),

@@ -22,11 +22,9 @@ _Path = tuple[Any, ...]
 
 
 class Term(NamedTuple):
-  """The loss of one output, with its loss weight `factor`.
-
-  `place` is the index of the output in `tf.nest.flatten(outputs)`. `path` has the keys
-  and indices that lead to the output. `compute` returns losses per example.
-  """
+  """The loss of one output, with its loss weight `factor`."""
+  # `place` is the index of the output in `tf.nest.flatten(outputs)`. `path` has the
+  # keys and indices that lead to the output. `compute` returns losses per example.
 
   place: int
   path: _Path
@@ -35,10 +33,7 @@ class Term(NamedTuple):
 
 
 class Weighted(NamedTuple):
-  """Targets of one output, with sample weights of the parts of each example.
-
-  `weights` has shape (batch, ...), such as (batch, tokens).
-  """
+  """Targets of one output; `weights`, (batch, ...), are of parts of examples."""
 
   target: tf.Tensor
   weights: tf.Tensor
@@ -68,8 +63,7 @@ class OutputLosses:
     """Returns a term per output with a loss; ValueError if losses have other keys."""
     paths = _paths(outputs)
     losses = self._conformed('loss', self._losses, outputs, broadcast=True)
-    factors = self._conformed('loss_weights', self._factors, outputs,
-                              broadcast=True)
+    factors = self._conformed('loss_weights', self._factors, outputs, broadcast=True)
     return [Term(place, path, compute, 1.0 if factor is None else factor)
             for place, (path, compute, factor) in
             enumerate(zip(paths, losses, factors)) if compute is not None]
@@ -130,11 +124,9 @@ class OutputLosses:
                                  weights.dtype)
 
   def spread(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
-    """Returns sample weights for metrics, in the structure of `outputs`.
-
-    They are the columns of `weights`, or the weights of parts that `targets` holds. An
-    output without a loss gets the column of the first output that has one.
-    """
+    """Returns sample weights for metrics, in the structure of `outputs`."""
+    # They are the columns of `weights`, or the weights of parts that `targets` holds.
+    # An output without a loss gets the column of the first output that has one.
     terms = self.terms(outputs)
     if not _is_nested(outputs):
       return targets.weights if isinstance(targets, Weighted) else weights
@@ -159,12 +151,10 @@ class OutputLosses:
 
   def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
                 ) -> list[Any]:
-    """Returns one entry of `given` per output, in the order of `tf.nest.flatten`.
-
-    `given` is one entry, or a structure of entries like `outputs`; missing entries are
-    None. `broadcast` allows one entry for all outputs. `what` names the argument in
-    messages. Raises ValueError if the structures differ.
-    """
+    """Returns one entry of `given` per output, in the order of `tf.nest.flatten`."""
+    # `given` is one entry, or a structure of entries like `outputs`; missing entries
+    # are None. `broadcast` allows one entry for all outputs. `what` names the argument
+    # in messages.
     if not _is_nested(outputs):
       return [_only(what, given)]
     if given is None or not _is_nested(given):
@@ -179,8 +169,7 @@ class OutputLosses:
         raise ValueError(_OTHER.format(what, sorted(outputs), _keys(given)))
       pairs = [(given.get(key), outputs[key]) for key in sorted(outputs)]
     elif isinstance(given, dict) or len(given) != len(outputs):
-      raise ValueError(
-          _OTHER.format(what, _shown(outputs, self.names), _keys(given)))
+      raise ValueError(_OTHER.format(what, _shown(outputs, self.names), _keys(given)))
     else:
       pairs = list(zip(given, outputs))
     return [each for part, output in pairs

@@ -86,10 +86,8 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
 
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
-  """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`.
-
-  An incomplete trace lacks operations, so the model is traced again as a whole.
-  """
+  """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`."""
+  # An incomplete trace lacks operations, so the model is traced again as a whole.
   if traced.complete:
     state_writes.check_graph(traced.graph, 'layers', model)
   else:

@@ -67,10 +67,9 @@ def check_no_writes(model: keras.Model) -> Any:
   spec = models.input_spec(model)
   if spec is None:
     raise ValueError(
-        f'Expected a model of known inputs, got {model.name!r}, which cannot '
-        'be checked for layers that write variables; make inputs of tf.keras.Input, '
-        'in the structure it takes, and privatize tf.keras.Model(inputs, '
-        'model(inputs)).')
+        f'Expected a model of known inputs, got {model.name!r}, which cannot be '
+        'checked for layers that write variables; make inputs of tf.keras.Input, in '
+        'the structure it takes, and privatize tf.keras.Model(inputs, model(inputs)).')
 
   def forward_and_back(inputs):
     """Returns the outputs of the model and the gradients of their sum."""
@@ -159,12 +158,10 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
-  """Raises ValueError for captured variables that are not weights of the model.
-
-  Weights are safe to read: if they change outside of steps, this library notices and
-  ends the guarantee. Any other variable may be set to values of the data, unseen, such
-  as by a callback.
-  """
+  """Raises ValueError for captured variables that are not weights of the model."""
+  # Weights are safe to read: if they change outside of steps, this library notices and
+  # ends the guarantee. Any other variable may be set to values of the data, unseen,
+  # such as by a callback.
   weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
   for outside, _ in graph.captures:

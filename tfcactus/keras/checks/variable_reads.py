@@ -116,13 +116,11 @@ class Calls:
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor],
                       edges: Iterable[Edge] = ()) -> Unexplained | None:
-  """Returns a trainable variable's use in `losses` that no rule explains, or None.
-
-  `calls` tells in which call of a layer each operation was added. An answer explains
-  the uses of its variables in its call, as far as they reach the losses through its
-  tensor. An edge explains all uses of its variables as far as they go through it: if it
-  and all others were cut, no path would lead from a weight to a loss.
-  """
+  """Returns a trainable variable's use in `losses` that no rule explains, or None."""
+  # `calls` tells in which call of a layer each operation was added. An answer explains
+  # the uses of its variables in its call, as far as they reach the losses through its
+  # tensor. An edge explains all uses of its variables as far as they go through it: if
+  # all edges were cut, no other path would lead from a weight to a loss.
   names = {identity(variable): variable for variable in model.trainable_variables}
   handles = {name: each for name, each in handles_in(graph).items() if each in names}
   cut: dict[tuple[str, int], set[str]] = {}
@@ -153,12 +151,9 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
               reads: dict[str, frozenset[_Read]], cut: dict[tuple[str, int], set[str]]
              ) -> frozenset[_Read]:
-  """Returns the uses of weights on which an operation's outputs may depend.
-
-  `handles` maps names of captured handles to weights. `reads` has the uses of weights
-  on which each tensor depends. `cut` has the weights that each edge explains. Only uses
-  that may have a gradient count.
-  """
+  """Returns the uses of weights on which an operation's outputs may depend."""
+  # `handles` maps names of captured handles to weights, `cut` edges to the weights that
+  # they explain. Only uses that may have a gradient count.
   if op.type == 'StopGradient':
     return frozenset()
   found = set[_Read]()

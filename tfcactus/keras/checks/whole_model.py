@@ -21,8 +21,7 @@ def check_model(model: keras.Model) -> None:
     state_writes.check_no_writes(model)
 
 
-def check_layers(model: keras.Model, half: bool = False, losses: bool = False
-                ) -> None:
+def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -> None:
   """Raises ValueError for layers and losses that mix examples or that nothing clips.
 
   `half` allows float16, if gradients are unscaled before clipping. `losses` allows
@@ -63,8 +62,7 @@ def check_arguments(model: object, plan: object, private: type) -> None:
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
     raise ValueError(
-        'Expected model to be a Keras model that is not private yet, got '
-        f'{model!r}.')
+        f'Expected model to be a Keras model that is not private yet, got {model!r}.')
   if not hasattr(plan, 'check_vector'):
     raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
 
@@ -80,8 +78,7 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
         'l2_norm_clip=1.0, batch_size=256, epochs=15, num_examples=len(x), '
         'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
         'privatize takes seed, physical_batch_size, engine, journal, clipping, '
-        'augmentation_multiplicity, split_noise, local_steps and '
-        'local_learning_rate.')
+        'augmentation_multiplicity, split_noise, local_steps and local_learning_rate.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
@@ -94,8 +91,7 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         'statistics without noise. Use GroupNormalization or '
         'LayerNormalization (tfcactus.keras.fine_tuning.group_normalized(model) '
         'copies a model with the former), or freeze it (layer.trainable = False).')
-  if getattr(layer, 'stateful', False) and isinstance(
-      layer, keras.layers.RNN):
+  if getattr(layer, 'stateful', False) and isinstance(layer, keras.layers.RNN):
     raise ValueError(
         f'Expected layers without state, got {layer.name!r} with stateful='
         'True, which carries one example\'s state to another; use '
@@ -116,10 +112,8 @@ _REGULARIZERS = (
 
 
 def check_own_training(model: keras.Model) -> None:
-  """Raises ValueError if a model overrides a training method; warns of other steps.
-
-  Such a method may do anything besides calling the model and its compiled loss.
-  """
+  """Raises ValueError if a model overrides a training method; warns of other steps."""
+  # Such a method may do anything besides calling the model and its compiled loss.
   own = _overridden(model, _TRAINING)
   if own:
     cls = type(model).__name__

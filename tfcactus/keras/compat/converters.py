@@ -111,11 +111,9 @@ def _begins_alike(pfor_input: Any) -> bool:
 
 
 def _is_read_alike(pfor_input: Any) -> bool:
-  """Returns whether all rows read from one list, or read the same index.
-
-  Otherwise the converter addresses rows by their numbers in the whole batch, even in a
-  branch that only some rows take.
-  """
+  """Returns whether all rows read from one list, or read the same index."""
+  # Otherwise the converter addresses rows by their numbers in the whole batch, even in
+  # a branch that only some rows take.
   return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
 
 
@@ -143,12 +141,10 @@ _SIZES = (
 
 
 def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
-  """Runs an operation row by row in a tf.while_loop.
-
-  Raises ValueError if the operation has no outputs, or if outputs or inputs that differ
-  between rows are variants or resources. Raises InvalidArgumentError, once it runs, if
-  rows have outputs of different shapes.
-  """
+  """Runs an operation row by row in a tf.while_loop."""
+  # Raises ValueError if the operation has no outputs, or if outputs or inputs that
+  # differ between rows are variants or resources; InvalidArgumentError, once it runs,
+  # if rows have outputs of different shapes.
   del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
@@ -207,11 +203,9 @@ def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: 
 
 
 def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Vectorises a matrix product so that its kernel need not broadcast.
-
-  TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
-  broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
-  """
+  """Vectorises a matrix product so that its kernel need not broadcast."""
+  # TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
+  # broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
   del original, value
   pfor_input.expanddim_inputs_for_broadcast()
   x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
@@ -224,10 +218,8 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Vectorises a softmax of the last axis as one of a matrix.
-
-  oneDNN on CPUs takes at most five dimensions, of which the rows need one.
-  """
+  """Vectorises a softmax of the last axis as one of a matrix."""
+  # oneDNN on CPUs takes at most five dimensions, of which the rows need one.
   del original, value
   given = pfor_input.stacked_input(0)
   sizes = tf.shape(given)
@@ -237,11 +229,9 @@ def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Reduces the segments of each row separately; ids out of range are left out.
-
-  TensorFlow adds n segments times the row's number to each id, so that an id n would be
-  the next row's first segment; until 2.14 an id -1 would be the last row's last.
-  """
+  """Reduces the segments of each row; ids out of range are left out."""
+  # TensorFlow adds n segments times the row's number to each id, so that an id n would
+  # be the next row's first segment; until 2.14 an id -1 would be the last row's last.
   del original, value
   pfor_input.stack_inputs([0, 1])
   data, ids, number = (pfor_input.input(i).t for i in range(3))
@@ -260,11 +250,9 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
 
 
 def _convert_filter(original: Any, value: Any, pfor_input: Any) -> Any:
-  """Multiplies patches of images by upstream gradients, in one product for all rows.
-
-  TensorFlow's converter runs row by row. So does this one for grouped convolutions,
-  explicit padding, half precision and shapes that are not known.
-  """
+  """Multiplies patches of images by upstream gradients, for all rows at once."""
+  # TensorFlow's converter runs row by row. So does this one for grouped convolutions,
+  # explicit padding, half precision and shapes that are not known.
   del original, value
   op = pfor_input.op
   images, upstream = op.inputs[0].shape, op.inputs[2].shape
@@ -315,12 +303,10 @@ def _convert_fake_quant(pfor_input: Any) -> Any:
 
 
 def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
-  """Differentiates fake quantisation as TensorFlow does, for all rows at once.
-
-  TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
-  numbers beyond a bound go to that bound, and the others to the numbers. If both bounds
-  are zero, all go to the numbers.
-  """
+  """Differentiates fake quantisation as TensorFlow does, for all rows at once."""
+  # TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  # numbers beyond a bound go to that bound, and the others to the numbers. If both
+  # bounds are zero, all go to the numbers.
   pfor_input.stack_inputs()
   upstream, numbers, low, high = (pfor_input.input(i).t for i in range(4))
   first = float(pfor_input.get_attr('narrow_range'))
@@ -351,14 +337,13 @@ def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
 
 def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
                   pfor_input: Any) -> Any:
-  """Draws the numbers of all rows in one operation, from the first row's seed.
-
-  Every row has a fresh seed, so rows are independent either way. Iterations of a
-  tf.while_loop share a seed: if the shape of the draw or the set of active rows
-  changed, a row could get numbers of another row's earlier iteration. So the operation
-  runs row by row if the shape is not static, only some rows may be active, the draw is
-  not one of `patches.drawing`, or more than the seed differs between rows.
-  """
+  """Draws the numbers of all rows in one operation, from the first row's seed."""
+  # Every row has a fresh seed, so rows are independent either way. Iterations of a
+  # tf.while_loop share a seed: if the shape of the draw or the set of active rows
+  # changed, a row could get numbers of another row's earlier iteration. So the
+  # operation runs row by row if the shape is not static, only some rows may be active,
+  # the draw is not one of `patches.drawing`, or more than the seed differs between
+  # rows.
   del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
   only_seed = [each.is_stacked for each in inputs] == (
@@ -375,10 +360,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Calls TensorFlow's converter of loops that may end earlier for some rows.
-
-  Raises ValueError if such a loop changes lists of tensors.
-  """
+  """Converts loops that may end earlier for some rows, unless these change lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -427,12 +409,9 @@ _converters = patches.LibraryPatch([
 
 
 def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
-  """Runs a function on each row, vectorised by converters that do not mix rows.
-
-  Tensors in `rows` and in the result have shape (rows, ...). Operations of `function`
-  may not depend on the position of a row. Raises ValueError, naming an operation that
-  can neither be vectorised nor looped over.
-  """
+  """Runs a function on each row, vectorised by converters that do not mix rows."""
+  # Operations of `function` may not depend on the position of a row. Raises ValueError,
+  # naming an operation that can neither be vectorised nor looped over.
   try:
     with _vectorizing():
       return tf.vectorized_map(function, rows, warn=False)

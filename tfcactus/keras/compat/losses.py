@@ -34,11 +34,9 @@ def takes_logits(loss: Any) -> bool:
 
 
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
-  """Returns the losses of a model's weight regularizers at the present weights.
-
-  They are the losses that Keras adds. Under Keras 2 these include frozen weights, whose
-  gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
-  """
+  """Returns the losses of a model's weight regularizers at the present weights."""
+  # They are the losses that Keras adds. Under Keras 2 these include frozen weights,
+  # whose gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
   if KERAS_3:
     return [v.regularizer(v) for v in model.trainable_variables
             if getattr(v, 'regularizer', None) is not None]
@@ -50,11 +48,9 @@ def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
 
 def output_trackers(model: keras.Model, predictions: Any,
                     places: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
-  """Returns the metric that logs each output's loss, or None where Keras logs none.
-
-  `places` has, for each output with a loss, its index in `tf.nest.flatten(predictions)`
-  and the keys and indices that lead to it.
-  """
+  """Returns the metric that logs each output's loss, or None where Keras logs none."""
+  # `places` has, for each output with a loss, its index in
+  # `tf.nest.flatten(predictions)` and the keys and indices that lead to it.
   if not KERAS_3:
     if not model.compiled_loss.built:
       model.compiled_loss.build(predictions)

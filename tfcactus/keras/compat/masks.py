@@ -35,8 +35,7 @@ def put_all(outputs: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 def of_one(outputs: Any) -> dict[str, tf.Tensor]:
   """Returns masks of a batch of one without that axis, by flat index as a string."""
-  return {str(i): mask[0] for i, mask in enumerate(of_all(outputs))
-          if mask is not None}
+  return {str(i): mask[0] for i, mask in enumerate(of_all(outputs)) if mask is not None}
 
 
 def put_rows(outputs: Any, masks: dict[str, tf.Tensor]) -> Any:

@@ -52,10 +52,7 @@ def tf_variables(model: keras.Model) -> list[tf.Variable]:
 
 
 def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
-  """Returns those variables of a layer that training a model around it updates.
-
-  Operations of Keras 3 have none.
-  """
+  """Returns a layer's variables that training a model around it updates, if any."""
   if not KERAS_3:
     return list(layer.trainable_variables)
   # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
@@ -104,11 +101,9 @@ def is_graph(model: keras.Model) -> bool:
 
 
 def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns a model's layers, each once, with those of nested models in their place.
-
-  Under Keras 3, operations between the layers of a functional model, such as `a + b`,
-  are listed too.
-  """
+  """Returns a model's layers, each once, with those of nested models in their place."""
+  # Under Keras 3, operations between the layers of a functional model, such as `a + b`,
+  # are listed too.
   found: dict[int, keras.layers.Layer] = {}
   functional: bool = type(model) is _functional()
   for layer in model.operations if KERAS_3 and functional else model.layers:
@@ -119,8 +114,7 @@ def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 def layer_classes(names: Iterable[str]) -> set[type]:
   """Returns the classes of the named layers; leaves out those this Keras lacks."""
-  return {getattr(keras.layers, name) for name in names
-          if hasattr(keras.layers, name)}
+  return {getattr(keras.layers, name) for name in names if hasattr(keras.layers, name)}
 
 
 def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
@@ -168,8 +162,7 @@ def last_layers(model: keras.Model) -> list[Any]:
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
   """Returns (args, kwargs) of each call of a layer in a functional model."""
   if KERAS_3:
-    return [(node.arguments.args, node.arguments.kwargs)
-            for node in _nodes(layer)]
+    return [(node.arguments.args, node.arguments.kwargs) for node in _nodes(layer)]
   return [(node.call_args, node.call_kwargs) for node in _nodes(layer)]
 
 

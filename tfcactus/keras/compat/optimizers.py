@@ -86,10 +86,7 @@ def moving_averages(optimizer: Any) -> list[Any]:
 def swapping(callbacks: Iterable[Any],
              around: Callable[[], contextlib.AbstractContextManager[None]]
             ) -> Iterator[None]:
-  """Enters `around` for each exchange of weights by Keras' own `SwapEMAWeights`.
-
-  An exchange that a subclass defines anew is left alone.
-  """
+  """Enters `around` for exchanges of weights by Keras' own `SwapEMAWeights` only."""
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
     for each in callbacks:
@@ -129,11 +126,9 @@ def of_sums() -> dict[str, Any]:
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether an optimizer fails under a strategy of several replicas.
-
-  Keras 3 updates averages and accumulators in conditionals, where replicas cannot
-  communicate.
-  """
+  """Returns whether an optimizer fails under a strategy of several replicas."""
+  # Keras 3 updates averages and accumulators in conditionals, where replicas cannot
+  # communicate.
   return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
 

@@ -41,16 +41,11 @@ def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
 
 
 class Place(NamedTuple):
-  """A function of a library, and its replacement.
+  """A function of a library, and its replacement."""
 
-  Attributes:
-    owner: The module, class or dict that holds the function.
-    name: Its attribute name or key.
-    instead: (original, value of `LibraryPatch.inside`, *args, **kwargs) -> result.
-  """
-
-  owner: Any
-  name: str
+  owner: Any  # The module, class or dict that holds the function.
+  name: str  # Its attribute name or key.
+  # (original, value of `LibraryPatch.inside`, *args, **kwargs) -> result.
   instead: Callable[..., Any]
 
   def get(self) -> Callable[..., Any]:
@@ -143,12 +138,10 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
 
 def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
-  """Calls a copy of a `tf.function`, which has no traces and is not kept.
-
-  A trace made outside of `drawing` would draw from TensorFlow's own seeds, a trace made
-  for an analysis from a placeholder. Functions of a saved model are not copied: they
-  have nothing but traces.
-  """
+  """Calls a copy of a `tf.function`, which has no traces and is not kept."""
+  # A trace made outside of `drawing` would draw from TensorFlow's own seeds, a trace
+  # made for an analysis from a placeholder. Functions of a saved model are not copied:
+  # they have nothing but traces.
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
     function = function._clone(None)  # pylint: disable=protected-access

@@ -17,11 +17,9 @@ def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def check_graphs_are_as_written() -> None:
-  """Raises ValueError if TensorFlow may rewrite float32 operations to half precision.
-
-  Grappler would round a gradient in some places only, so that the norm would be
-  computed from other numbers than the sum.
-  """
+  """Raises ValueError if TensorFlow may rewrite operations to half precision."""
+  # Grappler would round a gradient in some places only, so that the norm would be
+  # computed from other numbers than the sum.
   for name, value in tf.config.optimizer.get_experimental_options().items():
     if name.startswith('auto_mixed_precision') and value:
       raise ValueError(

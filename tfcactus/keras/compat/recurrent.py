@@ -20,19 +20,13 @@ Masks = Optional[list[tf.Tensor]]
 
 
 class Arguments(NamedTuple):
-  """The arguments of a recurrent layer's call.
+  """The arguments of a recurrent layer's call."""
 
-  Attributes:
-    sequences: Shape (rows, time, ...).
-    states: Initial states of all cells, concatenated in a list; None for zeros.
-    mask: Booleans, shape (rows, time), or None.
-    training: Whether dropout is on; may be None under Keras 2.
-  """
-
-  sequences: tf.Tensor
+  sequences: tf.Tensor  # Shape (rows, time, ...).
+  # Initial states of all cells, concatenated in a list; None for zeros.
   states: list[tf.Tensor] | None
-  mask: tf.Tensor | None
-  training: Any
+  mask: tf.Tensor | None  # Booleans, shape (rows, time), or None.
+  training: Any  # Whether dropout is on; may be None under Keras 2.
 
 
 def arguments(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Arguments:
@@ -97,12 +91,8 @@ def dropped(layer: keras.layers.Layer, sequences: tf.Tensor, training: Any
 
 def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
                   values: tf.Tensor, training: Any) -> Masks:
-  """Returns a cell's dropout masks, which are the same at all time steps.
-
-  The list has one mask per gate, or one for all gates. Returns None without dropout.
-  `name` is 'dropout' or 'recurrent_dropout'. `values` is the tensor that is masked at
-  one time step.
-  """
+  """Returns a cell's dropout masks, one per gate or for all; None without dropout."""
+  # They are the same at all time steps. `values` is the tensor that is masked at one.
   if not 0 < getattr(cell, name) < 1 or KERAS_3 and not training:
     return None
   each = is_convolution(cell) or getattr(cell, 'implementation', 2) == 1
@@ -124,11 +114,7 @@ def _forget_masks(cell: keras.layers.Layer) -> None:
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Unrolls a model's recurrent layers inside a `with` block.
-
-  Loops of recurrent layers cannot be vectorised. Raises ValueError for a layer that
-  cannot be unrolled.
-  """
+  """Unrolls a model's recurrent layers, whose loops cannot be vectorised."""
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
       if not isinstance(layer, keras.layers.RNN):

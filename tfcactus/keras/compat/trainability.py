@@ -33,10 +33,7 @@ def config(model: keras.Model) -> dict[str, Any] | None:
 
 
 def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
-  """Has a built model train what the model of a `config` trained.
-
-  Raises ValueError if the model is made of other layers, or cannot train that.
-  """
+  """Has a built model train what the model of a `config` trained; else ValueError."""
   layers = _all_layers(model)
   if config(model) == saved:
     return
@@ -66,11 +63,9 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Has the layers with LoRA, which load their weights next, load factors of `save`.
-
-  If the file has none, the first factor stays as it was and the second is zero. Warns
-  if the model of the file trained other variables.
-  """
+  """Has the layers with LoRA, which load their weights next, load factors of `save`."""
+  # If the file has none, the first factor stays as it was and the second is zero. Warns
+  # if the model of the file trained other variables.
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())
     if trained != _shapes(model):

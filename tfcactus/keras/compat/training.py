@@ -27,11 +27,9 @@ def number(variable: Any) -> int:
 
 
 def compile_arguments(**arguments: Any) -> Any:
-  """Returns arguments for `Model.compile`; Keras 3 gets those that are not None.
-
-  Automatic loss scaling of Keras 3 is off, because gradients have to be unscaled before
-  they are clipped.
-  """
+  """Returns arguments for `Model.compile`; Keras 3 gets those that are not None."""
+  # Automatic loss scaling of Keras 3 is off, because gradients have to be unscaled
+  # before they are clipped.
   if not KERAS_3:
     return arguments
   given = {k: v for k, v in arguments.items() if v is not None}
@@ -63,11 +61,9 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 
 @contextlib.contextmanager
 def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
-  """Builds metrics and optimizer slots in `fit` from `batch`, not from data.
-
-  Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
-  weights) of any two examples; None leaves Keras unchanged.
-  """
+  """Builds metrics and optimizer slots in `fit` from a given `batch`, not from data."""
+  # Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
+  # weights) of any two examples.
   if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
     return

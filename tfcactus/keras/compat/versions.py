@@ -79,16 +79,12 @@ check_versions(tf.__version__, KERAS_VERSION,
 
 
 def check_same_keras(name: str, thing: object) -> None:
-  """Raises ValueError if a Keras object belongs to another package than `tf.keras`.
-
-  `name` is the name of the argument that holds `thing`.
-  """
+  """Raises ValueError if `thing`, an argument, is of another Keras than `tf.keras`."""
   cls = thing if isinstance(thing, type) else type(thing)
   packages = [base.__module__.split('.')[0] for base in cls.__mro__]
   if keras.__name__ in packages:
     return
-  if any(base.__module__.startswith('tensorflow.python.keras')
-         for base in cls.__mro__):
+  if any(base.__module__.startswith('tensorflow.python.keras') for base in cls.__mro__):
     other, remedy = 'tensorflow.python.keras, which is internal', ''
   elif 'tf_keras' in packages:
     other, remedy = 'tf_keras', (

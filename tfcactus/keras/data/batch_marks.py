@@ -23,19 +23,12 @@ UNKNOWN = 1000
 
 
 class Place(NamedTuple):
-  """Position of a batch in its feed, the data of one call of `fit`.
+  """Position of a batch in its feed, the data of one call of `fit`."""
 
-  Attributes:
-    feed: The `number` of the feed's `Marks`.
-    serial: Index of the batch in the feed.
-    step: Index of the batch in its pass.
-    length: Batches of a pass.
-  """
-
-  feed: int
-  serial: int
-  step: int
-  length: int
+  feed: int  # The `number` of the feed's `Marks`.
+  serial: int  # Index of the batch in the feed.
+  step: int  # Index of the batch in its pass.
+  length: int  # Batches of a pass.
 
   @classmethod
   def of(cls, numbers: np.ndarray) -> Place | None:
@@ -49,19 +42,13 @@ class Place(NamedTuple):
 
 
 class Taken(NamedTuple):
-  """Facts that a mark tells about the batch of a step.
+  """Facts that a mark tells about the batch of a step."""
 
-  Attributes:
-    sampling: The code of the sampling scheme, or `UNKNOWN`.
-    epochs: How many epochs begin with the batch.
-    place: The position of the batch under a cyclic scheme, else None.
-    fingerprint: Identifies the examples of the batch; workers compare theirs.
-  """
-
-  sampling: int = UNKNOWN
-  epochs: int = 0
+  sampling: int = UNKNOWN  # The code of the sampling scheme, or `UNKNOWN`.
+  epochs: int = 0  # How many epochs begin with the batch.
+  # The position of the batch under a cyclic scheme, else None.
   place: Place | None = None
-  fingerprint: int = 0
+  fingerprint: int = 0  # Identifies the examples of the batch; workers compare theirs.
 
 
 class Marked(NamedTuple):
@@ -77,20 +64,14 @@ class Marked(NamedTuple):
 
 
 class Unmarked(NamedTuple):
-  """A batch without its mark, in which each row is a row of the model's batch axis.
+  """A batch without its mark, in which each row is a row of the model's batch axis."""
 
-  Attributes:
-    x: Inputs, shape (rows, ...).
-    y: Targets, shape (rows, ...).
-    weights: Weights, shape (rows, ...).
-    mark: int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
-    each: Number of consecutive rows that make up an example: more than one for units.
-  """
-
-  x: Any
-  y: Any
-  weights: Any
+  x: Any  # Inputs, shape (rows, ...).
+  y: Any  # Targets, shape (rows, ...).
+  weights: Any  # Weights, shape (rows, ...).
+  # int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
   mark: tf.Tensor
+  # Number of consecutive rows that make up an example: more than one for units.
   each: int
 
 
@@ -121,8 +102,7 @@ class Marks:
     seeded: Whether the batches are drawn from a seed.
   """
 
-  def __init__(self, scheme: type[SamplingScheme] | None = None,
-               seeded: bool = False):
+  def __init__(self, scheme: type[SamplingScheme] | None = None, seeded: bool = False):
     """Initialises the marks; `scheme` is None if the scheme is unknown."""
     self.number = next(_numbers)
     self.sampling = UNKNOWN if scheme is None else scheme.code
@@ -145,10 +125,8 @@ class BatchMarks(Marks):
 
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
                units: bool = False):
-    """Initialises the marks; `length` is the number of batches in a pass.
-
-    `units` tells whether examples are units, whose rows have an axis of their own.
-    """
+    """Initialises the marks; `length` is the number of batches in a pass."""
+    # `units` tells whether examples are units, whose rows have an axis of their own.
     super().__init__(scheme, seeded)
     self._units = units
     self._scheme = scheme
@@ -159,10 +137,7 @@ class BatchMarks(Marks):
     self._taken = 0
 
   def specs(self, x: Any, each: int | None = None) -> Marked:
-    """Returns the `TensorSpec`s of marked inputs.
-
-    `x` has those of the inputs; `each` is the number of rows of a unit, or None.
-    """
+    """Returns specs of marked inputs; `each` is a unit's number of rows, or None."""
     return Marked(x, tf.TensorSpec(
         (None, 2) if each is None else (None, each, 2), tf.int64))
 
@@ -202,11 +177,9 @@ class BatchMarks(Marks):
 
 
 class RowMarks(Marks):
-  """Recognises each example by its row, for arrays that Keras splits into batches.
-
-  A pass ends when an example comes again. No example is therefore used twice in a pass,
-  however the batches are made.
-  """
+  """Recognises each example by its row, for arrays that Keras splits into batches."""
+  # A pass ends when an example comes again. No example is therefore used twice in a
+  # pass, however the batches are made.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""

@@ -21,15 +21,10 @@ _BLOCK = 4096
 
 
 class ExampleData(abc.ABC):
-  """Abstract data that batches draw examples from.
+  """Abstract data that batches draw examples from."""
 
-  Attributes:
-    num_examples: Number of examples.
-    specs: `TensorSpec`s of a batch, in the structure that `rows` returns.
-  """
-
-  num_examples: int
-  specs: Rows
+  num_examples: int  # Number of examples.
+  specs: Rows  # `TensorSpec`s of a batch, in the structure that `rows` returns.
 
   @abc.abstractmethod
   def rows(self, index: np.ndarray) -> Rows:
@@ -102,8 +97,7 @@ class SparseRowData(ExampleData):
     self.specs = _specs(self.rows(np.zeros(1, np.int64)))
 
   def rows(self, index: np.ndarray) -> Rows:
-    return (checked_array('x', self._x[index].toarray()),
-            *self._others.rows(index)[1:])
+    return (checked_array('x', self._x[index].toarray()), *self._others.rows(index)[1:])
 
 
 class RandomAccessData(ExampleData):
@@ -162,10 +156,8 @@ def checked_example(item: object) -> Rows:
 
 
 def stacked(examples: Iterable[Any]) -> Rows:
-  """Returns the rows of examples; ValueError unless pairs or triples of arrays.
-
-  Inputs may be texts; targets and weights are numbers.
-  """
+  """Returns the rows of examples; ValueError unless pairs or triples of arrays."""
+  # Inputs may be texts; targets and weights are numbers.
   return tuple(
       tf.nest.map_structure(
           lambda *values, texts=not place: checked_array(
@@ -191,10 +183,9 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
     return SparseRowData(x, y, sample_weight)
   if isinstance(x, keras.utils.Sequence):
     raise ValueError(
-        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of '
-        'Keras, which gives batches that somebody else chose; pass its arrays, or a '
-        'class with __len__ and __getitem__ that gives the pair (x, y) of one '
-        'example.')
+        f'Expected examples to draw from, got {type(x).__name__}, a Sequence of Keras, '
+        'which gives batches that somebody else chose; pass its arrays, or a class '
+        'with __len__ and __getitem__ that gives the pair (x, y) of one example.')
   if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) and (
       hasattr(x, '__len__') and hasattr(x, '__getitem__') and
       not hasattr(x, '__array__')):
@@ -246,11 +237,9 @@ def _no_targets(*given: Any) -> None:
 
 
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Reads a dataset of pairs or triples once, in blocks of up to `_BLOCK` examples.
-
-  Random shuffling and augmentation of the dataset are thereby fixed. Raises ValueError
-  if elements have no fully known shape, or the dataset is infinite.
-  """
+  """Reads a dataset of pairs or triples once, in blocks of up to `_BLOCK` examples."""
+  # Random shuffling and augmentation of the dataset are thereby fixed. Raises
+  # ValueError if elements have no fully known shape, or the dataset is infinite.
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
       isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
@@ -335,11 +324,9 @@ def content(array: np.ndarray) -> bytes:
 
 
 def columns(x: Any) -> Any:
-  """Returns inputs with pandas' columns as Keras takes them, arrays of shape (n, 1).
-
-  A frame of texts beside numbers, which is no one array, becomes a dict of columns;
-  other frames stay.
-  """
+  """Returns inputs with pandas' columns as Keras takes them, arrays of shape (n, 1)."""
+  # A frame of texts beside numbers, which is no one array, becomes a dict of columns;
+  # other frames stay.
   if isinstance(x, dict):
     return {key: columns(part) for key, part in x.items()}
   if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
@@ -374,11 +361,9 @@ def _length(value: Any) -> int:
 
 
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
-  """Returns checked arrays in their structure; a list of arrays is a list of inputs.
-
-  It is a list of examples instead if it has `rows` arrays, the number of examples (0 if
-  ambiguous), of another length. `name` is for error messages. `texts` allows texts.
-  """
+  """Returns checked arrays in their structure; a list of arrays is a list of inputs."""
+  # It is a list of examples instead if it has `rows` arrays, the number of examples (0
+  # if ambiguous), of another length.
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)
             for key, part in value.items()}
@@ -392,8 +377,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
           f'{len(value)} arrays of length {len(value)}, which may be either an '
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
-      return checked_array(
-          name, np.stack([np.asarray(part) for part in value]), texts)
+      return checked_array(name, np.stack([np.asarray(part) for part in value]), texts)
   elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
     return checked_array(name, value, texts)
   return tuple(_arrays(f'{name}[{i}]', part, rows, texts)
@@ -411,11 +395,10 @@ def _of_example(part: Any) -> Any:
 
 
 def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
-  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none.
-
-  With `texts` it may be an array of texts instead, which is returned as an object array
-  of UTF-8 bytes: TensorFlow fails on other letters than ASCII in NumPy's arrays.
-  """
+  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
+  # With `texts` it may be an array of texts instead, which is returned as an object
+  # array of UTF-8 bytes: TensorFlow fails on other letters than ASCII in NumPy's
+  # arrays.
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

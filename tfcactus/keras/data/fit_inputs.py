@@ -18,22 +18,15 @@ from tfcactus.plan import PrivacyPlan
 
 
 class Feed(NamedTuple):
-  """The data that Keras trains on.
+  """The data that Keras trains on."""
 
-  Attributes:
-    marks: Recognises the batches.
-    x: Arrays or a dataset.
-    steps_per_epoch: Batches per epoch; if None, Keras finds the number from `x`.
-    class_weight: Class weights that Keras still has to apply.
-    ordered: Whether Keras has to keep the order of the examples.
-    example: (x, y, weights) of any two examples, for several replicas, or None.
-  """
-
-  marks: Marks
-  x: Any
+  marks: Marks  # Recognises the batches.
+  x: Any  # Arrays or a dataset.
+  # Batches per epoch; if None, Keras finds the number from `x`.
   steps_per_epoch: int | None
-  class_weight: Any = None
-  ordered: bool = False
+  class_weight: Any = None  # Class weights that Keras still has to apply.
+  ordered: bool = False  # Whether Keras has to keep the order of the examples.
+  # (x, y, weights) of any two examples, for several replicas, or None.
   example: Any = None
 
 
@@ -41,11 +34,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
               steps_per_epoch: int | None, journal: bool,
               strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit`, and how its batches are recognised and accounted for.
-
-  `journal` says whether the run keeps a journal; other arguments are those of `fit`.
-  Raises ValueError if the data do not match the plan.
-  """
+  """Returns the data of `fit`, and how its batches are recognised and accounted for."""
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
@@ -88,11 +77,9 @@ def given(callbacks: Any) -> list[Any]:
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
-  """Returns the callbacks in the order to run: writers of logs first, `limit` last.
-
-  `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
-  has a target_epsilon.
-  """
+  """Returns the callbacks in the order to run: writers of logs first, `limit` last."""
+  # `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
+  # has a target_epsilon.
   found = given(callbacks)
   own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
   return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
@@ -100,11 +87,8 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
 
 
 def _from_pandas(name: str, value: Any) -> Any:
-  """Returns a pandas table or column as an array; ValueError unless it is of numbers.
-
-  Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
-  `name` is that of the argument of `fit`, for the message.
-  """
+  """Returns a pandas table or column as an array; ValueError unless of numbers."""
+  # Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
@@ -130,11 +114,7 @@ class Split(NamedTuple):
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> Split:
-  """Separates the last examples of arrays for validation; pandas become arrays.
-
-  Arguments are those of `fit`. Raises ValueError if the number of remaining examples is
-  not the plan's.
-  """
+  """Separates the last examples of arrays for validation; pandas become arrays."""
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
                             (x, y, sample_weight))
   if not validation_split or validation_data is not None:
@@ -234,8 +214,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     same = tf.equal(tf.cast(labels, tf.int64)[..., None],
                     tf.constant(list(weights), tf.int64))
     factors = tf.where(same, tf.constant(list(weights.values()), tf.float32), 0)
-    return weight * tf.where(
-        tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
+    return weight * tf.where(tf.reduce_any(same, -1), tf.reduce_sum(factors, -1), 1.0)
 
   return weigh
 

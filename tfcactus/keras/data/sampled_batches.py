@@ -108,11 +108,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._plain = False
 
   def for_plain_training(self) -> SampledBatches:
-    """Returns these batches, continuing their draws, for models without privacy.
-
-    `fit` of a plain model then accepts the batches, for comparison with private
-    training.
-    """
+    """Returns these batches, continuing their draws, for models without privacy."""
     plain = copy.copy(self)
     plain._plain = True
     return plain
@@ -123,10 +119,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       plain_fit.refuse(source)
 
   def fingerprint(self) -> int:
-    """Returns a checksum of up to 256 examples; draws nothing.
-
-    Workers compare it to notice different data; equality proves nothing.
-    """
+    """Returns a checksum of up to 256 examples, which tells workers of other data."""
     data = self._data.flat
     rows = data.rows(np.unique(np.linspace(
         0, data.num_examples - 1, 256).astype(np.int64)))
@@ -198,8 +191,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'which draws an epoch as a whole, got an index.')
     if not 0 <= index < self.steps_per_epoch:
       raise IndexError(
-          f'Expected a batch index in [0, {self.steps_per_epoch}), got '
-          f'{index}.')
+          f'Expected a batch index in [0, {self.steps_per_epoch}), got {index}.')
     index_of_examples, = self._draw()
     return _with_tensors(self._flat_batch(index_of_examples))
 
@@ -255,12 +247,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _passes(self, once: bool, shares: Shares,
               batch: Callable[[np.ndarray], _Batch]
              ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
-    """Yields passes over the batches, endlessly, or only one pass if `once`.
-
-    A pass yields (fingerprint, parts) for each batch: a checksum of the indices drawn,
-    or 0 unless other workers draw the batch too; and the padded parts that this process
-    takes by `shares`, which `batch` makes of indices.
-    """
+    """Yields passes over the batches, endlessly, or only one pass if `once`."""
+    # A pass yields (fingerprint, parts) for each batch: a checksum of the indices
+    # drawn, or 0 unless other workers draw the batch too; and the padded parts that
+    # this process takes by `shares`, which `batch` makes of indices.
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.
     if alike:

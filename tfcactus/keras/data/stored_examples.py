@@ -141,8 +141,7 @@ class _Writer:
     if self._structure is None:
       self._structure, self._parts = structure, parts
       names = [*(f'part{i}.raw' for i in range(len(parts))), _CHECKSUMS]
-      self._files = [open(os.path.join(self._directory, name), 'wb')
-                     for name in names]
+      self._files = [open(os.path.join(self._directory, name), 'wb') for name in names]
     lengths = {len(array) for array in arrays}
     if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
       raise ValueError(

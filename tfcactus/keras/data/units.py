@@ -160,11 +160,8 @@ class _WithoutKey(ExampleData):
 
 def open_data(x: Any, y: Any = None, sample_weight: Any = None, units: Any = None,
               examples_per_unit: int | None = None) -> ExampleData:
-  """Returns data whose examples are rows, or units if `units` are given.
-
-  Arguments are as for `UnitData`. Raises ValueError if only one of `units` and
-  `examples_per_unit` is given.
-  """
+  """Returns data whose examples are rows, or units if `units` are given."""
+  # Raises ValueError if only one of `units` and `examples_per_unit` is given.
   if units is None and examples_per_unit is None:
     return data_sources.open_data(x, y, sample_weight)
   if units is None or examples_per_unit is None:

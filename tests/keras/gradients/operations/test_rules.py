@@ -149,7 +149,8 @@ _LEFT = {
     'a gradient of its own': lambda: Own(_sine, w=(6,)),
     'no rule': lambda: Own(
         lambda x, w: x * tf.gather(w, tf.argmax(x, 1)[:, None], axis=1)[0], w=(1, 6)),
-    'the place in the batch': lambda: Own(lambda x, w: x + w[:tf.shape(x)[0]], w=(_ROWS, 6))}
+    'the place in the batch': lambda: Own(
+        lambda x, w: x + w[:tf.shape(x)[0]], w=(_ROWS, 6))}
 
 
 @representatives('name', list(_LEFT)[:-1], 2)

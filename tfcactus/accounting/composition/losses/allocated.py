@@ -42,19 +42,13 @@ _Order = TypeVar('_Order', float, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedGaussian(base.ReleaseLoss):
-  """The loss of a record that enters one of several Gaussian sums.
-
-  Attributes:
-    mu: Sensitivity over standard deviation of each sum.
-    bins: Number of sums.
-    direction: 'add' or 'remove'.
-  """
+  """The loss of a record that enters one of several Gaussian sums."""
 
   moments_are_proved = False
 
-  mu: float
-  bins: int
-  direction: str
+  mu: float  # Sensitivity over standard deviation of each sum.
+  bins: int  # Number of sums.
+  direction: str  # 'add' or 'remove'.
 
   @property
   def _law(self) -> MeanLognormal:
@@ -76,7 +70,6 @@ class AllocatedGaussian(base.ReleaseLoss):
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Estimates log M at `orders` and its first two derivatives, shape (3, n)."""
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound
@@ -93,8 +86,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return found
 
   def log_moment(self, order: float) -> float:
-    return _log_moment(self._law, self._power(order),
-                       exact=order <= self.max_order)
+    return _log_moment(self._law, self._power(order), exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,); any order."""
@@ -137,7 +129,6 @@ class TiltedAllocated(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
-    """The largest number of terms summed for a value of phi."""
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:

@@ -62,9 +62,7 @@ class AtomicLoss(base.Loss):
     log_mgf = float(_numerics.log_sum(exponent))
     return log_mgf, np.exp(exponent - log_mgf)
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> TiltedAtoms:
-    """Returns the atoms under the tilt `order`; exact for every t."""
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAtoms:
     del t_max, tolerance
     return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
 
@@ -92,16 +90,14 @@ class TiltedAtoms(base.TiltedSum):
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
   def certify(self, start: float, end: float, level: float) -> None:
-    """Shows that |phi| <= level on [start, end], or raises IntractableError.
-
-    Small t use all atoms, larger t a subset: |phi| <= 1 - W + |S|, where W is the
-    subset's weight and S the sum of weight e^(i t loss) over it.
-    """
+    """Shows that |phi| <= level on [start, end], or raises IntractableError."""
+    # Small t use all atoms, larger t a subset: |phi| <= 1 - W + |S|, where W is the
+    # subset's weight and S the sum of weight e^(i t loss) over it.
     everything = _Atoms(self.weight, self.loss)
     few = everything.subset()
     seen = float(everything.gap(start, 0.0, 1)[0])
     while start < end:
-      gap = few.least_gap(start, 4 * start)
+      gap = float(np.min(few.gap(start, 3 * start / 40, 41)))  # On a coarse grid.
       if gap < 3 * (1 - level):
         stop = min(2 * start, end)
         seen = everything.certify(start, stop, everything, level, seen)
@@ -113,11 +109,7 @@ class TiltedAtoms(base.TiltedSum):
 
 
 class _Atoms:
-  """Some of the atoms of a distribution, with the mean of their losses moved to zero.
-
-  Attributes:
-    total: W, the sum of their weights.
-  """
+  """Some of a distribution's atoms, centred; `total` is the sum of their weights."""
 
   def __init__(self, weight: np.ndarray, loss: np.ndarray):
     self._weight = weight
@@ -139,18 +131,11 @@ class _Atoms:
     return self.total - np.abs(_numerics.phi_table(
         self._loss, self._weight, spacing, points, start))
 
-  def least_gap(self, start: float, end: float) -> float:
-    """Returns the least gap on a coarse grid of [start, end]."""
-    return float(np.min(self.gap(start, (end - start) / 40, 41)))
-
   def certify(self, start: float, end: float, everything: _Atoms,
               level: float, expected: float) -> float:
-    """Shows |phi| <= level on [start, end], and returns the least gap on its grid.
-
-    Grid points where the gap is too small are examined with `everything`, all atoms.
-    `expected`, a guess of the least gap, sets the spacing. Raises IntractableError if
-    the bound cannot be shown, or the grid is too large.
-    """
+    """Shows |phi| <= level on [start, end], and returns the least gap on its grid."""
+    # Grid points where the gap is too small are examined with all atoms, `everything`.
+    # `expected`, a guess of the least gap, sets the spacing.
     need = 1 - level
     # The gap changes by at most `_slope` per unit of t.
     margin = expected - need
@@ -190,7 +175,6 @@ class Smoothing(base.Loss):
 
   @property
   def max_order(self) -> float:
-    """Any tilt is possible."""
     return math.inf
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
@@ -207,9 +191,7 @@ class Smoothing(base.Loss):
     return 0.5 * self.width * s + self.order * np.where(
         small, series, np.log(np.sinh(safe) / safe + 0j))
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> TiltedSmoothing:
-    """Returns the sum under the tilt `order`, in closed form."""
+  def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedSmoothing:
     del t_max, tolerance
     log_mgf = float(self.cumulants(np.array([order]))[0, 0])
     return TiltedSmoothing(self, order, log_mgf)
@@ -233,11 +215,6 @@ class TiltedSmoothing(base.TiltedLoss):
   order: float
   log_mgf: float
 
-  @property
-  def nodes(self) -> int:
-    """One: phi has a closed form."""
-    return 1
-
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
     s = self.order + 1j * spacing * np.arange(count)
     return self.law._log_m(s) - self.log_mgf
@@ -248,11 +225,8 @@ class TiltedSmoothing(base.TiltedLoss):
 
 def certify_decay(tilted: Sequence[tuple[base.TiltedLoss, int]], start: float,
                   end: float, log_need: float) -> None:
-  """Shows that |product of phi^count| <= exp(-log_need) on [start, end].
-
-  `tilted` are pairs (loss under the tilt, steps). One has to show it, since |phi| of
-  the others is at most one. Raises IntractableError if none does.
-  """
+  """Shows that |product of phi^count| <= exp(-log_need) on [start, end], or raises."""
+  # One has to show it, since |phi| of the others is at most one.
   for part, count in sorted(tilted, key=lambda item: -item[1]):
     try:
       part.certify(start, end, math.exp(-log_need / count))

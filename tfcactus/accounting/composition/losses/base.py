@@ -27,20 +27,17 @@ class TiltedLoss(abc.ABC):
   """A loss under an exponential tilt: its phi (characteristic) function and errors.
 
   phi(t) = M(order + i t) / M(order).
-
-  Attributes:
-    log_mgf: log M(order).
-    cut_off: Whether phi and its error are clipped to phi's possible range, which
-      assumes that `log_mgf` is about right.
   """
 
-  log_mgf: float
+  log_mgf: float  # log M(order).
+  # Whether phi and its error are clipped to phi's possible range, which assumes that
+  # `log_mgf` is about right.
   cut_off: bool = False
 
   @property
-  @abc.abstractmethod
   def nodes(self) -> int:
-    """Returns the number of terms per value of phi, to which cost is proportional."""
+    """Terms per value of phi, to which cost is proportional; one for a closed form."""
+    return 1
 
   @abc.abstractmethod
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
@@ -56,15 +53,10 @@ class TiltedLoss(abc.ABC):
 
 
 class TiltedSum(TiltedLoss):
-  """A tilted loss that is a sum over points.
+  """A tilted loss that is a sum over points."""
 
-  Attributes:
-    loss: Shape (points,).
-    weight: Shape (points,), tilted probabilities; sum to one.
-  """
-
-  loss: np.ndarray
-  weight: np.ndarray
+  loss: np.ndarray  # Shape (points,).
+  weight: np.ndarray  # Shape (points,), tilted probabilities; sum to one.
 
   @property
   def nodes(self) -> int:
@@ -76,13 +68,10 @@ class TiltedSum(TiltedLoss):
 
 
 class Loss(abc.ABC):
-  """The privacy loss of one step, or of several together.
+  """The privacy loss of one step, or of several together."""
 
-  Attributes:
-    moments_are_proved: Whether the quadrature step behind `cumulants` is fine enough at
-      every order, so that only rounding is left. Otherwise bounds use `log_moment`.
-  """
-
+  # Whether the quadrature step behind `cumulants` is fine enough at every order, so
+  # that only rounding is left. Otherwise bounds use `log_moment`.
   moments_are_proved: bool = True
 
   @property
@@ -116,15 +105,10 @@ class Loss(abc.ABC):
 
 
 class ReleaseLoss(Loss):
-  """The loss of one Gaussian release in which a record takes part at random.
+  """The loss of one Gaussian release in which a record takes part at random."""
 
-  Attributes:
-    mu: Sensitivity over standard deviation of the release.
-    direction: 'add' or 'remove'.
-  """
-
-  mu: float
-  direction: str
+  mu: float  # Sensitivity over standard deviation of the release.
+  direction: str  # 'add' or 'remove'.
 
   @property
   def normal(self) -> bool:
@@ -139,15 +123,12 @@ class ReleaseLoss(Loss):
 
 def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray, rounded: float | None = None) -> np.ndarray:
-  """Returns bounds on the rounding error of phi at `t`, and of log M at 0.
-
-  Each term of phi carries the errors of its phase and of its weight. The weight is an
-  exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
-  e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
-  `loss` and `weight` (tilted probabilities) have shape (nodes,). `size` is the sum of
-  the moduli of the terms of log M. `rounded` is the mean size that rounding errors of
-  losses are relative to, by default that of their moduli.
-  """
+  """Returns bounds on the rounding error of phi at `t`, and of log M at 0."""
+  # Each term of phi carries the errors of its phase and of its weight. The weight is an
+  # exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
+  # e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
+  # `size` is the sum of the moduli of the terms of log M. `rounded` is the mean size
+  # that rounding errors of losses are relative to, by default that of their moduli.
   mean_abs = float(np.sum(weight * np.abs(loss)))
   square = float(np.sum(weight * loss * loss))
   moduli = np.minimum(t * mean_abs, 4.0) + np.minimum(

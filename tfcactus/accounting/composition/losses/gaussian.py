@@ -28,7 +28,6 @@ class GaussianLoss(SampledGaussian):
 
   @property
   def normal(self) -> bool:
-    """Returns whether the loss is a normal variable: nothing is sampled."""
     return self.sampling_prob == 1
 
   @property
@@ -49,9 +48,7 @@ class GaussianLoss(SampledGaussian):
       return super().log_decay(order, t)
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2
 
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> base.TiltedLoss:
-    """Returns the loss under the tilt `order`, in closed form if it is normal."""
+  def tilted(self, order: float, t_max: float, tolerance: float) -> base.TiltedLoss:
     if not self.normal:
       return super().tilted(order, t_max, tolerance)
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
@@ -93,11 +90,6 @@ class TiltedNormal(base.TiltedLoss):
   mu: float
   order: float
 
-  @property
-  def nodes(self) -> int:
-    """One: phi has a closed form."""
-    return 1
-
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
     t = spacing * np.arange(count)
     return 0.5 * self.mu**2 * t * (1j * (2 * self.order + 1) - t)
@@ -126,8 +118,7 @@ class ClosedForm:
     return monotone.epsilon_bounds(self.delta, delta, near, move, move)
 
 
-def gaussian_delta(mu: float, epsilon: np.ndarray
-                   ) -> tuple[np.ndarray, np.ndarray]:
+def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
 
   Source: Balle and Wang (2018), Theorem 8.
@@ -154,5 +145,4 @@ def gaussian_delta(mu: float, epsilon: np.ndarray
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
   # Add the error of underflow. Below, nan becomes delta 0 with error 1.
   error = error + _TINY * (x < -37)
-  return (np.where(np.isnan(value), 0.0, value),
-          np.where(np.isnan(error), 1.0, error))
+  return (np.where(np.isnan(value), 0.0, value), np.where(np.isnan(error), 1.0, error))

@@ -61,21 +61,17 @@ _Real = TypeVar('_Real', float, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class PartLoss(quadrature.SampledGaussian):
-  """The losses of a subsampled Gaussian between two levels.
+  """The losses of a subsampled Gaussian between approximate levels `low` and `high`.
 
-  Its measure has a mass of less than one. Its density is P's density times
-  W(low) - W(high), where W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the
-  log-likelihood ratio of the output minus the one at which the loss is `level`. The
-  first term makes W vanish fast on small losses. The second makes 1 - W fall faster
-  than any exponential of the loss grows.
-
-  Attributes:
-    low: Approximate lower level, above the least possible loss.
-    high: Approximate upper level.
+  Its measure has a mass of less than one: P's density times W(low) - W(high), where
+  W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio of
+  the output minus the one at which the loss is `level`. The first term makes W vanish
+  fast on small losses. The second makes 1 - W fall faster than any exponential of the
+  loss grows.
   """
 
-  low: float
-  high: float
+  low: float  # Approximate lower level, above the least possible loss.
+  high: float  # Approximate upper level.
 
   moments_are_proved = False
   _max_strip = 0.7
@@ -96,7 +92,6 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
-    """Returns about the best strip of `log_decay`, over t, for many small losses."""
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
@@ -107,11 +102,9 @@ class PartLoss(quadrature.SampledGaussian):
 
   def _argument(self, y: np.ndarray, level: float, strip: np.ndarray
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the real and imaginary parts of the argument of Phi in W(level).
-
-    The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is one
-    at level zero and zero at level inf.
-    """
+    """Returns the real and imaginary parts of the argument of Phi in W(level)."""
+    # The log-likelihood ratio is z + i strip, where z belongs to the output `y`. W is
+    # one at level zero and zero at level inf.
     if level == 0 or math.isinf(level):
       value = np.full(np.broadcast_shapes(y.shape, strip.shape),
                       -np.inf if level else np.inf)
@@ -130,12 +123,10 @@ class PartLoss(quadrature.SampledGaussian):
     first = special.log_ndtr(np.where(flip, -below, above))
     second = special.log_ndtr(np.where(flip, -above, below))
     with np.errstate(divide='ignore', invalid='ignore'):
-      part = first + np.log1p(-np.exp(np.where(
-          first > -np.inf, second - first, 0.0)))
+      part = first + np.log1p(-np.exp(np.where(first > -np.inf, second - first, 0.0)))
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
-    """Returns one minus the mass of the density; `step` is the spacing of `y`."""
     scale = step / math.sqrt(2 * math.pi)
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
@@ -143,8 +134,7 @@ class PartLoss(quadrature.SampledGaussian):
     rest = dataclasses.replace(self, low=self.high, high=math.inf)
     return scale * float(np.sum(np.exp(rest._log_density(y))))
 
-  def _shifted(self, y: np.ndarray, strip: np.ndarray
-               ) -> tuple[np.ndarray, np.ndarray]:
+  def _shifted(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Includes a bound on |W(low) - W(high)| in the base class's first term."""
     log_bounds = [_log_size(*self._argument(y, level, strip[..., None]))
                   for level in (self.low, self.high)]
@@ -170,8 +160,7 @@ class PartLoss(quadrature.SampledGaussian):
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
         (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
-    return (growth[:, None] + bound - base + GROWTH_SLACK)[
-        :, np.searchsorted(at, t)]
+    return (growth[:, None] + bound - base + GROWTH_SLACK)[:, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
     """Returns an upper bound on the output's mode under tilts <= `order`."""
@@ -186,12 +175,9 @@ class PartLoss(quadrature.SampledGaussian):
         0.0, math.log1p(order) + _numerics.log_expm1(self.high))) / self.mu)
 
 
-def _log_size(real: np.ndarray, imag: np.ndarray
-              ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn.
-
-  The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
-  """
+def _log_size(real: np.ndarray, imag: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns log of upper bounds on |Phi(real + i imag)| and on |1 - Phi|, in turn."""
+  # The smaller is at most b = e^(imag^2 / 2) Phi(-|real|), the larger at most 1 + b.
   small = 0.5 * imag**2 + special.log_ndtr(-np.abs(real))
   other = np.logaddexp(0.0, small)
   return np.where(real < 0, small, other), np.where(real < 0, other, small)
@@ -201,12 +187,7 @@ def _log_size(real: np.ndarray, imag: np.ndarray
 class RareLoss(base.Loss):
   """The total loss of steps, on outcomes whose largest loss lies between two levels.
 
-  Its measure has a mass of less than one.
-
-  Attributes:
-    groups: Pairs (loss of a subsampled Gaussian, removal; number of steps).
-    low: Approximate lower level, above the least possible loss.
-    high: Approximate upper level.
+  Its measure has a mass of less than one. The levels `low` and `high` are approximate.
   """
 
   groups: Groups
@@ -225,7 +206,6 @@ class RareLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
-    """The approximate largest tilt that is tried, the least of all parts'."""
     return min(law.max_order for laws in self._laws for law in laws[:2])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
@@ -272,27 +252,21 @@ def _share(log_part: _Real, log_full: _Real) -> _Real:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedRare(base.TiltedLoss):
-  """A `RareLoss` under a tilt.
-
-  Attributes:
-    parts: Triples, as in `TiltedParts`. Losses between `low` and `high` are large.
-    shares: For each triple, M of a step's large losses over M of its losses below
-      `high`.
-    log_share: log of M of the outcomes with a large loss, over M of all outcomes of
-      losses below `high`, for all steps together.
-  """
+  """A `RareLoss` under a tilt; losses between `low` and `high` are large."""
 
   order: float
   parts: TiltedParts
+  # For each part, M of a step's large losses over M of its losses below `high`.
   shares: Sequence[float]
+  # log of M of the outcomes with a large loss, over M of all outcomes of losses below
+  # `high`, for all steps together.
   log_share: float
   log_mgf: float
 
   @classmethod
   def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
     """Returns the tilted loss from the steps' tilted losses."""
-    shares = [float(_share(large.log_mgf, full.log_mgf))
-              for full, large, _ in parts]
+    shares = [float(_share(large.log_mgf, full.log_mgf)) for full, large, _ in parts]
     log_share = math.log(-math.expm1(math.fsum(
         part[2] * math.log1p(-share) for part, share in zip(parts, shares))))
     return cls(order, parts, shares, log_share, log_share + math.fsum(
@@ -300,7 +274,6 @@ class TiltedRare(base.TiltedLoss):
 
   @property
   def nodes(self) -> int:
-    """The largest number of terms summed for a value of phi."""
     return max(large.nodes for _, large, _ in self.parts)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:

@@ -60,33 +60,25 @@ TOP_ROUNDS = 40
 class GroupedGaussian(quadrature.SampledGaussian):
   """The loss of a person's rows in a sampled Gaussian release.
 
-  Attributes:
-    mu: Shift of all rows together, over standard deviation.
-    sampling_prob: Probability that at least one row is in the sample.
-    direction: 'add' or 'remove'.
-    log_weights: log P(j rows are in the sample), for j from 0 to the number of rows.
+  `mu` is the shift of all rows together, over standard deviation, and `sampling_prob`
+  the probability that at least one row is in the sample.
   """
 
-  log_weights: tuple[float, ...]
+  log_weights: tuple[float, ...]  # log P(j rows are in the sample), j = 0, 1, ...
 
   @classmethod
   def of(cls, shift: float, log_weights: np.ndarray, direction: str) -> GroupedGaussian:
-    """Returns the loss of rows that shift the mean by `shift` standard deviations each.
-
-    `log_weights` are as the attribute, shape (rows + 1,).
-    """
+    """Returns the loss of rows that shift the mean by `shift` deviations each."""
     return cls((log_weights.size - 1) * shift, -math.expm1(float(log_weights[0])),
                direction, tuple(map(float, log_weights)))
 
   def truncated(self, most: float, last: int | None = None
                 ) -> tuple[GroupedGaussian, float]:
-    """Returns the loss with at most as many rows in a sample as need be, and a mass.
-
-    Samples with more rows have at most the returned mass. They count as samples with
-    the largest number that is kept: so the loss is that of a person of fewer rows, and
-    P differs from it by at most the mass. The mass is at most `most`, unless `last`,
-    the largest number that may be kept, forbids that.
-    """
+    """Returns the loss with at most as many rows in a sample as need be, and a mass."""
+    # Samples with more rows have at most the returned mass. They count as samples with
+    # the largest number that is kept: so the loss is that of a person of fewer rows,
+    # and P differs from it by at most the mass. The mass is at most `most`, unless
+    # `last`, the largest number that may be kept, forbids that.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
     kept = max(int(np.argmax(beyond <= most)), 1)
@@ -109,11 +101,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return bounds if self.direction == 'remove' else bounds.reversed()
 
   def delta(self, epsilon: float) -> tuple[float, float]:
-    """Returns delta of one release at `epsilon` >= 0, and a bound on its error.
-
-    Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    best test. Any level near it is nearly as good.
-    """
+    """Returns delta of one release at `epsilon` >= 0, and a bound on its error."""
+    # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
+    # best test. Any level near it is nearly as good.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.
@@ -135,10 +125,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return max(value, 0.0), error + slip * (grown if remove else 1.0)
 
   def _level(self, target: float) -> tuple[float, float, float]:
-    """Returns y with log u(y) near `target`, and the width of an interval around it.
-
-    The interval holds the exact place; the last result is the change of log u on it.
-    """
+    """Returns y with log u(y) near `target`, and an interval's width and rise."""
+    # The interval around y holds the exact place; log u rises by so much on it.
     log_u = lambda y: float(self._ratios(np.array([y]))[0][0])
     low, high = -LARGEST_LEVEL, 1.0
     if log_u(low) > target:
@@ -179,7 +167,6 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
-    """The approximate best strip for many small losses, divided by t."""
     j, log_w = self._rows
     return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
 
@@ -241,24 +228,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
     # does, the outputs at which the log of the integrand has a slope above -REACH.
     top = self.mu * (1 + order)
     for _ in range(TOP_ROUNDS):
-      found = (1 + order) * float(
-          self._ratios(np.array([top + quadrature.REACH]))[1][0])
+      found = (1 + order) * self._slope(top + quadrature.REACH)
       if found > top - 1:
         break
       top = found
     return top
 
-  def _mode(self, order: float) -> float:
-    if order <= 0:
-      return 0.0
-    low, high = -order * self.mu, 0.0
-    while high - low > 1e-2:
-      y = 0.5 * (low + high)
-      if y + order * float(self._ratios(np.array([y]))[1][0]) > 0:
-        high = y
-      else:
-        low = y
-    return high
+  def _slope(self, y: float) -> float:
+    return float(self._ratios(np.array([y]))[1][0])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     found = self._convex(orders)

@@ -78,19 +78,14 @@ class LaplaceLoss(base.Loss):
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     # The two atoms have tilted weight w together. The density between them has a
-    # transform of modulus w / (2 t) at most.
-    return np.minimum(self._log_weight(order) + np.log1p(
-        0.5 / np.asarray(t, dtype=np.float64)), 0.0)
-
-  def _log_weight(self, order: float) -> float:
-    """Returns log of the tilted probability of both atoms, rounded up."""
+    # transform of modulus w / (2 t) at most. log w is rounded up.
     log_mgf = float(log_moment(np.array([order]), self.top)[0].real)
     size = order * self.top
-    return (size + math.log1p(math.exp(-(2 * order + 1) * self.top)) - math.log(2)
-            - log_mgf) + ROUNDOFF * (1 + size)
+    log_w = (size + math.log1p(math.exp(-(2 * order + 1) * self.top)) - math.log(2)
+             - log_mgf) + ROUNDOFF * (1 + size)
+    return np.minimum(log_w + np.log1p(0.5 / np.asarray(t, dtype=np.float64)), 0.0)
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedLaplace:
-    """Returns the loss under the tilt `order`, in closed form."""
     del t_max, tolerance
     return TiltedLaplace(
         self.top, order, float(log_moment(np.array([order]), self.top)[0].real))

@@ -39,43 +39,27 @@ _HALF_PI = 0.5 * math.pi
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-  """Nodes of u and of y whose sums u + mu y lie on one lattice.
+  """Nodes of u and of y whose sums u + mu y lie on one lattice."""
 
-  Attributes:
-    mu: Standard deviation of the logarithms.
-    count: Number of factors T.
-    n: Largest k of A_k.
-    angle: Angle of t.
-    u: Shape (nodes,).
-    y: Shape (inner,), real parts.
-    lift: Imaginary part added to all y.
-    width: Half width of a strip about y.
-    spacing: Spacing of u.
-    stride: Spacing of u, in units of the lattice's spacing.
-    comb: Spacing of mu y, in units of the lattice's spacing. One of `stride` and `comb`
-      is one.
-  """
-
-  mu: float
-  count: int
-  n: int
-  angle: float
-  u: np.ndarray
-  y: np.ndarray
-  lift: float
-  width: float
-  spacing: float
-  stride: int
+  mu: float  # Standard deviation of the logarithms.
+  count: int  # Number of factors T.
+  n: int  # Largest k of A_k.
+  angle: float  # Angle of t.
+  u: np.ndarray  # Shape (nodes,).
+  y: np.ndarray  # Shape (inner,), real parts.
+  lift: float  # Imaginary part added to all y.
+  width: float  # Half width of a strip about y.
+  spacing: float  # Spacing of u.
+  stride: int  # Spacing of u, in units of the lattice's spacing.
+  # Spacing of mu y, in units of the lattice's spacing. One of `stride` and `comb` is
+  # one.
   comb: int
 
   @classmethod
   def of(cls, mu: float, count: int, n: int, low: float, high: float, spacing: float,
          angle: float, digits: float) -> Lattice:
-    """Returns nodes for u in [low, high]; raises IntractableError if too many.
-
-    `spacing` is the largest spacing of u. The trapezoidal rule in y aims at relative
-    errors of exp(-digits).
-    """
+    """Returns nodes for u in [low, high], spaced by at most `spacing`."""
+    # The trapezoidal rule in y aims at relative errors of exp(-digits).
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
     widths = _SHARES * min((_HALF_PI - rest) / mu, 6.0)
@@ -117,11 +101,9 @@ class Lattice:
     return max(math.log(self.n) - 1, 0.0)
 
   def _sums(self, rest: float, weights: np.ndarray) -> np.ndarray:
-    """Returns sums over y of weights times exp(-t X / T), where t X has angle -rest.
-
-    Complex `weights` are multiplied by the exponential, real ones by its modulus. They
-    have shape (inner, number of k), the sums (number of k, nodes).
-    """
+    """Returns sums over y of weights times exp(-t X / T), where t X has angle -rest."""
+    # Complex `weights`, (inner, number of k), are multiplied by the exponential, real
+    # ones by its modulus.
     size = (self.u.size - 1) * self.stride + (self.y.size - 1) * self.comb + 1
     v = self.u[0] + self._log_x[0] + self.spacing / self.stride * np.arange(size)
     tx = np.exp(np.minimum(v, 700.0))
@@ -138,10 +120,7 @@ class Lattice:
     return self.mu * self.y - 0.5 * self.mu**2 - math.log(self.count)
 
   def _weights(self, rows: int) -> np.ndarray:
-    """Returns moduli of the factors of exp(-t X / T) in A_k / (t / unit)^k.
-
-    `rows` is the number of k, from zero. The result has shape (inner, rows).
-    """
+    """Returns moduli of exp(-t X / T)'s factors in A_k / (t / unit)^k."""
     k = np.arange(rows)
     exponent = (self.lift**2 - self.y**2)[:, None] / 2 + k * (
         self._log_x[:, None] + self._log_unit) - special.gammaln(k + 1)
@@ -162,11 +141,9 @@ class Lattice:
 
   def _errors(self, weights: np.ndarray, own: np.ndarray, sides: np.ndarray
               ) -> np.ndarray:
-    """Returns bounds on the errors of `_coefficients`; `weights` are from `_weights`.
-
-    `own`, shape (n + 2, nodes), holds for each k the sum over y of the terms' moduli;
-    `sides`, shape (n + 1, nodes), holds such sums with y on the sides of its strip.
-    """
+    """Returns bounds on the errors of `_coefficients`, given its `_weights`."""
+    # `own`, shape (n + 2, nodes), holds for each k the sum over y of the terms' moduli;
+    # `sides`, shape (n + 1, nodes), holds such sums with y on the sides of its strip.
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]
     side = math.cos(rest + mu * self.width)
@@ -201,17 +178,14 @@ class Lattice:
     # Beyond the ends the moduli on the strip's sides are about as large as the terms,
     # times the rule's factor. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
-    return lost[:, None] + rule + rounded + 1.01 * self._beyond(
-        k, log_factor, log_unit)
+    return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray
               ) -> np.ndarray:
-    """Returns bounds on the terms of `_coefficients` beyond the ends of y.
-
-    `k` has shape (n + 1, 1). `log_factor` is log k!, `log_unit` is log (unit / |t|)^k.
-    The normal density falls there, and |t X|^k exp(-|t X| cos(rest)) is at most its
-    value at the end, or at its peak, or without the exponential.
-    """
+    """Returns bounds on the terms of `_coefficients` beyond the ends of y."""
+    # `k` has shape (n + 1, 1). `log_factor` is log k!, `log_unit` is log (unit /
+    # |t|)^k. The normal density falls there, and |t X|^k exp(-|t X| cos(rest)) is at
+    # most its value at the end, or at its peak, or without the exponential.
     mu, cosine = self.mu, math.cos(self._rest)
     peak = np.log(np.maximum(k, 1e-300) / cosine)
     total = np.zeros((k.size, self.u.size))

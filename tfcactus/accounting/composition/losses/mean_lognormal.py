@@ -65,24 +65,17 @@ _MOVES = np.linspace(0.0, 1.0, 17)[:, None]
 
 @dataclasses.dataclass(frozen=True)
 class MeanLognormal:
-  """The mean of independent lognormal variables of mean one.
-
-  Attributes:
-    mu: Standard deviation of their logarithms.
-    count: Number of variables.
-  """
+  """The mean of `count` lognormals of mean one, whose logs have deviation `mu`."""
 
   mu: float
   count: int
 
   def log_bound(self, q: npt.ArrayLike) -> np.ndarray:
-    """Returns an upper bound on log E[L^q], close to its value.
-
-    For q > 1 it interpolates logs of the moments of integer orders, which are finite
-    sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q], by
-    Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
-    mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
-    """
+    """Returns an upper bound on log E[L^q], close to its value."""
+    # For q > 1 it interpolates logs of the moments of integer orders, which are finite
+    # sums: log E[L^q] is convex in q. Above the largest known order it is log E[X^q],
+    # by Jensen's inequality. For q < 0 it is the log moment of the variables' geometric
+    # mean, which is at most L. For q in [0, 1], E[L^q] <= 1.
     q, whole = np.asarray(q, dtype=np.float64), _whole_moments(self.mu, self.count)
     room = 1 + base.PHASE_ROUNDOFF
     most = np.interp(q, np.arange(whole.size), whole)
@@ -147,10 +140,8 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the ends of u, and log of a bound on the integral beyond them.
-
-    The bound aims at exp(-digits) of the whole integral. `angle` is the ray's.
-    """
+    """Returns the ends of u, and log of a bound on the integral beyond them."""
+    # The bound aims at exp(-digits) of the whole integral. `angle` is the ray's.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # Shown by moving all y by q mu / T.
@@ -173,13 +164,11 @@ class MeanLognormal:
     return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns strips about a ray, and log of bounds on the integrand at their sides.
-
-    Half widths have shape (strips,), bounds (2, strips). A bound is on the integral of
-    the integrand's modulus along one side of a strip, divided by the integral of
-    t^(-c - 1) B_n(t) over t > 0, without the factor from Im q. The first row is for the
-    side towards the positive line, the second for the other side. `left` is n - Re q.
-    """
+    """Returns strips about a ray, and log of bounds on the integrand at their sides."""
+    # Half widths have shape (strips,), bounds (2, strips): on the integral of the
+    # integrand's modulus along one side of a strip, divided by the integral of t^(-c -
+    # 1) B_n(t) over t > 0, without the factor from Im q. The first row is for the side
+    # towards the positive line, the second for the other side. `left` is n - Re q.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move
@@ -195,30 +184,20 @@ class MeanLognormal:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """Nodes of the outer integral, on a ray of t.
+  """Nodes of the outer integral, on a ray of t."""
 
-  Attributes:
-    u: Shape (nodes,), log |t|, a lattice.
-    log_b: Shape (nodes,), complex, log B_n.
-    n: The n of B_n.
-    order: Re q.
-    angle: Angle of the ray, at most zero.
-    spacing: Spacing of the nodes.
-    log_error: log of a bound on the errors common to all q, without the factors
-      Gamma(n - q) / n! and those of Im q on the ray.
-    strip: Shape (strips,), half widths of strips about the ray.
-    log_rule: Shape (2, strips), log of the rule's errors over the moment, from both
-      sides of each strip, without the factor of Im q.
-  """
-
-  u: np.ndarray
-  log_b: np.ndarray
-  n: int
-  order: float
-  angle: float
-  spacing: float
+  u: np.ndarray  # Shape (nodes,), log |t|, a lattice.
+  log_b: np.ndarray  # Shape (nodes,), complex, log B_n.
+  n: int  # The n of B_n.
+  order: float  # Re q.
+  angle: float  # Angle of the ray, at most zero.
+  spacing: float  # Spacing of the nodes.
+  # log of a bound on the errors common to all q, without the factors Gamma(n - q) / n!
+  # and those of Im q on the ray.
   log_error: float
-  strip: np.ndarray
+  strip: np.ndarray  # Shape (strips,), half widths of strips about the ray.
+  # Shape (2, strips), log of the rule's errors over the moment, from both sides of each
+  # strip, without the factor of Im q.
   log_rule: np.ndarray
 
   def log_gamma(self, t: np.ndarray) -> np.ndarray:
@@ -235,10 +214,8 @@ class Line:
     return peak + _numerics.log(table) + t * self.angle - self.log_gamma(t)
 
   def log_error_at(self, t: np.ndarray, log_moment: float) -> np.ndarray:
-    """Returns log of a bound on the error of E[L^q] at q = order + i t, shape (n,).
-
-    `log_moment` is log of an upper bound on E[L^order].
-    """
+    """Returns log of a bound on the error of E[L^q] at q = order + i t, shape (n,)."""
+    # `log_moment` is log of an upper bound on E[L^order].
     log_gamma = self.log_gamma(t)
     fixed = t * self.angle - log_gamma.real
     # Use the strip with the smallest bound.

@@ -49,17 +49,11 @@ _STRIPS = np.concatenate([[0.02, 0.05, 0.1, 0.2, 0.4], np.arange(0.7, 3.01, 0.23
 
 @dataclasses.dataclass(frozen=True)
 class SampledGaussian(base.ReleaseLoss):
-  """The loss of a Gaussian release of a Poisson sample, by the trapezoidal rule.
+  """The loss of a Gaussian release of a Poisson sample, by the trapezoidal rule."""
 
-  Attributes:
-    mu: Shift over standard deviation of the base pair.
-    sampling_prob: Poisson sampling probability.
-    direction: 'add' or 'remove'.
-  """
-
-  mu: float
-  sampling_prob: float
-  direction: str
+  mu: float  # Shift over standard deviation of the base pair.
+  sampling_prob: float  # Poisson sampling probability.
+  direction: str  # 'add' or 'remove'.
 
   @property
   def max_order(self) -> float:
@@ -70,11 +64,9 @@ class SampledGaussian(base.ReleaseLoss):
 
   @property
   def _bend(self) -> float:
-    """Returns about the best strip of `log_decay`, over t, for many small losses.
-
-    Near z = 0, arg u is about s strip for s = `sampling_prob`. The value minimises the
-    log of the bound on |phi(t)|, which is then strip^2 / (2 mu^2) - t s strip.
-    """
+    """Returns about the best strip of `log_decay`, over t, for many small losses."""
+    # Near z = 0, arg u is about s strip for s = `sampling_prob`. The value minimises
+    # the log of the bound on |phi(t)|, which is then strip^2 / (2 mu^2) - t s strip.
     return self.sampling_prob * self.mu**2
 
   @property
@@ -115,14 +107,11 @@ class SampledGaussian(base.ReleaseLoss):
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
                 log_sum: np.ndarray, missing: float
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log E[exp(exponent)] by the trapezoidal rule, and the size of its terms.
-
-    `exponent` has shape (n, nodes). `log_density`, shape (nodes,), is log of density
-    times sqrt(2 pi). `log_sum`, shape (n,), is log of the sum of exp(exponent) times
-    the density. `missing` is one minus the density's mass. The size is the sum of the
-    moduli of the terms added, over the mean; the rounding error is proportional to it.
-    Both results have shape (n,).
-    """
+    """Returns log E[exp(exponent)] by the trapezoidal rule, and its terms' size."""
+    # Shapes: `exponent` (n, nodes); `log_density`, log of density times sqrt(2 pi),
+    # (nodes,); `log_sum`, log of the sum of exp(exponent) times the density, (n,).
+    # `missing` is one minus the density's mass. The size is the sum of the moduli of
+    # the terms added, over the mean; the rounding error is proportional to it.
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
     size = 1.0 + np.abs(full) + np.abs(log_sum)
@@ -139,8 +128,7 @@ class SampledGaussian(base.ReleaseLoss):
       # Both sums estimate the same mean. They differ if the mass is wrong.
       if np.any(np.abs(np.expm1(full[modest]) - excess)[near] > UNRESOLVED * 1e-6):
         raise IntractableError
-      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)),
-                              full[modest])
+      full[modest] = np.where(near, np.log1p(np.where(near, excess, 0.0)), full[modest])
       size[modest] = np.where(
           near, (np.sum(np.abs(terms), axis=1) + missing) / (1 - np.minimum(
               np.abs(excess), 0.5)), size[modest])
@@ -155,23 +143,20 @@ class SampledGaussian(base.ReleaseLoss):
     del y, step
     return 0.0
 
-  def _shifted(self, y: np.ndarray, strip: np.ndarray
-               ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log of a bound on the density's modulus at z + i strip, as two terms.
-
-    Their sum is the bound. The last axis of the first term belongs to `y`. The second
-    term has the shape of `strip`.
-    """
+  def _shifted(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns two terms of log of a bound on the density's modulus at z + i strip."""
+    # The last axis of the first belongs to `y`; the second has the shape of `strip`.
     return self._log_density(y), 0.5 * (strip / self.mu)**2
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns log of a bound on the moduli's integral at z + i strip, over M(order).
-
-    The moduli are those of the integrand of M(order + i t).
-    Shapes: `strip` (strips, 1), `t` (n,) and increasing, result (strips, n).
-    """
-    return (0.5 * (strip / self.mu)**2 + strip * t +
-            self._log_kappa(order, strip))
+    """Returns log of a bound on the moduli's integral at z + i strip, over M(order)."""
+    # The moduli are those of the integrand of M(order + i t). Shapes: `strip` (strips,
+    # 1), `t` (n,) and increasing, result (strips, n).
+    grown = 0.5 * (strip / self.mu)**2 + strip * t
+    # |u(z + i strip) / u(z)| is between cos(strip / 2) and one; its power is positive
+    # for removal and -order for addition.
+    return grown if self.direction == 'remove' else (
+        grown - order * np.log(np.cos(0.5 * strip)))
 
   def _top(self, order: float) -> float:
     """Returns an upper bound on the output's mode under tilts <= `order` (removal)."""
@@ -179,10 +164,8 @@ class SampledGaussian(base.ReleaseLoss):
 
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
              ) -> tuple[np.ndarray, float]:
-    """Returns nodes and their step for orders [low, high] + i [0, t_max].
-
-    `tolerance` is the wanted relative error of M.
-    """
+    """Returns nodes and their step for orders [low, high] + i [0, t_max]."""
+    # `tolerance` is the wanted relative error of M.
     strips = _STRIPS[_STRIPS <= self._max_strip]
     log_need = self._growth(
         strips[:, None], high, np.array([t_max]))[:, 0] + math.log(2 / tolerance)
@@ -201,31 +184,19 @@ class SampledGaussian(base.ReleaseLoss):
     """Returns the mode of n(y) u^-order, to 0.01; n is the normal density."""
     if order <= 0:
       return 0.0
-    odds = self.sampling_prob / (1 - self.sampling_prob) * math.exp(
-        -0.5 * self.mu**2)
     low, high = -order * self.mu, 0.0
     while high - low > 1e-2:
       y = 0.5 * (low + high)
-      grown = odds * math.exp(self.mu * y)
-      if y + order * self.mu * grown / (1 + grown) > 0:
-        high = y
-      else:
-        low = y
+      low, high = (low, y) if y + order * self._slope(y) > 0 else (y, high)
     return high
 
-  def _log_kappa(self, order: float, strip: np.ndarray) -> np.ndarray:
-    """Returns log of the largest growth of u's power when z moves by i strip.
+  def _slope(self, y: float) -> float:
+    """Returns the derivative of log u at `y`."""
+    grown = self.sampling_prob / (1 - self.sampling_prob) * math.exp(
+        self.mu * y - 0.5 * self.mu**2)
+    return self.mu * grown / (1 + grown)
 
-    The growth is |u(z + i strip) / u(z)|^(a order + b), at its largest over real z,
-    with (a, b) = `_power`. The ratio is between cos(strip / 2) and one.
-    """
-    if self.direction == 'remove':
-      return np.zeros_like(strip)
-    return -order * np.log(np.cos(0.5 * strip))
-
-  def tilted(self, order: float, t_max: float, tolerance: float
-             ) -> base.TiltedLoss:
-    """Returns the loss under an exponential tilt; see `Loss.tilted`."""
+  def tilted(self, order: float, t_max: float, tolerance: float) -> base.TiltedLoss:
     return self.tilted_nodes(order, t_max, tolerance)
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
@@ -253,10 +224,8 @@ class SampledGaussian(base.ReleaseLoss):
                             float(size), float(weight @ self._rounded(y, log_u)))
 
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log |u(z + i strip)|, and arg u there or less, shape (strip, y).
-
-    The shape of `strip` ends with one; it is followed by that of `y` in the results.
-    """
+    """Returns log |u(z + i strip)|, and arg u there or less, shape (strip, y)."""
+    # The shape of `strip` ends with one, which that of `y` replaces in the results.
     # u = (1 - s)(1 + r e^z e^{i strip}).
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
@@ -292,27 +261,18 @@ class SampledGaussian(base.ReleaseLoss):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedQuadrature(base.TiltedSum):
-  """One step's loss under a tilt: quadrature weights and their error bounds.
+  """One step's loss under a tilt: quadrature weights and their error bounds."""
 
-  Attributes:
-    law: The loss before the tilt.
-    loss: Shape (nodes,), losses at the nodes.
-    weight: Shape (nodes,), tilted probabilities; sum to one.
-    step: Step of the quadrature.
-    cut: Bound on the relative mass beyond the nodes.
-    size: Sum of the moduli of the terms that were added for log M, as in `_log_mean`.
-    rounded: Mean of `SampledGaussian._rounded` under the tilt.
-  """
-
-  law: SampledGaussian
+  law: SampledGaussian  # The loss before the tilt.
   order: float
   log_mgf: float
-  loss: np.ndarray
-  weight: np.ndarray
-  step: float
-  cut: float
+  loss: np.ndarray  # Shape (nodes,), losses at the nodes.
+  weight: np.ndarray  # Shape (nodes,), tilted probabilities; sum to one.
+  step: float  # Step of the quadrature.
+  cut: float  # Bound on the relative mass beyond the nodes.
+  # Sum of the moduli of the terms that were added for log M, as in `_log_mean`.
   size: float
-  rounded: float
+  rounded: float  # Mean of `SampledGaussian._rounded` under the tilt.
 
   def error(self, t: np.ndarray) -> np.ndarray:
     return (base.phi_error(self.loss, self.weight, self.order, self.size, t,
