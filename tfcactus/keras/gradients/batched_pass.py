@@ -24,7 +24,7 @@ from tfcactus.keras.compat import (
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
-from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
+from tfcactus.keras.gradients.layers import base
 from tfcactus.keras.gradients.layers.route import VECTORIZED
 from tfcactus.keras.gradients.operations import (
   gradients as operations,
@@ -125,7 +125,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   Each layer with a rule is called through the rule, which captures the tensors whose
   gradients it needs. The layers must not mix examples. `compute_loss` maps (targets,
   predictions) to losses of shape (rows,) or (rows, outputs); `batch` has a known number
-  of rows.
+  of rows. Raises NoRule if weights are used in a way that no rule covers.
   """
   x, targets, weights = batch
   captured: list[_Captured] = []
@@ -133,7 +133,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: LayerRule, layer: keras.layers.Layer, call_number: int,
+    def capture(rule: base.LayerRule, layer: keras.layers.Layer, call_number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
         raise NotOneRowEach(
@@ -144,8 +144,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
-    with texts.one_by_one(model), _capturing(
-        routes, capture, calls, rows), (
+    with texts.one_by_one(model), _capturing(routes, capture, calls, rows), (
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
@@ -157,17 +156,11 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   gradients = by_operations.upstream(tape, total, captured)
   gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
                for each in gradients]
-  forms_by_variable: dict[int, list[forms.GradientForm]] = {}
-  answers = []
-  for each, gradient in zip(captured, gradients):
-    layer_gradients = each.rule.gradients(
-        LayerCall(each.layer, each.saved, gradient))
-    for variable, form in layer_gradients:
-      forms_by_variable.setdefault(id(variable), []).append(form)
-    answers.append(variable_reads.Answer(
-        each.outputs, each.call, [variable for variable, _ in layer_gradients]))
+  by_rules, answers = _by_rules(captured, gradients)
   by_operations = by_operations.without(answers)
-  for variable, form in by_operations.gradients(gradients, weights.shape[0]):
+  forms_by_variable: dict[int, list[forms.GradientForm]] = {}
+  for variable, form in by_rules + by_operations.gradients(
+      gradients, weights.shape[0]):
     forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
       [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
@@ -249,7 +242,7 @@ class _ByOperations(NamedTuple):
     return self._replace(ruled=left)
 
   def gradients(self, upstream: Sequence[Any], number: int
-               ) -> list[tuple[keras.Variable, forms.GradientForm]]:
+               ) -> base.Gradients:
     """Returns variables with their gradients for `number` examples."""
     return [(self.variables[index], form) for index, form in operations.of_variables(
         list(self.ruled.values()), [upstream[place] for place in self.ruled],
@@ -267,11 +260,23 @@ class _ByOperations(NamedTuple):
 class _Captured(NamedTuple):
   """A captured tensor `outputs` of call number `call`, with what its rule saved."""
 
-  rule: LayerRule
+  rule: base.LayerRule
   layer: keras.layers.Layer
   call: int
   saved: Any
   outputs: tf.Tensor
+
+
+def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor]
+             ) -> tuple[base.Gradients, list[variable_reads.Answer]]:
+  """Returns variables with their gradients by the rules of layers, and the answers."""
+  found, answers = [], []
+  for each, gradient in zip(captured, gradients):
+    made = each.rule.gradients(base.LayerCall(each.layer, each.saved, gradient))
+    found.extend(made)
+    answers.append(variable_reads.Answer(
+        each.outputs, each.call, [variable for variable, _ in made]))
+  return found, answers
 
 
 @contextlib.contextmanager
@@ -279,22 +284,28 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
                calls: variable_reads.Calls, rows: list[tf.Tensor]) -> Iterator[None]:
   """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor).
 
-  Adds the outputs of vectorised layers, which no analysis follows, to `rows`.
+  Adds the outputs of vectorised layers, which no analysis follows, to `rows`. Such a
+  layer calls its inner layers as they are: its gradient covers them.
   """
+  vectorizing: list[keras.layers.Layer] = []
 
-  def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
+  def by_rule(rule: base.LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
     """Calls the layer through its rule; `call` is the layer's own."""
     call = graphs.as_keras_calls(call)
+    if vectorizing:
+      return call(*args, **kwargs)
     if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.one(layer) as call_number:
+      vectorizing[:] = [layer] if rule is VECTORIZED else []
       made = rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)
-    if rule is VECTORIZED:
+    if vectorizing:
       rows.extend(each for each in tf.nest.flatten(made) if tf.is_tensor(each))
+      vectorizing.clear()
     return made
 
   with contextlib.ExitStack() as stack:

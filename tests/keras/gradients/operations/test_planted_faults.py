@@ -1,4 +1,4 @@
-"""Tests that the checks find planted faults: Freivalds' check, the proof, or the cut."""
+"""Tests that planted faults are found: by Freivalds' check, the proof, or the cut."""
 
 import numpy as np
 import pytest

@@ -86,6 +86,7 @@ _CASES = {
     'volumes': ((4, 5, 4, 2), lambda: Own(
         lambda x, k: tf.nn.conv3d(x, k, [1, 1, 2, 1, 1], 'SAME'), k=(2, 2, 3, 2, 3))),
     'lookups': (_SERIES, lambda: Own(_lookups, table=(6, 3), cube=(6, 1, 3))),
+    'PReLU': (_IMAGE, lambda: layers.PReLU(shared_axes=[1, 2])),
     'examples on the last axis': (_SERIES, lambda: Own(_over_examples_last, w=(4,)))}
 
 

@@ -36,7 +36,9 @@ class Route(NamedTuple):
   @property
   def by_operations(self) -> bool:
     """Returns whether rules of operations answer for weights of the layer."""
-    return self.rule is None and bool(own_variables(self.layer))
+    # Operations of Keras 3 have no inner layers to ask.
+    return self.rule is None and bool(models.trained_variables(self.layer)) and bool(
+        own_variables(self.layer))
 
   def __str__(self) -> str:
     """Returns the route in words, as `Routes.summary` shows it."""
