@@ -339,14 +339,9 @@ def _settled(model, x, y):
   return got.routes, {type(r.layer).__name__ for r in got.routes.layers if r.vectorized}
 
 
-def test_layers_whose_operations_are_not_proved_are_vectorised_alone():
-  model = model_of(layers.Dense(6, 'tanh'), Counting(), layers.Dense(3), shape=(4, 6))
-  routes, vectorized = _settled(model, *data_for(model))
-  assert vectorized == {'Counting'} and not routes.whole
-
-
 @representatives('shape, make', [
-    ((4, 4), Block), ((6,), Doubling), ((6,), lambda: layers.Dense(4, lambda z: z * z)),
+    ((4, 4), Block), ((4, 6), Counting), ((6,), Doubling),
+    ((6,), lambda: layers.Dense(4, lambda z: z * z)),
     ((6,), lambda: lambda v: v[:, 1:] + v[:, :-1]),
     ((6,), lambda: layers.Lambda(lambda v: v[:, 1:]))], 2)
 def test_layers_of_layers_own_layers_and_bare_operations_are_batched(shape, make):
