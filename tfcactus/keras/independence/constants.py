@@ -153,8 +153,10 @@ def _reshape(node: Node) -> Axes | None:
 
   Groups are the shortest runs of axes of equal sizes before and after.
   """
-  before, after = node.shape(0), node.out()
-  if None in before or None in after or 0 in before:
+  # Zero for a size that is not known; then no groups are looked for.
+  before, after = ([size or 0 for size in shape] for shape in (
+      node.shape(0), node.out()))
+  if 0 in before + after:
     return None
   varies, found = _axes(node, 0), set[int]()
   i = k = 0

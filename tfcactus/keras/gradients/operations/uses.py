@@ -110,8 +110,8 @@ class Use(NamedTuple):
     place: Index of the input that is made of weights.
     reads: Pairs (operation that reads a variable, index of the variable) for all that
       the input is made of.
-    whole: The variable whose entries, in order, are those of the input; None if the
-      input is computed in another way.
+    whole: The variable whose gradient, reshaped, is that of the input; None if the
+      input is computed in a way that changes gradients.
     made: Shape of the input.
     data: {index of an input that holds examples: its layout}.
     out: The layout of the output.
@@ -185,7 +185,8 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
                 for each in meetings if _spreads(each.op, number)})
   values = dict(zip(tensors, graph_proof.analyse(
       losses.graph, known, list(tensors.values()))))
-  return each_or_raise(lambda each: _use(each, handles, shapes, values), meetings)
+  return each_or_raise(lambda each: _use(
+      each, handles, shapes, values, made), meetings)
 
 
 def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
@@ -260,7 +261,7 @@ def _drawn(operations: Sequence[tf.Operation], number: int | None
 
 
 def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
-         values: dict[str, dependence.Value]) -> Use:
+         values: dict[str, dependence.Value], made: set[str]) -> Use:
   """Returns a use with its layouts; raises NoRule if one is not known."""
   op, place, reads = meeting
   if graphs.has_own_gradient(op) or None in reads:
@@ -285,13 +286,21 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
   tensor = op.inputs[place]
   shape = shapes[handles[tensor.name]] if tensor.name in handles else tensor.shape
   known = frozenset(read for read in reads if read)
-  return Use(op, place, known, _whole(tensor, handles), list(shape), layouts, out)
+  return Use(op, place, known, _whole(tensor, handles, made), list(shape), layouts, out)
 
 
-def _whole(tensor: tf.Tensor, handles: dict[str, int]) -> int | None:
-  """Returns the variable of which a tensor has all entries in order, or None."""
+def _whole(tensor: tf.Tensor, handles: dict[str, int], made: set[str]) -> int | None:
+  """Returns the variable whose gradient is that of a tensor made of it, or None.
+
+  Nothing may change its entries or their order but the addition of constants.
+  """
   while tensor.name not in handles:
-    if tensor.op.type not in _REARRANGING or graphs.has_own_gradient(tensor.op):
+    op = tensor.op
+    moving = [each for each in op.inputs if each.name in made or each.name in handles]
+    added = op.type in ('Add', 'AddV2') or (
+        op.type == 'Sub' and moving and moving[0] is op.inputs[0])
+    if len(moving) != 1 or graphs.has_own_gradient(op) or not (
+        op.type in _REARRANGING or added and moving[0].shape == tensor.shape):
       return None
-    tensor = tensor.op.inputs[0]
+    tensor = moving[0]
   return handles[tensor.name]
