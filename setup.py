@@ -55,6 +55,8 @@ DATASETS = [
     'scikit-learn',
 ]
 PLOT = ['matplotlib>=3.5']
+# TensorFlow asks for it up to 2.20 by itself.
+TENSORBOARD = ['tensorboard>=2.14']
 TEST = ['pytest>=7', 'pytest-xdist>=3', 'hypothesis>=6', 'mpmath>=1.2', 'pandas>=1.5',
         'ruff>=0.4', 'mypy>=1.8', 'nbclient>=0.8', 'ipykernel>=6']
 # KerasHub, whose models the tests train where it is installed. An extra of its own,
@@ -83,6 +85,7 @@ setuptools.setup(
         'tensorflow-privacy': TRAINING + TENSORFLOW_PRIVACY,
         'datasets': DATASETS,
         'plot': PLOT,
+        'tensorboard': TENSORBOARD,
         'docs': DOCS,
         'test': TEST + PLOT,
         'hub': HUB,

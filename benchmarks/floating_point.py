@@ -105,7 +105,7 @@ def impossible(sigma, draws):
       OURS: float(np.mean(~_possible_on_grid(ours.numpy(), np.float64)))}}
   small = np.random.default_rng(0).uniform(-SMALL, SMALL, draws)
   weight = float(stats.norm.cdf(SMALL / sigma) - stats.norm.cdf(-SMALL / sigma))
-  ours = precision.released(tf.constant(small), scale, tf.float32).numpy()
+  ours = precision.rounded_to_grid(tf.constant(small), scale, tf.float32).numpy()
   found['float32'] = {
       PLAIN: weight * float(np.mean(~possible(
           small.astype(np.float32), 1.0, np.float32))),
@@ -117,7 +117,7 @@ def _possible_on_grid(released, dtype):
   """Returns `possible` for total 1, rounded to the release grid of clipping norm 1."""
   near = tf.constant(released.astype(np.float64) - 1.0)
   one = tf.constant(1.0, tf.float64)
-  return precision.released(one + near, one, dtype).numpy() == released
+  return precision.rounded_to_grid(one + near, one, dtype).numpy() == released
 
 
 def counted(mode, examples=1000):

@@ -17,6 +17,7 @@ from docs import public_names
 
 _DOTTED = re.compile(r'(tfcactus(?:\.\w+)+)(?:\(.*\))?', re.S)
 _BARE = re.compile(r'([A-Za-z]\w+)(?:\(\))?')
+_BETWEEN_NAMES = re.compile(r'(?<=[/:(=.])(?=\w)')
 _FILE = re.compile(r'\.(?:py|npz|json)$')
 
 
@@ -37,6 +38,9 @@ class _CodeLinks(treeprocessors.Treeprocessor):
           if wrapped is not None:
             wrapped.tail, child.tail = child.tail, None
             parent[index] = wrapped
+    for cell in root.iter('td'):
+      for code in cell.iter('code'):
+        _allow_breaks(code)
 
   def _wrapped(self, code: ElementTree.Element) -> ElementTree.Element | None:
     text = (code.text or '').strip()
@@ -52,6 +56,14 @@ class _CodeLinks(treeprocessors.Treeprocessor):
     wrapped = ElementTree.Element('autoref', attributes)
     wrapped.append(code)
     return wrapped
+
+
+def _allow_breaks(code: ElementTree.Element) -> None:
+  """Lets long code in a table break between names, and nowhere else."""
+  if not len(code):
+    code.text, *rest = _BETWEEN_NAMES.split(code.text or '')
+    for part in rest:
+      ElementTree.SubElement(code, 'wbr').tail = part
 
 
 class CodeLinks(markdown.Extension):

@@ -31,6 +31,12 @@ PAGES, SITE = ROOT / 'build' / 'website_pages', ROOT / 'build' / 'website'
 DOCUMENTS = ('README.md', 'CHANGELOG.md', 'benchmarks/*.md', 'docs/*.md',
              'docs/examples/*.md')
 NOTEBOOKS = 'docs/examples/*.ipynb'
+STYLE = ROOT / 'docs' / 'website.css'
+
+FIRST = ('tfcactus.PrivacyPlan', 'tfcactus.keras.privatize',
+         'tfcactus.keras.PrivateModel', 'tfcactus.keras.PoissonBatches',
+         'tfcactus.keras.EpsilonCallback')
+"""Names that come first on their page of the reference; others follow in order."""
 
 _LINK = re.compile(r'\]\(([^)#\s]+)[^)]*\)')
 _NOTEBOOK_LINK = re.compile(r'(\]\([^):\s]+)\.ipynb\)')
@@ -56,7 +62,8 @@ def _page(room: str, names: dict[str, str], rendered: set[str]) -> str:
   package = 'tfcactus' if room == 'tfcactus' else f'tfcactus.{room}'
   parts = [_heading('#', package)]
   module = package
-  for public, where in names.items():
+  for public in sorted(names, key=lambda name: (*FIRST, name).index(name)):
+    where = names[public]
     if public_names.file_of(where).exists():  # A module, with its own place.
       parts.append(f'- [`{public}`][{where}]')
       continue
@@ -103,6 +110,7 @@ def stage() -> None:
     for name, content in pictures.items():
       _place(notebook.parent / name).write_bytes(content)
     shutil.copyfile(notebook, _place(notebook))
+  shutil.copyfile(STYLE, _place(STYLE))
   for page, text in texts.items():
     for link in _LINK.findall(text):
       path = (page.parent / link).resolve()

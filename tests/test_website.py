@@ -35,6 +35,34 @@ def test_every_public_name_is_in_the_reference():
     assert text.count(f'::: {where}\n') == 1 or f'][{where}]' in text, public
 
 
+def test_a_page_begins_with_what_users_call_first():
+  pages, rooms = website.reference(), public_names.by_room()
+  assert re.search('::: (.*)', pages['keras'])[1] == 'tfcactus.keras.model.privatize'
+  assert re.search('::: (.*)', pages['tfcactus'])[1] == 'tfcactus.plan.PrivacyPlan'
+  assert set(website.FIRST) <= {name for names in rooms.values() for name in names}
+
+
+def test_the_reference_shows_what_users_call_and_not_what_keras_calls(tmp_path):
+  pytest.importorskip('mkdocs')
+  from mkdocs import config
+  options = config.load_config(
+      str(ROOT / 'docs' / 'mkdocs.yml'), docs_dir=str(tmp_path))['plugins'][
+          'mkdocstrings'].config['handlers']['python']['options']
+  hidden = [each.removeprefix('!') for each in options['filters']]
+
+  def is_shown(name):
+    return not any(re.search(each, name) for each in hidden)
+
+  assert all(map(is_shown, ('fit', 'guarantee', 'from_plan', *options[
+      'inherited_members'])))
+  assert not any(map(is_shown, ('_draw', 'on_epoch_end', 'train_step', 'fingerprint')))
+  assert 'dataset' in options['inherited_members']
+  assert 'fingerprint' not in options['inherited_members']
+  source = ''.join(path.read_text() for path in (ROOT / 'tfcactus').rglob('*.py'))
+  for name in options['inherited_members']:
+    assert f'  def {name}(' in source, name
+
+
 def test_every_public_class_and_function_has_a_docstring():
   for names in public_names.by_room().values():
     for where in names.values():
@@ -79,7 +107,8 @@ def test_the_build_reports_broken_links_and_references(tmp_path, monkeypatch):
     (website.PAGES / 'docs' / 'noise.md').write_text(
         '# Noise\n\n[page](no.md), [file](../no.py), [here](#no), '
         '[there](models.md#no), `tfcactus.no.Such`, [name][tfcactus.no_such]; '
-        '[right](models.md#nothing), `tfcactus.relations.label`\n', encoding='utf-8')
+        '[right](models.md#nothing), `tfcactus.relations.label`\n\n'
+        '| a |\n| --- |\n| `tests/a_b.py` |\n', encoding='utf-8')
 
   monkeypatch.setattr(website, 'stage', with_a_broken_page)
   wrong = [line for line in website.build() if not line.endswith('in the reference')]
@@ -87,5 +116,6 @@ def test_the_build_reports_broken_links_and_references(tmp_path, monkeypatch):
                 "'tfcactus.no_such'", "link '#no'", "link 'models.md#no'"):
     assert sum(words in line for line in wrong) == 1, (words, wrong)
   assert len(wrong) == 6, wrong
-  assert 'href="../reference/tfcactus.html#tfcactus.relations.label"' in (
-      website.SITE / 'docs' / 'noise.html').read_text(encoding='utf-8')
+  built = (website.SITE / 'docs' / 'noise.html').read_text(encoding='utf-8')
+  assert 'href="../reference/tfcactus.html#tfcactus.relations.label"' in built
+  assert '<code>tests/<wbr />a_b.<wbr />py</code>' in built

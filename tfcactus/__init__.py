@@ -8,6 +8,10 @@ from __future__ import annotations
 from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
 from tfcactus.accounting import NoiseTableDpEvent, PhiAccountant
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.dp_sgd_privacy import (
+    compute_dp_sgd_privacy,
+    compute_dp_sgd_privacy_statement,
+)
 from tfcactus.guarantee import Guarantee
 from tfcactus.noise import (
     Gaussian,
@@ -24,6 +28,7 @@ from tfcactus.search.optimal import optimal_noise
 __all__ = [
     'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
     'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
-    'calibrate_noise_multiplier', 'library', 'load', 'optimal_noise',
+    'calibrate_noise_multiplier', 'compute_dp_sgd_privacy',
+    'compute_dp_sgd_privacy_statement', 'library', 'load', 'optimal_noise',
 ]
 __version__ = '0.1.0'

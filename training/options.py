@@ -125,8 +125,8 @@ def _add_noise(add: Callable[..., Any]) -> None:
   add('--delta', type=float, default=1e-5, help='delta of the guarantee')
   add('--accounting', choices=('proven', 'scalar-unproven'), default='proven',
       help='scalar-unproven accounts for scalar noise on each weight as if one number '
-      'were released, exactly (paper 000 takes moments of the full shift); this is '
-      'NOT a guarantee for training')
+      'were released, exactly (the paper on cactus noise takes moments of the full '
+      'shift); this is NOT a guarantee for training')
 
 
 def _add_training(add: Callable[..., Any]) -> None:

@@ -82,7 +82,11 @@ def test_plot(tmp_path, capsys):
   assert path.stat().st_size > 10_000
 
 
-def test_plot_without_matplotlib(monkeypatch):
+@pytest.mark.parametrize('argv', [
+    ('plot', 'monotone-budget1', '--out', 'x.png'),
+    ('design', 'correlation', '--steps', '60', '--batches', '20', '--epsilon', '3',
+     '--delta', '1e-5', '--plot', 'x.png')], ids=lambda argv: argv[0])
+def test_plots_without_matplotlib_are_refused_before_any_work(argv, monkeypatch):
   known = builtins.__import__
 
   def missing(name, *args, **kwargs):
@@ -91,8 +95,9 @@ def test_plot_without_matplotlib(monkeypatch):
     return known(name, *args, **kwargs)
 
   monkeypatch.setattr(builtins, '__import__', missing)
+  monkeypatch.setattr(correlated.choice, 'least_error', None)
   with pytest.raises(ImportError, match='pip install'):
-    run('plot', 'monotone-budget1', '--out', 'x.png')
+    run(*argv)
 
 
 BOUNDED = ('design', 'truncated', '--range', '6', '--utility', '3/2', '--epsilon',
@@ -185,9 +190,10 @@ def test_design_correlation_writes_what_a_plan_takes(tmp_path, capsys):
     (('--steps', '60', '--bands', '4', '--momentum', '.9'), 'of 4 bands for 60 steps'),
     (('--steps', '60', '--bands', '4', '--blocked'), 'keeps 1 vector'),
     (('--steps', '40', '--bands', '4', '--batches', '8', '--epsilon', '3', '--delta',
-      '1e-5'), 'total error 100.0 %')])
-def test_design_correlation_tells_what_is_left(argv, words, capsys):
+      '1e-3'), 'total error 100.0 %')])
+def test_design_correlation_tells_what_is_left(argv, words, capsys, recwarn):
   run('design', 'correlation', *argv)
+  assert not recwarn.list  # Such as of delta and a number of examples, not given here.
   out = capsys.readouterr().out
   assert words in out and 'digest' in out
 

@@ -56,6 +56,8 @@ class Logistic(base.ScalarNoise):
     x = np.linspace(-end - shift, end, cells.CELLS + 1)
     loss = np.maximum.accumulate(
         self.log_density_at(x) - self.log_density_at(x + shift))
+    # 8 is the number of quadrature nodes of a cell; the last argument of `from_cells`
+    # is the mass beyond each end.
     p, q = (cells.cell_masses(lambda y, by=by: np.exp(self.log_density_at(y + by)),
                               x[:-1], np.diff(x), 8) for by in (0, shift))
     return cells.from_cells(

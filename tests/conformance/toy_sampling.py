@@ -23,7 +23,7 @@ class ToySampling(SamplingScheme):
   code = 999
   name = 'toy'
   relations = (relations.ZERO_OUT, relations.REPLACE)
-  unproved = 'the toy claims no more'
+  unproved = 'the toy claims no more'  # Ends the error for other relations.
   draws_epochs = True
   also_public = ('the number of batches',)
 

@@ -190,6 +190,15 @@ class _InPlace(LAYERS.Layer):
     return inputs
 
 
+def _rewritten_graphs():
+  options = tf.config.optimizer
+  options.set_experimental_options({'auto_mixed_precision': True})
+  try:
+    _fit()
+  finally:
+    options.set_experimental_options({'auto_mixed_precision': False})
+
+
 def _units(units=(), plan=True, arrays=False):
   model = _private(plan=_plan(**({'unit': 'user'} if plan else {})))
   model.fit(*((X, Y) if arrays else [private.PoissonBatches(
@@ -224,6 +233,8 @@ CASES = {
         tf.keras.Sequential([LAYERS.Input((6,)), LAYERS.Dense(3, 'softmax')])),
     'Expected delta far below one over the number of examples':
         lambda folder: _plan(delta=0.1),
+    'For batches cut from a shuffled pass':
+        lambda folder: private.compute_dp_sgd_privacy(40, 10, 2.0, 1, 1e-5),
     'belong into a PrivacyPlan':
         lambda folder: private.privatize(inner(), noise_multiplier=1.1),
     'computes a statistic over the batch': lambda folder: _private(inner(_Applied(
@@ -278,6 +289,7 @@ CASES = {
     'of this model is not there': lambda folder: _lost_journal(folder),
     'other formats do not hold the plan and what was released':
         lambda folder: _fit()[0].save(str(folder / 'm.h5')),
+    'rounds gradients between the norm and the sum': lambda folder: _rewritten_graphs(),
     'a private model adds the noise itself':
         lambda folder: private.privatize(inner(), _plan()).compile(
             private.DPKerasSGDOptimizer.from_plan(_plan()), NONE),

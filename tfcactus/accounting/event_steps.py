@@ -83,7 +83,7 @@ class NoiseStep(PairedStep):
 
 
   def _of_rows(self, direction: str) -> StepLoss:
-    """Returns the loss about a person with `sample.rows` rows (group privacy)."""
+    """Returns the privacy loss of a person with `sample.rows` rows (group privacy)."""
     # In a sample of fixed size a row also takes the place of another.
     sample, each = self.sample, 2 if self.sample.fixed_size else 1
     if self.noise.gaussian_std is not None:
@@ -346,6 +346,7 @@ if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have i
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
                      outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
+  # `drawn` is (size of the sample, number of records) if the size is fixed.
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob

@@ -152,10 +152,11 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 
 
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
-  """Returns bounds on the P-probability that a composed loss is at most `loss`.
+  """Returns bounds on the probability under P that a composed loss is at most `loss`.
 
-  The profile is convex in e^epsilon. Its slope is minus the Q-probability of a larger
-  loss, which difference quotients on both sides bracket.
+  P and Q are the composed laws of the dominating pair. The privacy profile is convex in
+  e^epsilon. Its slope is minus the probability of a larger loss under Q. Difference
+  quotients on both sides bracket the slope.
 
   Args:
     composition: One direction of a composition, as in `PhiAccountant.compositions`.

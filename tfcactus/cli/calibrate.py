@@ -49,6 +49,7 @@ def _wanted(args: argparse.Namespace) -> str:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Finds the argument that is missing, and prints it with the epsilon it gives."""
   name = _wanted(args)
 
   def event(value: float) -> dp_accounting.DpEvent:

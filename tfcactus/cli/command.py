@@ -64,7 +64,7 @@ def require(args: argparse.Namespace, command: str, *names: str) -> None:
 
 
 def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:
-  """Raises ValueError if an argument of one kind of "design" is given with another."""
+  """Raises ValueError if arguments of one kind of design are given for another."""
   for name in names:
     if getattr(args, name) is not None:
       raise ValueError(

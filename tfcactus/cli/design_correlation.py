@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from typing import Any, Callable
+import warnings
 
 import numpy as np
 
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> None:
     named = command.option(foreign[0]) if foreign else '--power or --solver'
     raise ValueError(f'Expected no {named} with "design correlation".')
   command.require(args, 'design correlation', 'steps')
+  if args.plot is not None:
+    command.pyplot('design correlation --plot')  # Raises now, not after the search.
   plans: _Plans = []
   if args.epsilon is None:
     command.require(args, 'design correlation without --epsilon', 'bands')
@@ -93,11 +96,14 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
 
   def plan_of(bands: int) -> PrivacyPlan:
     """Returns the plan of the arguments with noise correlated over `bands` steps."""
-    # Only the ratio of the number of examples to the batch size matters.
-    return PrivacyPlan.for_training(
-        batch_size=1000, num_examples=1000 * args.batches,
-        epochs=args.steps // args.batches, delta=args.delta, l2_norm_clip=1.0,
-        target_epsilon=args.epsilon, correlation=request(bands))
+    # Only the ratio of the number of examples to the batch size matters, so that a
+    # warning about delta and this number would mislead.
+    with warnings.catch_warnings():
+      warnings.filterwarnings('ignore', 'Expected delta far below one over the number')
+      return PrivacyPlan.for_training(
+          batch_size=1000, num_examples=1000 * args.batches,
+          epochs=args.steps // args.batches, delta=args.delta, l2_norm_clip=1.0,
+          target_epsilon=args.epsilon, correlation=request(bands))
 
   wanted = None if args.bands is None else plan_of(args.bands)
   best, seen = choice.least_error(

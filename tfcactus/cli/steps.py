@@ -147,7 +147,8 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
       help='size of the noise over the sensitivity: standard deviation of the '
       'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
   add('--bend', type=float,
-      help='distance at which the tails of the sinh-normal turn, over the sensitivity')
+      help='distance over the sensitivity beyond which the tails of the sinh-normal '
+      'fall doubly exponentially')
   add('--sampling-prob', type=command.fraction, default=fractions.Fraction(1),
       help='probability that a record is in a batch, such as 0.004 or 250/60000')
   add('--steps', type=int, help='number of steps')

@@ -217,7 +217,12 @@ class Isotropic:
 
 def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost,
             budget: float, price: float, solver: str) -> dict[str, float]:
-  """Recomputes a table's certificate from its arrays; `price` multiplies the cost."""
+  """Recomputes a table's certificate: objective, lower bound on the optimum, their gap.
+
+  `price` is the Lagrange multiplier of the constraint E cost <= `budget` in that bound.
+  `objective` names the divergence; `solver` sets the largest allowed gap. Raises
+  SolverError if the gap or a constraint is not met.
+  """
   layout = shells.Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
   program = shells.radial_program(objective, table.dim, layout, cost, budget)

@@ -11,6 +11,10 @@ if _importlib_util.find_spec('tensorflow') is None:
       'Expected TensorFlow for tfcactus.keras, found none; install '
       '"tfcactus[training]", or any TensorFlow from 2.14 on.')
 
+from tfcactus.dp_sgd_privacy import (
+  compute_dp_sgd_privacy,
+  compute_dp_sgd_privacy_statement,
+)
 from tfcactus.keras import fine_tuning
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
@@ -63,6 +67,8 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'compute_dp_sgd_privacy',
+    'compute_dp_sgd_privacy_statement',
     'fine_tuning',
     'make_run_card',
     'privatize',

@@ -26,30 +26,30 @@ class Limit(keras.callbacks.Callback):
   def __init__(self, training: TrainingLedger, target: float | None = None):
     """Initialises the callback.
 
-    `target` bounds the upper bound of epsilon. None takes the plan's target, which is
-    dropped with a warning if the batches have no proven account.
+    `target` is the largest allowed upper bound on epsilon. None takes the plan's
+    target, which is dropped with a warning if the batches have no proven account.
     """
     super().__init__()
     self._training = training
     self._given = target
     self._budget: _Budget | None = None
     self._epoch = self._released = 0
-    self._cut = self._late = False
+    self._stopped = self._find_later = False
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Finds the number of steps that the target allows; ValueError if none."""
+    """Finds the number of allowed steps, or leaves that to the first step."""
     del logs
-    self._cut, self._budget = False, None
+    self._stopped, self._budget = False, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
-    self._late = self._given is None and not (
+    self._find_later = self._given is None and not (
         self.model.built or isinstance(self.model, HoldsLedger))
-    if not self._late:
+    if not self._find_later:
       self._find()
 
   def _find(self) -> None:
     """Finds the number of steps that the target allows; ValueError if none."""
-    self._late, target = False, self._training.plan.target_epsilon
+    self._find_later, target = False, self._training.plan.target_epsilon
     if self._given is not None:
       self._budget = _Budget(self._training, self._given)
     elif target is not None:
@@ -67,7 +67,7 @@ class Limit(keras.callbacks.Callback):
 
   def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
                           ) -> None:
-    """Raises ValueError before an execution that would pass the target."""
+    """Raises ValueError before an execution (steps run together) beyond the target."""
     del logs
     if self._budget is not None:
       self._budget.check(self._next(batch))
@@ -76,10 +76,10 @@ class Limit(keras.callbacks.Callback):
                         ) -> None:
     """Stops training after the last execution that the target allows."""
     del logs
-    if self._late and self._training.released_steps < self._training.plan.steps:
+    if self._find_later and self._training.released_steps < self._training.plan.steps:
       self._find()
     if self._budget is not None and self._budget.spent(self._next(batch + 1)):
-      self._stop(batch + 1 < (self.params.get('steps') or 0))
+      self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Stops training if the next epoch or its next execution would pass the target."""
@@ -88,13 +88,13 @@ class Limit(keras.callbacks.Callback):
       self._warn_beyond()
     elif self._budget.ends_with_epoch(self._training.ledger()) or (
         self._budget.spent(self._next(0))):
-      self._stop(False)
+      self._stop(within_epoch=False)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the plan's target or steps ended training."""
     del logs
     plan = self._training.plan
-    if self._cut and self._given is None:
+    if self._stopped and self._given is None:
       guarantee, _ = self._training.ledger().guarantee()
       warnings.warn(
           f'Stopped fit after {self._training.released_steps} steps in all, at '
@@ -112,17 +112,17 @@ class Limit(keras.callbacks.Callback):
           'target_epsilon of the plan ends fit in time.', stacklevel=2)
 
   def _next(self, done: int) -> int:
-    """Returns the length of the next execution in steps, `done` steps into an epoch."""
+    """Returns the steps of the next execution, after `done` steps of an epoch."""
     steps = self.params.get('steps')
     return compat.next_steps(self.model, steps and (steps - done or steps))
 
   def _stop(self, within_epoch: bool) -> None:
-    """Stops training and notes it for the warning, unless no steps are left in `fit`.
+    """Stops training if `fit` has steps left, and notes it for the warning.
 
     `within_epoch` says whether the current epoch has steps left.
     """
     if within_epoch or self._epoch + 1 < self.params['epochs']:
-      self._cut = self.model.stop_training = True
+      self._stopped = self.model.stop_training = True
 
 
 class _Budget:

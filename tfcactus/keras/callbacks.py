@@ -1,7 +1,7 @@
-"""Callback that logs epsilon during `fit`; a target is kept by `budget.Limit`.
+"""Callback that logs epsilon during `fit`.
 
-`budget.Limit` is the callback that stops training, at this callback's `target_epsilon`
-or at the limit of the plan.
+A callback of its own, `budget.Limit`, stops training at the `target_epsilon` of this
+callback or of the plan.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class EpsilonCallback(keras.callbacks.Callback):
   if the plan has `adaptive_clipping`. The progress bar, the history, CSVLogger and
   TensorBoard show them: `fit` of a `PrivateModel` runs this callback first; for a
   drop-in optimizer, put it first in the list. The key is `epsilon_unproven` if the
-  account is not proven, and `epsilon_seeded` if noise or batches came from a seed,
-  whose knowledge undoes the protection.
+  account is not proven, and `epsilon_seeded` if noise or batches came from a seed:
+  whoever knows the seed can undo the protection.
 
   The account covers all steps released in this and in earlier calls of `fit`. If no
   guarantee is known, the callback logs nothing and warns with the reason.
 
   A drop-in optimizer in a plain Keras model does not show how batches are chosen: pass
-  the `PoissonBatches` or `FixedSizeBatches` of `fit` as `batches`. The account relies
-  on your word that `fit` gets these batches, and that steps recorded in a loaded file
-  used such batches too. It covers the steps of all drop-in optimizers of the model.
+  the `PoissonBatches` or `FixedSizeBatches` of `fit` as `batches`. The account trusts
+  you that `fit` gets these batches, and that steps recorded in a loaded file used such
+  batches too. It covers the steps of all drop-in optimizers of the model.
 
   Attributes:
     target_epsilon: The budget given, or None.
@@ -64,19 +64,19 @@ class EpsilonCallback(keras.callbacks.Callback):
       plan: The `PrivacyPlan`; by default that of the model or the optimizer. If either
         has a plan, another is refused.
       batches: For a drop-in optimizer, the batches given to `fit`.
-      target_epsilon: Training stops after the last step at which the upper bound of
-        epsilon is no larger, and at the latest after the plan's steps. Replaces the
-        plan's target in this `fit`; None keeps that target.
+      target_epsilon: Training stops before the upper bound on epsilon exceeds this
+        number, and at the latest after the plan's steps. Replaces the plan's target in
+        this `fit`; None keeps that target.
       verbose: 1 to print the statement of the guarantee after each epoch.
       run_card: Path of a JSON file, rewritten after each epoch, that records the
         training and its cost; `PrivateModel` only, see `make_run_card`.
       every: Also logs epsilon after every so many batches.
       also: Names of further neighbouring relations, logged after each epoch: 'replace',
-        which protects attributes, as `epsilon_replace`, and 'zero-out' as
+        which protects attributes, is logged as `epsilon_replace`, and 'zero-out' as
         `epsilon_zero_out`.
       rows_of_one: Largest number k of rows of one person. The epsilon of all of them
-        together is also logged after each epoch, as `epsilon_k_rows`, and is in the run
-        card; as for `PrivacyPlan.guarantee`.
+        together is also logged after each epoch, as `epsilon_k_rows`, and written to
+        the run card; see `PrivacyPlan.guarantee`.
 
     Raises:
       ValueError: if an argument is invalid.
@@ -107,8 +107,8 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
-    Raises ValueError if training is not private, the plan is not the one trained by,
-    the run card has no folder, or the budget cannot be kept or is spent.
+    Raises ValueError if training is not private or has another plan, if the run card
+    has no folder, or if the budget cannot be kept or is spent.
     """
     self._limit = keras.callbacks.Callback()
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
@@ -120,7 +120,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
     elif isinstance(self.model, HoldsLedger):
-      return  # Its own fit keeps the target of the plan.
+      return  # The fit of a PrivateModel keeps the target of the plan itself.
     self._limit = budget.Limit(self._training, self.target_epsilon)
     self._limit.set_model(self.model)
     self._limit.set_params(self.params)
@@ -163,7 +163,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: dict[str, Any]) -> None:
-    """Writes epsilon, delta, and the clip norm if it adapts, into the logs."""
+    """Writes epsilon, delta, and an adaptive clipping norm into the logs."""
     logs[_log_name(guarantee)] = guarantee.upper
     logs['delta'] = guarantee.delta
     if self._training.clip_norm is not None:
@@ -215,7 +215,7 @@ def _open_ledger(model: keras.Model, plan: PrivacyPlan | None,
 
 
 def _log_name(guarantee: Guarantee) -> str:
-  """Returns the key of epsilon in logs, which marks unproven and seeded numbers."""
+  """Returns the key under which to log epsilon; it marks unproven and seeded ones."""
   if not guarantee.proven:
     return 'epsilon_unproven'
   return 'epsilon_seeded' if guarantee.seeded else 'epsilon'

@@ -51,8 +51,9 @@ def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
   """Raises ValueError for an optimizer that cannot apply noisy averages.
 
-  It adds noise itself, divides by a loss_scale_factor, or fails under the current
-  strategy of several replicas. For a LossScaleOptimizer, the optimizer inside counts.
+  Refused are optimizers that add noise themselves, divide by a loss_scale_factor, or
+  fail under the current strategy of several replicas. For a LossScaleOptimizer, the
+  optimizer inside is checked.
   """
   inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, merged LoRA, and BatchNormalization replaced."""
+"""Helpers for fine-tuning: features of a frozen backbone, GroupNormalization, LoRA."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
   """Returns a copy of a model with GroupNormalization for each BatchNormalization.
 
   BatchNormalization cannot be trained privately: it mixes the examples of a batch and
-  keeps their statistics without noise. The copy takes over all weights, scale and shift
-  of normalizations included, without moving statistics. The copy is a start for
-  training; it does not compute the outputs of the model.
+  keeps their statistics without noise. The copy takes over all weights, including scale
+  and shift of normalizations, but no moving statistics. The copy is a starting point
+  for training: its outputs differ from those of the model.
 
   Args:
     model: A built Sequential or functional model; nested models are copied too.
-    groups: Groups of channels; fewer if the number does not divide the channels.
+    groups: Number of groups of channels; fewer if it does not divide the channels.
 
   Raises:
     ValueError: if the model is of another kind.
@@ -95,8 +95,8 @@ def merged(model: keras.Model) -> keras.Model:
   """Returns a copy of a model with its LoRA factors added into the weights.
 
   The copy computes what the model computes. It is for inference: layers that were
-  frozen may be trainable in it. A model that was trained privately keeps its guarantee,
-  since merging looks at no data.
+  frozen may be trainable in it. The guarantee of a private training holds for the copy
+  too, since merging uses no data.
 
   Args:
     model: A built model that Keras can save, with layers after `enable_lora`; of a
@@ -123,7 +123,7 @@ def merged(model: keras.Model) -> keras.Model:
 
 
 def _without_lora(config: Any) -> Any:
-  """Returns a config of Keras objects, nested or not, in which no layer has a rank."""
+  """Returns a config of Keras objects, nested or not, without the ranks of LoRA."""
   if isinstance(config, dict):
     return {key: None if key in ('lora_rank', 'lora_alpha') else _without_lora(value)
             for key, value in config.items()}
@@ -147,7 +147,7 @@ def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
   channels = shape[axis]
   number = math.gcd(channels, groups)
   if number == channels and len(shape) == 2:
-    number = 1  # A group of a single number would always normalise to zero.
+    number = 1  # A group of one entry would always be normalized to zero.
   return keras.layers.GroupNormalization(
       groups=number, axis=axis, epsilon=layer.epsilon, center=layer.center,
       scale=layer.scale, name=layer.name)

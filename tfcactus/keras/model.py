@@ -39,18 +39,18 @@ class PrivateModel(Fixed, serialization.SavedModel):
   computed on the training data without noise.
 
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
-  it, and reads the journal for steps released since. Setting or loading weights never
-  lowers `released_steps`, `epochs_begun`, `sampling` and `plan_number`, which are saved
-  with them. `private_model.inner` has only the weights. Private models of one inner
-  model share counters.
+  it, and reads the journal for steps released after the save. The counters
+  `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with the
+  weights; setting or loading weights never lowers them. `private_model.inner` has only
+  the weights. Private models of one inner model share counters.
 
   Epsilon accounts for the releases of this model, from the weights that it was given.
-  There is none if those weights were trained on the same data, which nobody can notice,
-  or if weights change other than by steps of `fit` and methods of this model, which is
-  noticed from the first step on, in callbacks too.
+  It does not hold if those weights were trained on the same data, which cannot be
+  noticed. No epsilon is reported if weights change other than by steps of `fit` and
+  methods of this model, which is noticed from the first step on, in callbacks too.
 
-  Each step is counted by the sampling of its own batch. Batches carry a mark of their
-  `fit`. A batch without a valid mark (`train_on_batch`, a function of
+  Each step is counted with the sampling scheme of its own batch. Batches carry a mark
+  of their `fit`. A batch without a valid mark (`train_on_batch`, a function of
   `make_train_function`, a batch used twice) makes the step's sampling unknown.
 
   Attributes:
@@ -62,7 +62,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
       scheme draws whole epochs.
     sampling: int64 variable, code of the sampling scheme; see `Counts`.
-    plan_number: int64 variable, number of the plan that steps were released under.
+    plan_number: int64 variable, a hash of the plan of the released steps.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
       `adaptive_clipping`. Computed from noisy releases, and covered by epsilon.
     clipping: 'flat', 'per_layer' or 'automatic'.
@@ -89,8 +89,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
       plan: A `PrivacyPlan`.
       seed: For repeatable experiments; None takes the system's entropy.
       physical_batch_size: Larger batches are processed in parts of this size (virtual
-        batches); by default it holds most draws, as far as memory allows.
-      engine: 'auto', or 'vectorized' to use no shortcut for any layer.
+        batches). The default holds most drawn batches, as far as memory allows.
+      engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
       journal: Path of a file that counts steps before they are released, so that a
         killed run can be resumed; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
@@ -102,8 +102,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         per step, with new draws of its augmentation layers. The mean of the gradients
         is clipped; the cost is that of one pass.
       loaded: Set by `from_config`.
-      split_noise: Whether each worker adds a share of the noise, instead of the chief
-        all of it, so that no worker knows all; Gaussian noise only.
+      split_noise: Whether each worker adds a share of the noise, so that no worker
+        knows all of it; by default the chief adds all. Gaussian noise only.
       local_steps: Number of plain SGD steps that each unit takes on its rows. The
         difference that they make to the weights is clipped in place of the gradient
         (simulated federated learning). For plans with a `unit`.
@@ -117,7 +117,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     super().__init__(name=name or f'private_{model.name}')
     self.inner = model
     self.plan = plan
-    # Neither is tracked by Keras: a restored random state would repeat noise.
+    # Keras tracks neither of these two: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
@@ -127,7 +127,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._begin()
 
   def _begin(self) -> None:
-    """Makes counters attributes; checks the inner model if it is built."""
+    """Sets counters as attributes, which Keras saves; checks a built inner model."""
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
@@ -204,7 +204,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
-    if self._on_building:
+    if self._on_building:  # What a file says can be restored only now.
       self._on_building(self.inner)
       self._on_building = None
     first = self._step.outputs is None
@@ -273,13 +273,13 @@ class PrivateModel(Fixed, serialization.SavedModel):
     either, training past the plan's steps gives a warning.
 
     Args:
-      x: `PoissonBatches`, for the guarantee of the plan; or arrays, of which an epoch
-        uses each example once, for a weaker guarantee; or other data that Keras takes,
-        for none.
+      x: `PoissonBatches`, for the guarantee of the plan. Arrays have a weaker
+        guarantee; an epoch uses each of their examples once. Other data have none.
       y: Targets, if `x` is an array.
       batch_size: Batch size for arrays.
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
-      validation_split: For arrays; the other examples are those of the plan.
+      validation_split: For arrays: the part of the examples to validate on. The plan's
+        num_examples counts the other examples.
       class_weight: A dict of labels and weights, which multiply the losses of their
         examples before clipping. Other labels have weight one.
       sample_weight: For arrays: weights that multiply losses before clipping.
@@ -320,7 +320,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       return super().predict(*args, **kwargs)
 
   def _swapping(self, callbacks: list[Any]) -> Any:
-    """Makes weights known that a `SwapEMAWeights` exchanges with averages of them."""
+    """Makes weights known that a `SwapEMAWeights` swaps with their averages."""
     return optimizers.swapping(
         callbacks, lambda: self._ledger.averaging(optimizers.bare_optimizer(self)))
 
@@ -330,7 +330,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._ledger.released_steps
 
   def ledger(self) -> ledger_lib.Ledger:
-    """Returns the releases so far, with the sampling of their batches."""
+    """Returns the `Ledger`: the steps released so far, and how batches were sampled."""
     return self._ledger.ledger()
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
@@ -434,6 +434,9 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               split_noise: bool = False, local_steps: int | None = None,
               local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
+
+  Compile and fit the returned model, on `PoissonBatches` or other batches of this
+  package. `guarantee()` of that model then says what its training cost.
 
   Raises:
     TypeError: if there is no plan, or for `others`, which belong into a plan.

@@ -30,9 +30,10 @@ NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
     'early stopping and choices of hyperparameters on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
-    'noise that is made of float64 numbers, not of real ones (mode "float")',
-    'gradients of an example whose last bits change with its place in the batch, which '
-    'frozen layers of huge weights can make large',
+    'rounding of the distribution of the noise, which is float64 and not real-valued '
+    '(mode "float")',
+    'gradients whose last bits change with the place of their example in the batch; '
+    'frozen layers of huge weights can make that change large',
     'side channels such as timing')
 """Leaks and assumptions that the guarantee on the card does not cover."""
 
@@ -62,7 +63,7 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
 
 
 def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
-  """Returns what the card says of a run apart from its cost."""
+  """Returns the entries of the card other than the privacy cost."""
   plan = model.plan
   return {
       'privacy_unit': relations.in_units(
@@ -105,7 +106,7 @@ def _cost(guarantee: Guarantee) -> dict[str, Any]:
 
 
 def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
-  """Returns an entry on a person with up to `rows` rows; none for None."""
+  """Returns the entry on a person with up to `rows` rows; no entry for None."""
   if rows is None:
     return {}
   guarantee, reason = ledger.guarantee(None, rows)
@@ -115,7 +116,7 @@ def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
 
 
 def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
-  """Returns how the noise of steps is correlated, or None."""
+  """Returns how noise is correlated over steps, or None."""
   strategy = plan.strategy
   return None if strategy is None else {
       'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}

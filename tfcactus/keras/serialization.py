@@ -1,4 +1,4 @@
-"""Saving: of private models, and of plans, events and arrays as configs for Keras."""
+"""Saves private models, and turns plans, events and arrays into configs for Keras."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SavedModel(keras.Model):
     optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
-    """Saves the counters, the clipping norm if it adapts, and what LoRA trains."""
+    """Saves the counters, an adaptive clipping norm, and the factors of LoRA."""
     self._ledger.save(store)
     trainability.save(self.inner, store)
 

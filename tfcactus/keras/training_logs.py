@@ -26,7 +26,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
   finite = tf.math.is_finite(batch.losses[:rows])
   if finite.shape.rank == 2:
     finite = tf.reduce_all(finite, 1)
-  # The step pads its parts to more rows; indices stay below the rows of `weights`.
+  # The step appended rows of padding; `shown` has rows of the logical batch only.
   shown = tf.where(tf.logical_and(batched_pass.takes_part(weights), finite))[:, 0]
   y, predictions, carried, values, added, targets, weights = tf.nest.map_structure(
       lambda part: None if part is None else tf.gather(part, shown),
@@ -35,12 +35,12 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
   def log(x: Any, y: Any, predictions: Any, carried: Any, parts: Any, targets: Any,
           penalty: tf.Tensor) -> Any:
-    """Logs the examples drawn; `carried` are masks, `parts` as for `_log_losses`."""
+    """Logs the examples drawn; `carried` are masks, `parts` as in `_log_losses`."""
     masks.put_all(predictions, carried)  # Keras metrics read masks off predictions.
     _log_losses(model, losses, predictions, parts, penalty)
     return model.compute_metrics(
         x, y, predictions, _expanded(
-            losses.spread(parts[-1], predictions, targets), carried))
+            losses.metric_weights(parts[-1], predictions, targets), carried))
 
   given = (x, y, predictions, carried, (values, added, weights), targets, penalty)
   training.make_variables(log, given)
@@ -48,7 +48,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Broadcasts each output's weights to its mask, since Keras 3 multiplies without."""
+  """Broadcasts each output's weights to its mask, which Keras 3 does not do itself."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -58,7 +58,7 @@ def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
-  """Logs mean losses of examples; `parts`: (losses, added losses, weight) of each."""
+  """Logs mean losses; `parts` are losses, added losses and weights of examples."""
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(

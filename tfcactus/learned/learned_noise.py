@@ -186,7 +186,7 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
 
 def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
                history: list[tuple[int, float, float]]) -> noise_lib.ScalarTable:
-  """Returns the table with `info` on its origin."""
+  """Returns the table with the request and the history in its `info`."""
   info = {
       'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',
       'parameters': {

@@ -87,7 +87,7 @@ class Gaussian(base.ScalarNoise):
     return 0.5 * (self.noise_multiplier * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Returns bounds from cells of the line, in which the privacy loss is linear."""
+    """Returns bounds from cells of the line; the loss is linear in the output."""
     return shifted_pair(
         _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
 

@@ -81,7 +81,7 @@ class CyclicSampling(base.DealtSampling):
     return self.num_batches // self.groups
 
   def _of_groups(self, count: int, whose: str) -> str:
-    """Describes `count` epochs; `whose` ends "each example ...": the sums it enters."""
+    """Describes `count` epochs in words; `whose` says which sums an example enters."""
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '

@@ -1,8 +1,9 @@
 """Descent of epsilon from a monotone design: a search for noise, which proves nothing.
 
-At fixed delta, the gradient of epsilon is the derivative of the composed delta with
-respect to each cell's mass over minus its derivative with respect to epsilon. delta is
-computed on a plain lattice: noise that a search proposes must be accounted again.
+At fixed delta, the derivative of epsilon with respect to a cell's mass is a quotient:
+that of delta with respect to the mass, over minus that of delta with respect to
+epsilon. The composed delta is computed on a plain lattice: noise that a search proposes
+must be accounted again.
 
 A mirror step minimises
 

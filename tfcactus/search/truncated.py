@@ -217,13 +217,17 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
 
   best = _gaussian(range, bins, delta, ask) or designed(most * (1 - MARGIN))
   if best is None or best.delta.upper > delta:
-    found = 'none' if best is None else _format.upper(best.delta.upper)
-    raise ValueError(
-        f'Expected a delta that noise in [-{range:g}, {range:g}] reaches at that '
-        f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
-        'range, or ask for less.')
+    raise ValueError(_unreached(best, range, delta))
   best, proved = _narrowed(designed, best, least, delta, tolerance)
   return LeastUtility(best, delta, None if steps > 1 else proved)
+
+
+def _unreached(best: TruncatedNoise | None, reach: float, delta: float) -> str:
+  """Returns the error message for a delta that no noise in [-reach, reach] meets."""
+  found = 'none' if best is None else _format.upper(best.delta.upper)
+  return (f'Expected a delta that noise in [-{reach:g}, {reach:g}] reaches at that '
+          f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
+          'range, or ask for less.')
 
 
 def _narrowed(designed: Callable[[float], TruncatedNoise | None],

@@ -21,8 +21,9 @@ def _branches(x):
 def test_functions_left_as_written_may_call_rewritten_ones():
   x = tf.constant([1.0, -3.0])
   with pytest.raises(_REFUSED):
-    tf.function(graphs.as_written(lambda x: _branches(x)))(x)
-  inner = tf.function(graphs.as_written(lambda x: graphs.as_keras_calls(_branches)(x)))
+    tf.function(graphs.without_autograph(lambda x: _branches(x)))(x)
+  inner = tf.function(graphs.without_autograph(
+      lambda x: graphs.as_keras_calls(_branches)(x)))
   if versions.KERAS_3:
     with pytest.raises(_REFUSED):
       inner(x)

@@ -1,5 +1,7 @@
 """Tests of the arguments of `fit`: sparse matrices, and tables of pandas."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -45,3 +47,19 @@ def test_the_message_on_a_split_names_the_numbers_to_write():
     fit_inputs.split(plan_of(), poisson(), None, None, None, 0.2)
   assert 'PoissonBatches(x[:32], y[:32], ...)' in str(error.value)
   assert 'validation_data=(x[32:], y[32:])' in str(error.value)
+
+
+def test_tensorboard_that_is_missing_is_told_before_a_step_is_released(
+    tmp_path, monkeypatch):
+  private = privatized(plan_of())
+  board = tf.keras.callbacks.TensorBoard(tmp_path)
+  find = importlib.util.find_spec
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name, *rest: (
+      None if name == 'tensorboard' else find(name, *rest)))
+  with pytest.raises(ImportError, match=r'Expected TensorBoard .*tfcactus\[tensorb'):
+    private.fit(poisson(), verbose=0, callbacks=[board])
+  with pytest.raises(ValueError, match='No step was released yet'):
+    private.guarantee()
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name, *rest: (
+      True if name == 'tensorboard' else find(name, *rest)))
+  assert fit_inputs.given(board) == [board]

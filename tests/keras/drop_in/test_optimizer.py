@@ -240,7 +240,7 @@ def test_from_plan_and_config_round_trip(radial):
     ({'num_microbatches': 0}, 'num_microbatches >= 1'),
     ({'num_microbatches': True}, 'num_microbatches to be an integer'),
     ({'expected_batch_size': 0}, 'expected_batch_size > 0'),
-    ({'num_microbatches': 2}, 'Leave out num_microbatches for one example per'),
+    ({'num_microbatches': 2}, 'Leave out num_microbatches: then each example'),
     ({'gradient_accumulation_steps': 0}, '>= 1'),
     ({'noise_multiplier': -1.0}, 'noise_multiplier > 0'),
     ({'noise_multiplier': None}, 'either noise_multiplier'),

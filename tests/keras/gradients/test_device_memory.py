@@ -21,7 +21,8 @@ def host_fixture(monkeypatch, tmp_path):
     paths = [tmp_path / str(index) for index in range(len(groups))]
     for path, text in zip(paths, groups):
       path.write_text(text)
-    monkeypatch.setattr(physical_batch, '_GROUPS', (tmp_path / 'none', *paths))
+    monkeypatch.setattr(
+        physical_batch, '_CONTAINER_LIMITS', (tmp_path / 'none', *paths))
     monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind: [])
   return host
 

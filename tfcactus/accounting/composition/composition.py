@@ -114,7 +114,7 @@ class StepLoss:
 
   def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
                   ) -> np.ndarray:
-    """Returns Renyi divergences; `below` is true at the orders below one."""
+    """Returns Renyi divergences at `orders`; `below` marks the orders below one."""
     # Orders below one have no closed form. They use the upper pair, whose hockey-stick
     # divergences are larger: a Renyi divergence increases with each of these.
     found = np.empty(orders.shape)
@@ -149,7 +149,7 @@ class Composition:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
     delta = _checks.delta(delta)
-    losses = self._losses
+    losses = self._losses  # None unless all steps are Gaussian releases.
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))

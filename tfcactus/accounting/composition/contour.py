@@ -103,11 +103,12 @@ class Contour:
   quick: bool = False
 
   _decay_margin = 0.0
-  """Added to log |phi| of the total loss where `log_decay` is seen, not proved."""
+  """Added to log |phi| of the total loss if `log_decay` is computed but not proved."""
 
   @one_thread
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    # A table of phi is made for one epsilon, `near`, and serves others close to it.
     log_delta = math.log(delta)
     saddles = self.saddles(log_delta=log_delta)
     guess = saddles.epsilon_at(log_delta)

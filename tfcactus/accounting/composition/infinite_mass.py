@@ -19,7 +19,10 @@ of this, since x e^x / (e^x - 1) is at most one for x <= 0."""
 
 
 def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
-  """Bounds P(any loss is inf), above if `sign` is 1, from pairs (P per step, steps)."""
+  """Returns an upper (`sign` 1) or lower (-1) bound on P(any step's loss is infinite).
+
+  `masses` are pairs (probability of an infinite loss in one step, number of steps).
+  """
   given = [(p, count) for p, count in masses if p > 0]
   if sum(count for _, count in given) <= 1:
     return given[0][0] if given else 0.0
@@ -29,13 +32,13 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
 
 
 def without(delta: float, p_inf: PInf) -> tuple[float, float]:
-  """Bounds `delta` less infinite losses, above (for epsilon's lower end) and below."""
+  """Returns (upper, lower) bounds on `delta` minus the mass of infinite losses."""
   return (_difference(delta, p_inf[0], math.inf),
           _difference(delta, p_inf[1], -math.inf))
 
 
 def beside(low: float, high: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns bounds on delta from `low` and `high`, bounds on finite losses' part."""
+  """Returns bounds on delta; `low` and `high` bound the part of finite losses."""
   lower = min(max(_difference(low, -p_inf[0], -math.inf), p_inf[0], 0.0), 1.0)
   upper = min(_difference(high, -p_inf[1], math.inf), 1.0)
   return min(lower, upper), upper

@@ -145,10 +145,10 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Returns epsilon by bracketed Newton on log delta, or raises IntractableError."""
+    """Returns the epsilon of `delta` by Newton from a guess, or IntractableError."""
     if not self.tables:
       raise IntractableError
-    reach = 2 / max(table.order for table in self.tables)
+    reach = 2 / max(table.order for table in self.tables)  # Limits a Newton step.
     low, high = min(0.0, epsilon) - 10 * reach, math.inf
     for _ in range(MAX_NEWTON):
       value, slope = self._at(epsilon)

@@ -183,7 +183,11 @@ class TiltedSum:
         -(self.tilt + shift) * (self.losses - near), MAX_EXPONENT + 50))
 
   def error(self, near: float) -> np.ndarray:
-    """Returns `suffix` (shift 0) error bounds: rounding (by Cauchy) and wrap-around."""
+    """Returns bounds on the errors of `suffix(near, 0)`, shape (points,).
+
+    They cover FFT rounding, summed by the Cauchy-Schwarz inequality, and the mass
+    outside the window, which wraps around.
+    """
     weight = (-math.expm1(-2 * self.tilt * self._window.width))**-0.5
     return self._decay(near, 0) * (
         self._norm_error * min(weight, self._window.points**0.5) +

@@ -109,7 +109,7 @@ class _Grid:
 
   def test(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
            ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns (derivative by mass at fixed loss, by loss at fixed mass, delta)."""
+    """Returns delta's derivatives with respect to mass and to loss, and delta."""
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell
     at = cell % self.points

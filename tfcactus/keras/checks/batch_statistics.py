@@ -12,7 +12,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import dependence, draws, graph_proof
 
 _ROWS = 3
-"""Number of examples to trace a model on, unlike most sizes of axes."""
+"""Number of examples to trace a model on; few axes have this size by chance."""
 
 
 def warn(model: keras.Model) -> None:
@@ -26,7 +26,7 @@ def warn(model: keras.Model) -> None:
       [each.shape[0] or _ROWS, *each.shape[1:]], each.dtype), spec)
   try:
     with patches.drawing(model, draws.secret_seed):
-      run = graphs.looked_at(lambda inputs: model(inputs, training=True))
+      run = graphs.traced_for_analysis(lambda inputs: model(inputs, training=True))
       graph = run.get_concrete_function(fixed).graph
     examples = graph.inputs[:len(tf.nest.flatten(fixed))]
     found = graph_proof.first_dependence(

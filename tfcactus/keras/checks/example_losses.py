@@ -30,10 +30,10 @@ from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.noise import random_bits
 
 LossFn = Callable[..., tf.Tensor]
-"""Takes (targets, predictions), or (targets, predictions, weights of parts)."""
+"""Maps (targets, predictions), and weights of parts if any, to losses per example."""
 
 _FullLossFn = Callable[..., tf.Tensor]
-"""Loss function of (targets, predictions) that may also take `_Given`'s third part."""
+"""Maps (targets, predictions), with mask and weights as keywords, to losses."""
 
 _Given = tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
 """Targets, predictions, and, if there are any, their 'mask' and 'weights'."""
@@ -41,22 +41,22 @@ _Given = tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
 _ONE_BY_ONE = (
     keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
     keras.losses.squared_hinge)
-"""Keras reads labels as 0 and 1 if all labels of a batch are 0 or 1. This library
-decides per example."""
+"""Losses that this library computes on one example at a time. Keras reads labels as 0
+and 1, rather than as -1 and 1, if all labels of a batch are 0 or 1."""
 
 _REMEDY = ('Let the loss function compute each example by itself: reduce the '
            'last axis (axis=-1), never the first.')
 
 
 _found = threading.local()
-"""Proofs and the model of `looked_at_once`, per thread."""
+"""Proofs and the model of `caching_proofs`, per thread."""
 
 
 @contextlib.contextmanager
-def looked_at_once(model: keras.Model) -> Iterator[None]:
-  """Caches proofs of losses while a step is traced, since its pass is traced twice."""
-  # The cache ends with the block, because a loss may have become another function
-  # before the next trace.
+def caching_proofs(model: keras.Model) -> Iterator[None]:
+  """Caches proofs of losses inside the block, in which a step is traced twice."""
+  # The cache ends with the block, because user code may change a loss before the next
+  # trace.
   _found.reasons, _found.model = {}, model
   try:
     yield
@@ -83,7 +83,7 @@ def loss_per_example(loss: Any) -> LossFn:
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               mask: tf.Tensor | None = None, weights: tf.Tensor | None = None
              ) -> tf.Tensor:
-    """Returns losses of shape (batch,), means over the positions that count."""
+    """Returns losses (batch,), means over the positions that no mask excludes."""
     _check_classes(loss, targets, predictions)
     try:
       losses = graphs.as_keras_calls(given)(
@@ -118,18 +118,18 @@ def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> Non
         f'number for each class as in the outputs, got shape {shape}. For integer '
         'labels use SparseCategoricalCrossentropy; or make them one-hot, '
         f'tf.keras.utils.to_categorical(y, {classes}).')
-  if compat.is_loss(loss, _BY_NUMBER) and alike and classes != 1:
+  if compat.is_loss(loss, _BY_INDEX) and alike and classes != 1:
     raise ValueError(
         f'Expected targets of shape {_batch_of(predictions.shape[:-1])} with {name}, '
         f'the number of a class for each output, got shape {shape}. For one-hot '
         'targets use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
 
 
-_BY_NUMBER = ('SparseCategoricalCrossentropy',)
-"""Losses whose targets are the numbers of classes."""
+_BY_INDEX = ('SparseCategoricalCrossentropy',)
+"""Losses whose targets are class indices."""
 
 _ONE_HOT = ('CategoricalCrossentropy', 'CategoricalFocalCrossentropy')
-"""Losses whose targets have one number for each class."""
+"""Losses whose targets have one entry per class."""
 
 
 def _name(loss: Any) -> str:
@@ -185,7 +185,7 @@ def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns mean losses, (batch,), where all masks `found` count; 0 for no position."""
+  """Returns mean losses, (batch,), over positions that all masks keep; 0 if none."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
@@ -202,14 +202,14 @@ def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
-  """Returns the loss per example; its trace raises ValueError if examples mix."""
+  """Makes `call` a loss per example; its trace raises ValueError if examples mix."""
   known_to_mix = isinstance(loss, tuple(
       kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
           loss in _ONE_BY_ONE)
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               weights: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns losses of shape (batch,), computed one by one if unproved."""
+    """Returns losses (batch,), computed on one example at a time if not proved."""
     beside = {'mask': masks.mask_of(predictions), 'weights': weights}
     given = (targets, predictions, {
         name: value for name, value in beside.items() if value is not None})
@@ -221,7 +221,7 @@ def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
 
 
 def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
-  """Returns the result of `_unproved`, cached inside of `looked_at_once`."""
+  """Returns the result of `_unproved`, cached inside of `caching_proofs`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
@@ -244,7 +244,7 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
       lambda tensor: tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype), given)
   count = len(tf.nest.flatten(specs))
 
-  @graphs.looked_at
+  @graphs.traced_for_analysis
   def forward_and_back(upstream, targets, predictions, beside):
     """Returns the losses and, if there is one, their gradient."""
     with tf.GradientTape() as tape:

@@ -83,12 +83,12 @@ class OutputLosses:
     return chosen if _is_nested(outputs) or not chosen else chosen[0]
 
   def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
-    """Returns example weights: a column per term if outputs are a structure.
+    """Returns example weights, shape (rows,); (rows, terms) for a structure of outputs.
 
-    Their shape is (rows,), or (rows, terms) for a structure of outputs with losses.
-    `rows` is the number of examples. `sample_weight` is None, an array for all outputs,
-    or arrays by output. Weights of parts, which `targets` takes, give an example the
-    weight 1, or 0 if they are all zero; ValueError if there are such and no loss.
+    `terms` counts the outputs with a loss, `rows` the examples. `sample_weight` is
+    None, an array for all outputs, or arrays by output. Weights of parts are handled by
+    `targets`; here they give an example the weight 1, or 0 if they are all zero. Raises
+    ValueError for weights of parts if no output has a loss.
     """
     terms = self.terms(outputs)
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
@@ -102,9 +102,10 @@ class OutputLosses:
     return tf.stack(columns, 1) if _is_nested(outputs) else columns[0]
 
   def __call__(self, targets: Any, predictions: Any) -> tf.Tensor | None:
-    """Returns losses times loss weights, shaped as `weights`; None without losses.
+    """Returns losses times loss weights, in the shape of the result of `weights`.
 
-    Losses with loss weight zero are not multiplied by it; `used_weights` drops them.
+    Returns None if no output has a loss. A loss of weight zero is returned unscaled, so
+    that it can still be logged; multiply by `used_weights` to leave it out of the sum.
     """
     flat, terms = tf.nest.flatten(predictions), self.terms(predictions)
     if not terms:
@@ -123,7 +124,7 @@ class OutputLosses:
     return weights * tf.constant(used if _is_nested(outputs) else used[0],
                                  weights.dtype)
 
-  def spread(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
+  def metric_weights(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
     """Returns sample weights for metrics, in the structure of `outputs`."""
     # They are the columns of `weights`, or the weights of parts that `targets` holds.
     # An output without a loss gets the column of the first output that has one.
@@ -222,14 +223,14 @@ def _only(what: str, given: Any) -> Any:
 
 
 def _keys(given: Any) -> Any:
-  """Returns what a message says of an argument: its keys, its length or itself."""
+  """Describes an argument in a message: by its keys, its length or itself."""
   if isinstance(given, dict):
     return sorted(map(str, given))
   return f'{len(given)} in a {type(given).__name__}' if _is_nested(given) else given
 
 
 def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
-  """Returns what a message says of the outputs: their names, or their paths."""
+  """Describes the outputs in a message: by their names, or their paths."""
   if names and len(names) == len(outputs):
     return list(names)
   return ['/'.join(map(str, path)) for path in _paths(outputs)]
@@ -261,7 +262,7 @@ def _target(target: Any, name: str) -> tf.Tensor:
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns weights of shape (num_rows,): ones for None, 0 or 1 for those of parts."""
+  """Returns example weights, (num_rows,): 1 for None; 0 or 1 for weights of parts."""
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   parts = _of_parts(weight)
@@ -273,7 +274,7 @@ def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
 
 
 def _of_parts(weight: Any) -> tf.Tensor | None:
-  """Returns weights of the parts of examples without last axes of 1; None for others.
+  """Returns weights of parts, without last axes of 1; None if weights are per example.
   """
   if weight is None or weight.shape.rank is None:
     return None

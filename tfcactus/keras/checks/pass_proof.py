@@ -16,7 +16,7 @@ from tfcactus.keras.independence import draws, graph_proof
 class Pass(NamedTuple):
   """Tensors of one traced forward and backward pass over a batch.
 
-  `rows` has all outputs of the pass, one row per example. Gradients were taken of
+  `rows` has all outputs of the pass, one row per example. The pass differentiated
   `losses`. `calls` records which operations each call of a layer with a rule added, and
   `answers` has the weights whose gradients the rules computed, and `edges` the
   operations through which gradients were computed without a layer rule.
@@ -32,8 +32,8 @@ class Pass(NamedTuple):
 class Unproved(NamedTuple):
   """A property of a pass that the proof failed to show, and the operation to blame.
 
-  `variable` is a weight that the operation uses and whose gradient there no rule gives;
-  None if the operation mixes examples or is unknown.
+  `variable` is a weight that the operation uses without a rule for the gradient; None
+  if the operation mixes examples or is unknown.
   """
 
   reason: str
@@ -45,8 +45,8 @@ class TracedPass(NamedTuple):
   """A pass traced for analysis.
 
   `examples` are the inputs, one row per example. `graph` includes gradients. `complete`
-  is False if stand-ins with equal dependences replace vectorised code; `found` has the
-  tensors of the pass.
+  is False if stand-ins (see `vectorization.standing_in`) replace vectorised code.
+  `found` has the tensors of the pass.
   """
 
   graph: tf.Graph
@@ -59,18 +59,18 @@ class TracedPass(NamedTuple):
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
   """Traces a pass for analysis; `batch` has `TensorSpec`s of known shapes."""
   made: list[Pass] = []
-  stood_in_for: list[tf.Graph] = []
+  replaced: list[tf.Graph] = []
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
     with vectorization.standing_in() as graphs, (
         patches.drawing(model, draws.secret_seed)):
       made.append(run(batch))
-    stood_in_for.extend(graphs)
+    replaced.extend(graphs)
     return made[-1].rows
 
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
   return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))],
-                    not stood_in_for, made[-1])
+                    not replaced, made[-1])
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:

@@ -22,9 +22,9 @@ from tfcactus.keras.independence import draws
 _READ = 'reads a variable, which is a weight of the model: see `_check_captures`'
 _TABLE = 'reads a table of public entries'
 _ARRAY = 'an array that lives as long as one call'
-_CALL = 'calls a function whose operations are looked at too'
-_MESSAGE = 'tells its user of the data or stops; nothing in the model depends on it'
-_DEVICE = 'tells of the device or the version, and of no data'
+_CALL = 'calls a function whose operations are checked too'
+_MESSAGE = 'prints or raises; nothing in the model depends on it'
+_DEVICE = 'returns facts about the device or the version, and nothing of the data'
 
 ALLOWED: dict[str, str] = {
     **dict.fromkeys((
@@ -44,7 +44,7 @@ ALLOWED: dict[str, str] = {
     **dict.fromkeys((
         'CudnnRNN', 'CudnnRNNV2', 'CudnnRNNV3', 'CudnnRNNBackprop',
         'CudnnRNNBackpropV2', 'CudnnRNNBackpropV3'),
-                    'its state is that of its dropout, which has to be zero'),
+                    'keeps the state of its dropout only, and dropout has to be zero'),
 }
 """Stateful operations that a pass may contain, each with the reason."""
 
@@ -83,7 +83,8 @@ def check_no_writes(model: keras.Model) -> Any:
 
   # An init_scope would stop the tape from recording.
   with patches.drawing(model, draws.secret_seed):
-    graph = graphs.looked_at(forward_and_back).get_concrete_function(spec).graph
+    graph = graphs.traced_for_analysis(
+        forward_and_back).get_concrete_function(spec).graph
   check_graph(graph, 'layers', model)
   return graph.structured_outputs[0]
 
@@ -110,7 +111,8 @@ def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
     return False
   if node.op in ALLOWED:
     return not ('dropout' in node.attr and node.attr['dropout'].f)
-  # Kernels with a seed keep the place in its stream; those with a name share a state.
+  # An operation with a seed keeps its position in a random stream. Operations with a
+  # `container` or `shared_name` share a state.
   if _UNMARKED.fullmatch(node.op) or any(
       attr.name in ('container', 'seed', 'seed2', 'shared_name')
       for attr in signature.attr):

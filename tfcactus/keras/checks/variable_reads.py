@@ -56,7 +56,8 @@ class Unexplained(NamedTuple):
 
 
 class _Read(NamedTuple):
-  """A use of a weight by an operation that layer call `call`, if any, added."""
+  """A use of a weight by an operation; `call` is the layer call that added it, or None.
+  """
 
   variable: str
   call: int | None
@@ -73,11 +74,11 @@ class Calls:
     self._changes: list[tuple[int, int | None]] = [(0, None)]
 
   @contextlib.contextmanager
-  def one(self, layer: keras.layers.Layer) -> Iterator[int]:
+  def recorded(self, layer: keras.layers.Layer) -> Iterator[int]:
     """Records a call of a layer, nested or not; yields the number of the call.
 
-    Raises ValueError if the layer is called in a loop or a function inside the pass,
-    which gradients cannot leave.
+    Raises ValueError if the layer is called in a loop or a function inside the pass:
+    its tensors cannot be differentiated from outside.
     """
     if _current_graph() is not self._graph:
       raise ValueError(
@@ -184,7 +185,7 @@ def identity(variable: keras.Variable) -> str:
 
 
 def _of_handle(handle: Any) -> str:
-  """Returns the string that identifies the variable of a handle; '' for no handle."""
+  """Returns the string that identifies a handle's variable; '' if it is no handle."""
   eager = isinstance(handle, tf.__internal__.EagerTensor)
   return repr(handle) if eager and handle.dtype == tf.resource else ''
 

@@ -22,7 +22,7 @@ def check_model(model: keras.Model) -> None:
 
 
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -> None:
-  """Raises ValueError for layers and losses that mix examples or that nothing clips.
+  """Raises ValueError for layers that mix examples, and losses that nothing clips.
 
   `half` allows float16, if gradients are unscaled before clipping. `losses` allows
   added losses and regularizers, if the caller handles them.
@@ -57,7 +57,7 @@ def check_texts(model: keras.Model) -> None:
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
-  """Raises ValueError for a wrong plan, model (say, a `private` one) or strategy."""
+  """Raises ValueError unless given a plan and a Keras model that is not `private`."""
   replicas.check_devices()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
@@ -68,7 +68,7 @@ def check_arguments(model: object, plan: object, private: type) -> None:
 
 
 def check_planned(plan: object, others: Mapping[str, object]) -> None:
-  """Raises TypeError without a plan, or for `others`, unknown keyword arguments."""
+  """Raises TypeError if there is no plan, or `others`: unknown keyword arguments."""
   if others or plan is None:
     given = ', '.join(f'{name}={value!r}' for name, value in others.items())
     raise TypeError(

@@ -62,7 +62,7 @@ def _channel(image: tf.Tensor, pfor_input: Any) -> int:
 
 
 def _is_not_grouped(pfor_input: Any) -> bool:
-  """Returns whether there is one group (else rows mix) and no explicit padding."""
+  """Returns whether a convolution has one group (else rows mix) and named padding."""
   made = pfor_input.op.outputs[0].shape
   return bool(made.rank) and made[2] is not None and (
       pfor_input.get_attr('padding') != b'EXPLICIT' and
@@ -77,7 +77,7 @@ def _has_no_negative_axes(pfor_input: Any) -> bool:
 
 
 def _is_real(pfor_input: Any) -> bool:
-  """Returns whether factors are real; the converter conjugates those it transposes."""
+  """Returns whether factors are real: the converter conjugates what it transposes."""
   return not pfor_input.op.outputs[0].dtype.is_complex
 
 
@@ -86,8 +86,8 @@ def _has_last_channels(pfor_input: Any) -> bool:
   return pfor_input.get_attr('data_format') == b'NHWC'
 
 
-def _fits(pfor_input: Any) -> bool:
-  """Returns whether shapes must fit; else all rows may get one boolean."""
+def _shapes_fit(pfor_input: Any) -> bool:
+  """Returns whether shapes must fit; others may give all rows one boolean."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -95,7 +95,7 @@ def _fits(pfor_input: Any) -> bool:
       1 in pair or pair[0] == pair[1] for pair in zip(x[::-1], y[::-1]))
 
 
-def _is_by_numbers(pfor_input: Any) -> bool:
+def _has_scalar_bounds(pfor_input: Any) -> bool:
   """Returns whether clipping bounds are scalars; the converter does not broadcast."""
   return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
 
@@ -105,29 +105,30 @@ def _has_axes(pfor_input: Any) -> bool:
   return bool(pfor_input.get_attr('squeeze_dims'))
 
 
-def _begins_alike(pfor_input: Any) -> bool:
-  """Returns whether all slices begin alike; else each row gets the largest size."""
+def _has_one_begin(pfor_input: Any) -> bool:
+  """Returns whether slices of all rows begin alike; else sizes would be mistaken."""
   return not pfor_input.input(1).is_stacked
 
 
-def _is_read_alike(pfor_input: Any) -> bool:
+def _shares_list_or_index(pfor_input: Any) -> bool:
   """Returns whether all rows read from one list, or read the same index."""
   # Otherwise the converter addresses rows by their numbers in the whole batch, even in
   # a branch that only some rows take.
   return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
 
 
-def _batches_from_the_start(pfor_input: Any) -> bool:
-  """Returns whether GatherV2 finds batch axes; if rows share a tensor, only if >= 0."""
+def _finds_batch_axes(pfor_input: Any) -> bool:
+  """Returns whether the converter finds the batch axes of GatherV2."""
+  # It miscounts a negative `batch_dims` if all rows look up in one tensor.
   return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
 
 
-_SOMETIMES: dict[str, Callable[[Any], bool]] = {
+_CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _is_by_numbers, 'Equal': _fits,
-    'GatherV2': _batches_from_the_start, 'MatMul': _is_real, 'NotEqual': _fits,
-    'Roll': _has_no_negative_axes, 'Slice': _begins_alike, 'Squeeze': _has_axes,
-    'TensorListGetItem': _is_read_alike}
+    'ClipByValue': _has_scalar_bounds, 'Equal': _shapes_fit,
+    'GatherV2': _finds_batch_axes, 'MatMul': _is_real, 'NotEqual': _shapes_fit,
+    'Roll': _has_no_negative_axes, 'Slice': _has_one_begin, 'Squeeze': _has_axes,
+    'TensorListGetItem': _shares_list_or_index}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
@@ -195,8 +196,8 @@ def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
   return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
 
 
-def _where(holds: Callable[[Any], bool], original: Any, value: Any, pfor_input: Any
-          ) -> Any:
+def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
+                   pfor_input: Any) -> Any:
   """Calls TensorFlow's converter where a condition holds, else loops over rows."""
   del value
   return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
@@ -219,7 +220,7 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
 
 def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
   """Vectorises a softmax of the last axis as one of a matrix."""
-  # oneDNN on CPUs takes at most five dimensions, of which the rows need one.
+  # oneDNN on CPUs takes at most five axes, and the axis of rows would be one of them.
   del original, value
   given = pfor_input.stacked_input(0)
   sizes = tf.shape(given)
@@ -287,7 +288,7 @@ def _convert_entrywise(pfor_input: Any) -> Any:
 
 
 def _convert_fake_quant(pfor_input: Any) -> Any:
-  """Quantises every row, or every channel of a row, as a channel of its own."""
+  """Quantises all rows at once: each row, or channel of a row, becomes a channel."""
   pfor_input.stack_inputs()
   numbers, low, high = (pfor_input.input(i).t for i in range(3))
   by_channel = 'PerChannel' in pfor_input.op_type
@@ -401,10 +402,10 @@ _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _without_converter),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
     *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
-    *(patches.Place(_registry, name, functools.partial(_where, holds))
-      for name, holds in _SOMETIMES.items()),
+    *(patches.Place(_registry, name, functools.partial(_conditionally, holds))
+      for name, holds in _CONDITIONAL.items()),
     *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
-      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_SOMETIMES})])
+      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_CONDITIONAL})])
 """Replaces the converters of `tf.vectorized_map` inside `vectorized_map`."""
 
 

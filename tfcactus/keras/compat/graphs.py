@@ -73,15 +73,15 @@ def is_recorded(tensor: tf.Tensor) -> bool:
   return record.should_record_backprop([tensor])
 
 
-def as_written(function: _Function) -> _Function:
-  """Excludes a function, not Keras' calls inside it, from AutoGraph, which is slow."""
+def without_autograph(function: _Function) -> _Function:
+  """Excludes a function from AutoGraph, which is slow; Keras' calls inside keep it."""
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 
 
-def looked_at(function: Callable[..., Any]) -> Any:
-  """Returns a `tf.function` to analyse, never run; AutoGraph only under Keras 2."""
-  return tf.function(as_written(function), autograph=not versions.KERAS_3)
+def traced_for_analysis(function: Callable[..., Any]) -> Any:
+  """Returns a `tf.function` to trace, never to run; AutoGraph only under Keras 2."""
+  return tf.function(without_autograph(function), autograph=not versions.KERAS_3)
 
 
 def as_keras_calls(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Keras masks on tensors, which tell the real time steps of padded sequences."""
+"""Keras masks, which tensors carry to tell real time steps from padding."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def put_all(outputs: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 
 def of_one(outputs: Any) -> dict[str, tf.Tensor]:
-  """Returns masks of a batch of one without that axis, by flat index as a string."""
+  """Returns {flat index as a string: mask without batch axis} of a batch of one."""
   return {str(i): mask[0] for i, mask in enumerate(of_all(outputs)) if mask is not None}
 
 
 def put_rows(outputs: Any, masks: dict[str, tf.Tensor]) -> Any:
-  """Sets the masks of a batch, by the keys of `of_one`; returns the structure."""
+  """Sets masks, a dict with the keys of `of_one`; returns the structure."""
   return put_all(outputs, [
       masks.get(str(i)) for i, _ in enumerate(tf.nest.flatten(outputs))])

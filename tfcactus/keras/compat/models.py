@@ -15,7 +15,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the functional class; finding it on import would freeze device settings."""
+  """Returns the class of functional models; on import, that would fix the devices."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -42,12 +42,12 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-  """Returns the variables of a model, which Keras 2 lists with adapted vocabularies."""
+  """Returns the variables of a model, without the vocabularies that Keras 2 lists."""
   return [each for each in model.weights if not hasattr(each, 'get_tensors')]
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:
-  """Returns the trainable variables of a model on this replica, for tapes."""
+  """Returns this replica's copies of the trainable variables, which tapes watch."""
   return [local(tf_variable(v)) for v in model.trainable_variables]
 
 
@@ -55,8 +55,8 @@ def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
   """Returns a layer's variables that training a model around it updates, if any."""
   if not KERAS_3:
     return list(layer.trainable_variables)
-  # A frozen layer of Keras 3 hides inner layers that were thawed later; its model,
-  # unless frozen itself, asks each variable alone.
+  # A frozen layer of Keras 3 does not list inner layers that were thawed later. The
+  # model around it lists their variables, unless the model is frozen itself.
   return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
@@ -88,7 +88,7 @@ def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def direct_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-  """Returns the layers that a layer holds, without nested ones."""
+  """Returns the layers that a layer holds directly, not those inside them."""
   return list(layer._flatten_layers(recursive=False, include_self=False))  # pylint: disable=protected-access
 
 
@@ -143,12 +143,12 @@ def is_bare_operation(layer: keras.layers.Layer) -> bool:
 
 
 def _nodes(layer: keras.layers.Layer) -> list[Any]:
-  """Returns what Keras recorded of each call of a layer in a functional model."""
+  """Returns Keras' record (node) of each call of a layer in a functional model."""
   return layer._inbound_nodes  # pylint: disable=protected-access
 
 
 def last_layers(model: keras.Model) -> list[Any]:
-  """Returns the layer that makes each output, nested models opened; [] if unknown."""
+  """Returns the layer that makes each output, also in nested models; [] if unknown."""
   if type(model) is keras.Sequential:
     return last_layers(model.layers[-1]) if model.layers and isinstance(
         model.layers[-1], keras.Model) else model.layers[-1:]
@@ -200,7 +200,7 @@ def input_spec(model: keras.Model) -> Any | None:
 
 
 def _unwrapped(structure: Any) -> Any:
-  """Returns a structure with plain dicts for those that TensorFlow has wrapped."""
+  """Returns a structure in which plain dicts replace TensorFlow's wrapped dicts."""
   if isinstance(structure, dict):
     return {key: _unwrapped(part) for key, part in structure.items()}
   return structure
@@ -236,7 +236,7 @@ def handle(variable: keras.Variable) -> tf.Tensor:
 
 
 def local(variable: tf.Variable) -> tf.Variable:
-  """Returns this replica's copy, outside of replicas the primary one, or `variable`."""
+  """Returns this replica's copy of a variable; outside of replicas the primary copy."""
   if not isinstance(variable, tf.distribute.DistributedValues):
     return variable
   if tf.distribute.in_cross_replica_context():

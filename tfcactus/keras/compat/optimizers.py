@@ -1,4 +1,4 @@
-"""Base classes of drop-in optimizers, and how optimizers build, scale and apply."""
+"""Base classes of drop-in optimizers, and differences between Keras' optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Adam = _OPTIMIZERS.Adam
 RMSprop = _OPTIMIZERS.RMSprop
 SGD = _OPTIMIZERS.SGD
 
-# Arguments of Keras 3 optimizers, and of those Keras 2 ones that are not legacy.
+# Arguments of optimizers of Keras 3, and of optimizers of Keras 2 other than legacy.
 _NOT_LEGACY = ('weight_decay', 'use_ema', 'ema_momentum',
                'ema_overwrite_frequency', 'jit_compile', 'loss_scale_factor')
 
@@ -86,7 +86,7 @@ def moving_averages(optimizer: Any) -> list[Any]:
 def swapping(callbacks: Iterable[Any],
              around: Callable[[], contextlib.AbstractContextManager[None]]
             ) -> Iterator[None]:
-  """Enters `around` for exchanges of weights by Keras' own `SwapEMAWeights` only."""
+  """Enters `around()` when Keras' own `SwapEMAWeights` swaps weights and averages."""
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
     for each in callbacks:
@@ -101,7 +101,7 @@ def swapping(callbacks: Iterable[Any],
 
 def _inside(around: Callable[[], contextlib.AbstractContextManager[None]],
             function: Callable[[], Any]) -> Any:
-  """Calls a function inside a context."""
+  """Calls `function` inside the context `around()`."""
   with around():
     return function()
 
@@ -110,7 +110,7 @@ def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.
                    variables: Sequence[keras.Variable]) -> None:
   """Applies averaged, unscaled gradients, equal on all replicas, to variables."""
   with applying_sums():
-    optimizer.apply_gradients(list(zip(averages, variables)), **of_sums())
+    optimizer.apply_gradients(list(zip(averages, variables)), **sum_arguments())
 
 
 def applying_sums() -> contextlib.AbstractContextManager[None]:
@@ -119,7 +119,7 @@ def applying_sums() -> contextlib.AbstractContextManager[None]:
       contextlib.nullcontext())
 
 
-def of_sums() -> dict[str, Any]:
+def sum_arguments() -> dict[str, Any]:
   """Returns arguments that tell Keras 2 that gradients are summed over replicas."""
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
@@ -134,12 +134,12 @@ def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether a Keras 2 optimizer knows that a LossScaleOptimizer wraps it."""
+  """Returns whether an optimizer of Keras 2 is marked as inside LossScaleOptimizer."""
   return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-  """Returns arguments of an equivalent drop-in; ValueError if drop-ins lack one."""
+  """Returns the arguments for a drop-in version; ValueError if that lacks one."""
   config = dict(optimizer.get_config())
   if config.get('gradient_accumulation_steps', 1) is None:
     del config['gradient_accumulation_steps']

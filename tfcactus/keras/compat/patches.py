@@ -45,17 +45,17 @@ class Place(NamedTuple):
 
   owner: Any  # The module, class or dict that holds the function.
   name: str  # Its attribute name or key.
-  # (original, value of `LibraryPatch.inside`, *args, **kwargs) -> result.
+  # The replacement: (original, value given to `LibraryPatch.inside`, *args, **kwargs).
   instead: Callable[..., Any]
 
   def get(self) -> Callable[..., Any]:
-    """Returns the current function."""
+    """Returns the function that the place holds now."""
     if isinstance(self.owner, dict):
       return self.owner[self.name]
     return getattr(self.owner, self.name)
 
   def put(self, function: Callable[..., Any]) -> None:
-    """Sets the function."""
+    """Puts a function into the place."""
     if isinstance(self.owner, dict):
       self.owner[self.name] = function
     else:
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 
 
 class LibraryPatch:
-  """Replaces functions of a library for the threads inside of `inside`, no others."""
+  """Replaces functions of a library, only for threads inside a block of `inside`."""
 
   def __init__(self, places: list[Place]):
     self._places = places
@@ -138,10 +138,10 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
 
 def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
-  """Calls a copy of a `tf.function`, which has no traces and is not kept."""
-  # A trace made outside of `drawing` would draw from TensorFlow's own seeds, a trace
-  # made for an analysis from a placeholder. Functions of a saved model are not copied:
-  # they have nothing but traces.
+  """Calls a fresh, untraced copy of a `tf.function`, and drops the copy."""
+  # Earlier traces must not be used: a trace made outside of `drawing` draws from
+  # TensorFlow's own seeds, and a trace made for an analysis from a placeholder.
+  # Functions of a saved model are not copied, because they consist of traces.
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
     function = function._clone(None)  # pylint: disable=protected-access
@@ -176,8 +176,8 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 
   `model` is a model or layer, or None. Under Keras 3 its seed generators are replaced
   too, but no other seed generators. Draws that are not replaced, such as those
-  of `tf.random.gamma` or `tf.raw_ops`, are refused by `checks.state_writes`. Draws from
-  seeds that the user gives stay as they are; `independence.draws` tells them apart.
+  of `tf.random.gamma` or `tf.raw_ops`, are refused by `checks.state_writes`. Stateless
+  draws from seeds of the user stay as they are; `independence.draws` recognises them.
   Each `tf.function` is traced anew in each call.
   """
   with contextlib.ExitStack() as stack:

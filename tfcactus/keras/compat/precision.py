@@ -11,7 +11,7 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Casts tensors to one dtype: float64 if all have it, else float32."""
+  """Casts tensors to one dtype: float64 if all are float64, else float32."""
   double = all(each.dtype == tf.float64 for each in values)
   return [each if double else tf.cast(each, tf.float32) for each in values]
 
@@ -37,9 +37,9 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
   can come from one data set only (Mironov 2012). On a grid 2^30 times finer than the
   noise, or coarser, many pairs of a sum and a draw give each released number.
 
-  `scale` is a float64 scalar, `NoiseSampler.spread`; its sign does not matter. The step
-  is a float64 scalar, the largest power of two that is at most 2^-30 times the scale
-  (at least 2^-1022), so that dividing and multiplying by it is exact.
+  `scale` is a float64 scalar, `NoiseSampler.grid_scale`; its sign does not matter. The
+  step is a float64 scalar, the largest power of two that is at most 2^-30 times the
+  scale (at least 2^-1022), so that dividing and multiplying by it is exact.
   """
   bits = tf.bitwise.bitwise_and(
       tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))
@@ -47,7 +47,7 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
                     tf.constant(2.0**-1022, tf.float64))
 
 
-def released(noisy: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def rounded_to_grid(noisy: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """Returns a float64 noisy sum rounded to the grid `grid(scale)`, then to `dtype`."""
   step = grid(scale)
   return tf.cast(tf.round(noisy / step) * step, dtype)

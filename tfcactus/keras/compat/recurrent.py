@@ -16,7 +16,7 @@ CONVOLUTIONAL = (
     keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
 
 Masks = Optional[list[tf.Tensor]]
-"""Dropout masks of the values before each gate's kernel; None for no dropout."""
+"""Dropout masks, one per gate or one for all gates; None for no dropout."""
 
 
 class Arguments(NamedTuple):
@@ -62,7 +62,7 @@ def is_convolution(cell: keras.layers.Layer) -> bool:
 
 
 def unusual_call(layer: keras.layers.Layer) -> str:
-  """Returns a setting that only one of Keras 2 and 3 has, so no rule covers, or ''."""
+  """Returns a setting that no rule covers, as not every Keras has it; or ''."""
   if getattr(layer, 'time_major', False):
     return 'time_major=True'
   if getattr(layer.cell, 'reverse_state_order', False):
@@ -95,8 +95,8 @@ def dropout_masks(cell: keras.layers.Layer, gates: int, name: str,
   # They are the same at all time steps. `values` is the tensor that is masked at one.
   if not 0 < getattr(cell, name) < 1 or KERAS_3 and not training:
     return None
-  each = is_convolution(cell) or getattr(cell, 'implementation', 2) == 1
-  count = gates if each else 1
+  per_gate = is_convolution(cell) or getattr(cell, 'implementation', 2) == 1
+  count = gates if per_gate else 1
   _forget_masks(cell)
   if KERAS_3:
     made = getattr(cell, f'get_{name}_mask')(values)
@@ -147,7 +147,7 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) ->
 @contextlib.contextmanager
 def unfused(layer: keras.layers.Layer) -> Iterator[None]:
   """Makes a Bidirectional call its layers; Keras 3 may run one fused kernel instead."""
-  around = {name: lambda *args, **kwargs: False for name in (
+  never = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
-  with patches.replaced(layer, **around):
+  with patches.replaced(layer, **never):
     yield

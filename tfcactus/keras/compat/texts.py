@@ -1,9 +1,9 @@
 """Layers that compute in ragged or sparse tensors, run on one example at a time.
 
 `TextVectorization` splits texts into a ragged tensor of words, and `HashedCrossing`
-crosses features in sparse tensors. Neither can be followed by a proof or vectorised. So
-each example goes through such a layer alone, in TensorFlow's MapDefun, where examples
-cannot mix.
+crosses features in sparse tensors. Such code can neither be proved to keep examples
+separate nor be vectorised. So each example goes through such a layer alone, in
+TensorFlow's MapDefun, where examples cannot mix.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tfcactus.keras.compat.versions import keras
 
 @contextlib.contextmanager
 def one_by_one(model: keras.Model) -> Iterator[None]:
-  """Runs layers of a model that compute in ragged or sparse tensors on each example."""
+  """Runs a model's ragged and sparse layers on one example at a time, in the block."""
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if models.splits_texts(layer) or isinstance(layer, keras.layers.HashedCrossing):
-        stack.enter_context(patches.replaced(layer, call=graphs.as_written(
+        stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
             functools.partial(_each, layer, layer.call))))
     yield
 

@@ -1,9 +1,9 @@
-"""What a model trains, in its file: Keras forgets thawed inner layers and LoRA.
+"""Saves and restores which variables a model trains, and its LoRA factors.
 
 A layer that makes its inner layers itself, as backbones do, is loaded with all of them
-trainable and without the factors of `enable_lora`. Keras adds the factors to the
-weights in a file, and sets both factors to zero when it loads one, where their
-gradients are zero as well.
+trainable and without the factors of `enable_lora`. When Keras saves a file, it adds the
+product of the factors to the weights. When it loads one, it sets both factors to zero.
+Their gradients are then zero too, so that they would never be trained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRAINED = 'trained'
 
 
 def config(model: keras.Model) -> dict[str, Any] | None:
-  """Returns what a model trains, as JSON; None if it is not built."""
+  """Returns which variables a model trains, JSON for `restore`; None if not built."""
   if not model.built:
     return None
   return {'layers': [_layer_config(layer) for layer in _all_layers(model)],
@@ -33,7 +33,7 @@ def config(model: keras.Model) -> dict[str, Any] | None:
 
 
 def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
-  """Has a built model train what the model of a `config` trained; else ValueError."""
+  """Makes a built model train the variables in `saved`, a `config`; else ValueError."""
   layers = _all_layers(model)
   if config(model) == saved:
     return
@@ -55,7 +55,7 @@ def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
 
 
 def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
-  """Writes what a model trains, and weights and factors of LoRA, to a file's store."""
+  """Writes to `store` which variables are trained, and LoRA weights and factors."""
   store[_TRAINED] = np.frombuffer(json.dumps(_shapes(model)).encode(), np.uint8)
   for key, variable in _lora_variables(model).items():
     store[key] = np.asarray(variable, np.float64 if (
@@ -63,9 +63,10 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Has the layers with LoRA, which load their weights next, load factors of `save`."""
-  # If the file has none, the first factor stays as it was and the second is zero. Warns
-  # if the model of the file trained other variables.
+  """Prepares layers with LoRA to load the factors that `save` wrote to `store`."""
+  # Keras loads the weights of layers next; each layer then also sets its factors. If
+  # the file has none, the first factor stays as it was and the second is zero. Warns if
+  # the model of the file trained other variables.
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())
     if trained != _shapes(model):
@@ -85,7 +86,7 @@ def load(model: keras.Model, store: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def loading(model: keras.Model) -> Iterator[None]:
-  """Drops, after the block, what `load` left to layers that loaded no weights."""
+  """Undoes after the block what `load` prepared, in layers that loaded no weights."""
   try:
     yield
   finally:
@@ -95,10 +96,10 @@ def loading(model: keras.Model) -> Iterator[None]:
 
 def _load_later(layer: keras.layers.Layer, variables: Mapping[str, Any],
                 values: Mapping[str, np.ndarray]) -> None:
-  """Assigns values to variables of a layer once, after it has loaded its weights."""
+  """Makes a layer assign `values` to `variables` once, after loading its weights."""
 
   def load_own_variables(store: Any) -> None:
-    """Loads as the layer's class does, then assigns."""
+    """Loads weights as the layer's class does, then assigns the values."""
     del layer.__dict__['load_own_variables']
     layer.load_own_variables(store)
     for key, variable in variables.items():
@@ -108,13 +109,13 @@ def _load_later(layer: keras.layers.Layer, variables: Mapping[str, Any],
 
 
 def _all_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns a model and all layers inside but inputs, in the order of making."""
+  """Returns a model and all its layers except inputs, in the order of creation."""
   return [model, *(layer for layer in models.flat_layers(model)
                    if not isinstance(layer, keras.layers.InputLayer))]
 
 
 def _layer_config(layer: keras.layers.Layer) -> dict[str, Any]:
-  """Returns what restores which variables of one layer are trained."""
+  """Returns which variables of a layer are trained, and LoRA's rank and alpha."""
   with_lora = getattr(layer, 'lora_enabled', False)
   return {
       'kind': type(layer).__name__, 'name': layer.name,
@@ -125,14 +126,14 @@ def _layer_config(layer: keras.layers.Layer) -> dict[str, Any]:
 
 
 def _kind(layer: Mapping[str, Any]) -> tuple[Any, ...]:
-  """Returns what a layer has in common with itself before `enable_lora`."""
+  """Returns (class, name, variables), the same before and after `enable_lora`."""
   factors = 2 * (layer['lora'][0] is not None)
-  name = re.sub(r'_\d+$', '', layer['name'])  # Keras counts layers on.
+  name = re.sub(r'_\d+$', '', layer['name'])  # Keras numbers the names.
   return layer['kind'], name, len(layer['variables']) - factors
 
 
 def _own_variables(layer: keras.layers.Layer) -> list[Any]:
-  """Returns a layer's weights outside of inner layers; [] where all share one flag."""
+  """Returns a layer's own weights; [] under Keras 2, where one flag is for all."""
   if not KERAS_3:
     return []
   return [*layer._trainable_variables, *layer._non_trainable_variables]  # pylint: disable=protected-access
@@ -144,7 +145,7 @@ def _shapes(model: keras.Model) -> list[list[int]]:
 
 
 def _counted(shapes: list[list[int]]) -> str:
-  """Returns how many variables and weights these are, in words."""
+  """Returns the numbers of variables and of weights with these shapes, in words."""
   return f'{len(shapes):,} variables of {sum(map(math.prod, shapes)):,} weights'
 
 

@@ -1,4 +1,4 @@
-"""Hooks of `compile`, `fit` and saving."""
+"""Differences between versions of Keras in `compile`, `fit` and saving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counter(value: float, name: str, dtype: str = 'int64') -> Any:
 
 
 def number(variable: Any) -> int:
-  """Returns the value of an integer variable, which may be distributed."""
+  """Returns the value of an integer variable, which may have a copy per replica."""
   return int(tf.convert_to_tensor(variable))
 
 
@@ -71,7 +71,7 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
 
   def build_on(iterator: Any = None, data_batch: Any = None) -> None:
     """Builds from `batch` where Keras would take a first batch of data."""
-    # Without weights, of which Keras 3 takes one for each token of a text only.
+    # Without weights: for texts Keras 3 takes weights of tokens only.
     build(data_batch=data_batch if iterator is None else batch[:2])
 
   with patches.replaced(model, _maybe_symbolic_build=build_on), (
@@ -88,7 +88,7 @@ def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
 
 
 def steps_per_execution(model: keras.Model) -> int | None:
-  """Returns how many steps a model runs at a time; None if the number may vary."""
+  """Returns how many steps one execution takes; None if the number may vary."""
   # For 'auto' Keras 2 sets the first attribute from TensorFlow 2.15 on, and the second
   # in earlier versions.
   if getattr(model, '_autotune_steps_per_execution', False) or (
@@ -102,7 +102,7 @@ def steps_per_execution(model: keras.Model) -> int | None:
 
 
 def next_steps(model: keras.Model, left: int | None) -> int:
-  """Returns how many steps a model runs next, with `left` steps left in the epoch."""
+  """Returns the steps of the next execution, with `left` steps left in the epoch."""
   steps = steps_per_execution(model) or 1
   # Keras 3 runs whole executions, past the end of an epoch.
   return steps if KERAS_3 or left is None else min(steps, left)

@@ -19,9 +19,10 @@ _standing_in = threading.local()
 def standing_in() -> Iterator[list[tf.Graph]]:
   """Makes `over_rows` return stand-ins for its results, for the analysis of a trace.
 
-  A stand-in has the same dependences as the result. Yields a list to which `over_rows`
-  adds the graph of each function that it did not vectorise. These graphs have no
-  gradients.
+  A stand-in is made of other numbers that depend on the same tensors as the result. An
+  analysis cannot follow vectorised code, but follows stand-ins. Yields a list to which
+  `over_rows` adds the graph of each function that it did not vectorise. These graphs
+  have no gradients.
   """
   _standing_in.graphs = []
   try:
@@ -39,17 +40,16 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   """Runs a function on each row, vectorised.
 
   Tensors in `rows` and in the result have shape (rows, ...). No row can depend on
-  another, because the function is traced on one row. An analysis of the vectorised
-  operations could not see that. So inside `standing_in` the result is replaced by
-  numbers, each of which depends on all of its own row.
+  another, because the function is traced on one row. Inside `standing_in`, each number
+  of the result is replaced by one that depends on all of its own row.
   """
-  as_written = graphs.as_written(lambda row: function(row))
+  plain = graphs.without_autograph(lambda row: function(row))
   if not is_standing_in():
-    return converters.vectorized_map(as_written, rows)
+    return converters.vectorized_map(plain, rows)
   flat = tf.nest.flatten(rows)
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
-  made = tf.function(as_written).get_concrete_function(specs)
+  made = tf.function(plain).get_concrete_function(specs)
   _standing_in.graphs.append(made.graph)
   number = _with_captures(made.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
@@ -66,7 +66,7 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    number: tf.Tensor) -> tf.Tensor:
-  """Adds to `number` a dependence on captures, pairs (tensor outside, placeholder)."""
+  """Makes `number` depend on `captures`, pairs (tensor outside, placeholder)."""
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

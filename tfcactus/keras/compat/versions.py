@@ -49,9 +49,9 @@ def _import_keras() -> Any:
   try:
     # Not tf.keras, which lacks parts of Keras 3, such as `saving`.
     return importlib.import_module(tf.keras.Model.__module__.split('.')[0])
-  except Exception as told:  # pylint: disable=broad-except
+  except Exception as first:  # pylint: disable=broad-except
     # Whatever the reason, TensorFlow says only that Keras is missing.
-    reason: Exception = told
+    reason: Exception = first
     name = 'tf_keras' if os.environ.get('TF_USE_LEGACY_KERAS') in (
         'true', 'True', '1') else 'keras'
     try:

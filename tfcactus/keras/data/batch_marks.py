@@ -1,7 +1,8 @@
-"""Marks on batches: each names the `fit` that made the batch, and serves one step.
+"""Marks on batches, by which a step learns how its batch was drawn.
 
 A feed is the data of one call of `fit`. A mark has, for each row of a batch, the number
-of the feed and a key: the serial number of the batch, or the index of the example.
+of the feed and a key: the serial number of the batch, or the index of the example. A
+mark is valid for one step, so that no batch is counted as drawn twice.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from tfcactus.sampling import OnePassSampling, SamplingScheme
 _numbers = itertools.count(1)
 
 UNKNOWN = 1000
-"""Instead of a scheme's code: the sampling of some batches is unknown."""
+"""Used instead of a scheme's code if the sampling of some batches is unknown."""
 
 
 class Place(NamedTuple):
   """Position of a batch in its feed, the data of one call of `fit`."""
 
   feed: int  # The `number` of the feed's `Marks`.
-  serial: int  # Index of the batch in the feed.
+  serial: int  # Serial number of the batch in the feed.
   step: int  # Index of the batch in its pass.
   length: int  # Batches of a pass.
 
   @classmethod
   def of(cls, numbers: np.ndarray) -> Place | None:
-    """Returns the place with these four fields; None if the first, `feed`, is zero."""
+    """Returns the place with these four numbers; None if the first, `feed`, is zero."""
     return cls(*map(int, numbers)) if numbers[0] else None
 
   def follows(self, before: Place | None) -> bool:
-    """Returns whether this batch comes directly after `before`, in whole passes."""
+    """Returns whether this batch comes directly after `before` in the same feed."""
     return before is not None and self == before._replace(
         serial=before.serial + 1, step=(before.step + 1) % before.length)
 
 
 class Taken(NamedTuple):
-  """Facts that a mark tells about the batch of a step."""
+  """Facts on the batch of a step, from its mark."""
 
   sampling: int = UNKNOWN  # The code of the sampling scheme, or `UNKNOWN`.
   epochs: int = 0  # How many epochs begin with the batch.
@@ -94,7 +95,7 @@ def _rows(part: tf.Tensor) -> tf.Tensor:
 
 
 class Marks:
-  """Recognises the batches of one call of `fit`; the base class knows none of them.
+  """Recognises the batches of one call of `fit`; this base class recognises none.
 
   Attributes:
     number: Unique in this process, positive.
@@ -110,7 +111,7 @@ class Marks:
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses up the mark of `keys`, shape (rows,); returns what is known of its batch."""
+    """Uses up the mark with these keys, shape (rows,); returns facts on its batch."""
     with self._lock:
       return self._take(keys)
 
@@ -126,7 +127,8 @@ class BatchMarks(Marks):
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
                units: bool = False):
     """Initialises the marks; `length` is the number of batches in a pass."""
-    # `units` tells whether examples are units, whose rows have an axis of their own.
+    # `units` tells whether examples are units; arrays then have a second axis for the
+    # rows of a unit.
     super().__init__(scheme, seeded)
     self._units = units
     self._scheme = scheme
@@ -143,13 +145,13 @@ class BatchMarks(Marks):
 
   def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
-    """Yields an iterator of parts with marked x for each (fingerprint, parts)."""
+    """Yields for each batch, (fingerprint, parts), an iterator of its marked parts."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 
   def _marked(self, key: int, parts: Iterable[tuple[Any, Any, Any]]
              ) -> Iterator[tuple[Marked, Any, Any]]:
-    """Yields the parts of one batch, each with the mark of serial number `key`."""
+    """Yields the parts (x, y, weights) of one batch, each with serial number `key`."""
     for x, y, weights in parts:
       rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
       yield Marked(x, np.full((*rows, 2), [self.number, key], np.int64)), y, weights
@@ -178,8 +180,8 @@ class BatchMarks(Marks):
 
 class RowMarks(Marks):
   """Recognises each example by its row, for arrays that Keras splits into batches."""
-  # A pass ends when an example comes again. No example is therefore used twice in a
-  # pass, however the batches are made.
+  # A new pass begins when an example comes again. So no example is used twice in a
+  # pass, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""
@@ -193,7 +195,7 @@ class RowMarks(Marks):
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
   def _take(self, keys: np.ndarray) -> Taken:
-    """Begins a pass if an example comes again; no facts if the batch has one twice."""
+    """Returns facts on the batch: none if it has an example twice. May begin a pass."""
     if np.unique(keys).size < keys.size:
       return Taken()
     again = not self._begun or self._seen[keys].any()

@@ -43,28 +43,28 @@ class PoissonBatches(SampledBatches):
     """Initialises the batches.
 
     Args:
-      x: Array or tensor of examples, shape (num_examples, ...), not copied; or a dict,
-        list or tuple of arrays, for a model of several inputs; of numbers, or of texts,
-        which are copied. A column of pandas counts as shape (num_examples, 1), a table
-        of texts and numbers as a dict of columns; rows of a sparse matrix of SciPy
-        become dense as they are drawn. With y=None also a source of pairs (x, y) or
-        triples (x, y, weight), one per example: a `tf.data.Dataset`, read in full, or a
-        source with a length and `__getitem__`, read as examples are drawn.
-      y: Targets, shape (num_examples, ...), in such a structure; or None.
+      x: Array or tensor of examples, shape (num_examples, ...); or a dict, list or
+        tuple of arrays, for a model of several inputs. Numbers are not copied; texts
+        are. A column of pandas counts as shape (num_examples, 1), a table of texts and
+        numbers as a dict of columns. Rows of a sparse matrix of SciPy become dense as
+        they are drawn. With y=None, `x` may also be a source of pairs (x, y) or triples
+        (x, y, weight), one per example: a `tf.data.Dataset`, read in full, or a source
+        with a length and `__getitem__`, read as examples are drawn.
+      y: Targets, shape (num_examples, ...), an array or a structure of arrays; or None.
       sampling_prob: The sampling probability q in (0, 1].
-      batch_size: Expected batch size instead: q is batch_size / num_examples.
+      batch_size: Expected batch size, in place of q; q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
-      physical_batch_size: Pads batches to a multiple; by default, only empty ones.
+      physical_batch_size: Pads batches to a multiple; by default pads only empty ones.
       seed: For repeatable experiments; None takes the system's entropy.
       sample_weight: Array of weights, shape (num_examples,), or one per output in a
         dict or list; they multiply losses before clipping. Weights of tokens, shape
-        (num_examples, tokens), multiply those of tokens, before their mean.
+        (num_examples, tokens), multiply the losses of tokens, before their mean.
       part_of: For several workers that hold different examples: the number of
         examples of all workers. Each worker draws from its own part; the draws
         together are a Poisson batch of all. No example may be in two parts.
       units: The id of the owner (user) of each row, or the name of a part of `x` that
-        holds the ids. Owners are then drawn, and batch sizes count owners: `UnitData`.
+        holds the ids. Batches then draw owners and count owners: see `UnitData`.
       examples_per_unit: With `units`, the most rows of an owner in a step.
 
     Raises:
@@ -107,7 +107,7 @@ class FixedSizeBatches(SampledBatches):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      batch_size: sampling_prob * num_examples of the plan.
+      batch_size: Examples per batch: the plan's sampling_prob * num_examples.
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = FixedSizeSampling(
@@ -145,7 +145,7 @@ class AllocatedBatches(_DealtBatches):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      num_batches: Batches per epoch: one over the plan's sampling_prob.
+      num_batches: Batches per epoch: 1 / sampling_prob of the plan.
       batch_size: Approximate expected batch size, instead of num_batches, which is
         then num_examples / batch_size rounded, as in
         `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
@@ -167,12 +167,12 @@ class AllocatedBatches(_DealtBatches):
 class CyclicBatches(_DealtBatches):
   """Cyclic batches: groups of examples in turn, for correlated noise (BandMF, DP-FTRL).
 
-  The group of an example is drawn once, when the batches are made. The batches of the
-  group that the example enters are drawn in each epoch.
+  The group of an example is drawn once, when the batches are made. Which of the group's
+  batches the example enters is drawn in each epoch.
 
-  The plan's noise is correlated within one call of `fit`. Noise begins anew where
-  batches are skipped: the guarantee still holds, but noise adds up to more. An epoch
-  is counted as a whole when it begins.
+  The plan's noise is correlated within one call of `fit`. Where batches are skipped,
+  the correlation starts anew: the guarantee still holds, but the noise over all steps
+  adds up to more. An epoch is counted as a whole when it begins.
   """
 
   def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
@@ -183,8 +183,8 @@ class CyclicBatches(_DealtBatches):
     """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
-      plan: A plan with a `correlation`. Gives the number of examples, the batches per
-        epoch (one over its `sampling_prob`) and the groups (bands of the noise).
+      plan: A plan with a `correlation`. It sets the number of examples, the batches per
+        epoch (1 / `sampling_prob`) and the number of groups (bands of the noise).
       sampling: `CyclicAllocationSampling`: each example enters one batch of its group
         an epoch; or `CyclicPoissonSampling`: each batch is a Poisson sample of its
         group.
@@ -211,7 +211,7 @@ class ShuffledBatches(SampledBatches):
 
   Each example is in one batch of a pass; the last batch may be smaller. No
   amplification by shuffling is proved for training. So a pass costs as much as a pass
-  in a fixed order: one release that each example takes part in.
+  in a fixed order: each example takes part in one release without amplification.
 
   Attributes:
     batch_size: Examples per batch.
@@ -220,7 +220,7 @@ class ShuffledBatches(SampledBatches):
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments are as for `PoissonBatches`.
 
     Args:
       batch_size: Examples per batch, in [1, num_examples].
@@ -234,16 +234,16 @@ class ShuffledBatches(SampledBatches):
 
 ACCOUNTED = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
              PoissonBatches, ShuffledBatches)
-"""Classes whose batches have an epsilon; not their subclasses, which may draw in other
-ways."""
+"""Classes whose batches have an epsilon. Their subclasses have none: they may draw in
+another way."""
 
 
 def _checked_whole(part_of: object, size: int, seed: int | None) -> int:
-  """Returns part_of as an integer >= `size`; refuses a seed, which workers share."""
+  """Returns part_of as an integer >= `size`; ValueError if there is a seed too."""
   if seed is not None:
     raise ValueError(
         f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
-        'by it, and examples of several parts enter together.')
+        'alike, and the draws of their parts would not be independent.')
   return _checks.integer('part_of', part_of, size)
 
 

@@ -32,11 +32,11 @@ class ExampleData(abc.ABC):
 
   @property
   def flat(self) -> ExampleData:
-    """Data whose examples are rows: this, unless its examples are units of rows."""
+    """The same data with rows as examples, if its examples are units; else itself."""
     return self
 
   def fingerprint(self) -> int:
-    """Returns a checksum of how rows make up examples; 0 if each example is a row."""
+    """Returns a checksum of which rows make up each unit; 0 if examples are rows."""
     return 0
 
   @property
@@ -55,7 +55,7 @@ class ArrayData(ExampleData):
     """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
     All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
-    loss takes targets. Raises ValueError if they are no such arrays of one length.
+    loss takes targets. Raises ValueError unless all are arrays of one length.
     """
     rows = _length(x if y is None else y)
     parts = [_arrays('x', columns(x), rows, texts=True),
@@ -130,7 +130,7 @@ class RandomAccessData(ExampleData):
 
 
 def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
-  """Applies `change` to each array of a structure; `map_structure` would slow draws."""
+  """Applies `change` to each array of a structure, faster than `tf.nest`."""
   if isinstance(parts, np.ndarray):
     return change(parts)
   if type(parts) is tuple:  # pylint: disable=unidiomatic-typecheck
@@ -156,7 +156,7 @@ def checked_example(item: object) -> Rows:
 
 
 def stacked(examples: Iterable[Any]) -> Rows:
-  """Returns the rows of examples; ValueError unless pairs or triples of arrays."""
+  """Stacks examples into rows; ValueError unless pairs or triples of arrays."""
   # Inputs may be texts; targets and weights are numbers.
   return tuple(
       tf.nest.map_structure(
@@ -195,7 +195,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
 
 
 def check_weights(data: ExampleData) -> None:
-  """Raises ValueError if weights can neither be of examples nor of parts of targets."""
+  """Raises ValueError if weights fit neither examples nor the parts of targets."""
   if not data.weighted:
     return
   _, y, weights = data.specs
@@ -205,7 +205,7 @@ def check_weights(data: ExampleData) -> None:
     found, targets = tf.nest.flatten(given), tf.nest.flatten(targets) or [None]
     if len(found) == 1:
       found *= len(targets)
-    if len(found) == len(targets):  # Else `fit`, which knows the outputs, tells.
+    if len(found) == len(targets):  # Otherwise `fit` checks: it knows the outputs.
       for weight, target in zip(found, targets):
         _check_parts(weight, target, data.num_examples)
 
@@ -310,7 +310,7 @@ def padded(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def as_fed(x: Any) -> Any:
-  """Returns inputs with texts in tensors, as Keras 3 takes them, and other arrays."""
+  """Returns inputs with texts as tensors, which Keras 3 needs; numbers stay arrays."""
   return tf.nest.map_structure(
       lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
           part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
@@ -324,9 +324,9 @@ def content(array: np.ndarray) -> bytes:
 
 
 def columns(x: Any) -> Any:
-  """Returns inputs with pandas' columns as Keras takes them, arrays of shape (n, 1)."""
-  # A frame of texts beside numbers, which is no one array, becomes a dict of columns;
-  # other frames stay.
+  """Returns inputs with columns of pandas as arrays of shape (n, 1), as in Keras."""
+  # A table of texts beside numbers becomes a dict of columns, because one array cannot
+  # hold both. Other tables stay.
   if isinstance(x, dict):
     return {key: columns(part) for key, part in x.items()}
   if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
@@ -361,9 +361,9 @@ def _length(value: Any) -> int:
 
 
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
-  """Returns checked arrays in their structure; a list of arrays is a list of inputs."""
-  # It is a list of examples instead if it has `rows` arrays, the number of examples (0
-  # if ambiguous), of another length.
+  """Returns checked arrays in their structure."""
+  # A list of arrays has one array per input. It has one per example if it has `rows`
+  # arrays (the number of examples, 0 if ambiguous) and these are not of length `rows`.
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)
             for key, part in value.items()}
@@ -385,7 +385,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
 
 
 def _of_example(part: Any) -> Any:
-  """Returns a part of one example, its arrays in their structure."""
+  """Returns the inputs, targets or weight of one example as arrays."""
   if isinstance(part, dict):
     return {key: _of_example(value) for key, value in part.items()}
   if isinstance(part, (list, tuple)) and part and all(
@@ -433,7 +433,7 @@ def _may_hold_texts(array: np.ndarray) -> bool:
 
 
 def _is_missing(value: object) -> bool:
-  """Returns whether a value stands for none: None, NaN, or NA of pandas."""
+  """Returns whether a value is missing: None, NaN, or NA of pandas."""
   return value is None or type(value).__name__ in ('NAType', 'NaTType') or (
       isinstance(value, float) and value != value)
 

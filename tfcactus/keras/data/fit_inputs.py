@@ -1,7 +1,8 @@
-"""Arguments of `fit`, turned into batches that can be accounted for."""
+"""Turns the arguments of `fit` into batches whose sampling is known, if possible."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Any, Callable, NamedTuple
 
@@ -72,8 +73,18 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def given(callbacks: Any) -> list[Any]:
-  """Returns the callbacks that were given to a method of Keras, as a list."""
-  return tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  """Returns the callbacks given to a method of Keras, as a list.
+
+  Raises ImportError if one is for TensorBoard, which is not installed.
+  """
+  found = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
+  # Keras notices at the end of the first epoch, whose steps are released by then.
+  if any(isinstance(each, keras.callbacks.TensorBoard) for each in found) and (
+      importlib.util.find_spec('tensorboard') is None):
+    raise ImportError(
+        'Expected TensorBoard for its callback, found none, which TensorFlow 2.21 no '
+        'longer brings; install "tfcactus[tensorboard]", or tensorboard alone.')
+  return found
 
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
@@ -87,8 +98,9 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
 
 
 def _from_pandas(name: str, value: Any) -> Any:
-  """Returns a pandas table or column as an array; ValueError unless of numbers."""
-  # Inputs may hold texts; with numbers beside them a table becomes a dict of columns.
+  """Returns a table or column of pandas as an array; other values are unchanged."""
+  # Inputs may hold texts: a table of texts and numbers becomes a dict of columns.
+  # Raises ValueError for anything else but numbers.
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
@@ -152,7 +164,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns data of `fit` for batches of a sampling scheme; arguments: `make_feed`."""
+  """Returns the feed for batches of a sampling scheme; arguments as in `make_feed`."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -196,7 +208,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
         f'{class_weight!r}.') from error
 
   def weigh(x, y, weight):
-    """Returns (x, y, weight times the class weight of y); other labels have one."""
+    """Returns (x, y, weight times the class weight of y, by default 1)."""
     _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
     weighed = weigh_rows(y_rows, weight_rows)
     return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))

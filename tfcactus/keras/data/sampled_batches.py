@@ -1,4 +1,4 @@
-"""Base class of batches for Keras: drawn by a sampling scheme, padded, marked."""
+"""Base class of batches for Keras: drawn by a sampling scheme, padded and marked."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   `examples_per_unit` rows of each; see `UnitData`. num_examples and batch sizes then
   count units, and `fit` needs a plan with a `unit`.
 
-  A `fit` of a model that is not private raises, since noise was most likely forgotten;
-  pass it `for_plain_training()`. `evaluate`, `predict` and loops take the batches.
+  A `fit` of a model that is not private raises ValueError, since noise was most likely
+  forgotten; for such training pass `batches.for_plain_training()`. `evaluate`,
+  `predict` and loops take the batches.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating system.
-  With a seed draws repeat, and amplification by sampling does not hold against whoever
-  knows the seed: for experiments only.
+  With a seed, draws repeat, and amplification by sampling does not hold against whoever
+  knows the seed. Use a seed for experiments only.
 
   Attributes:
     scheme: The `SamplingScheme`.
@@ -72,8 +73,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     Args:
       scheme: A sampling scheme of `tfcactus.sampling`.
-      steps_per_epoch: Batches per epoch; by default the scheme's `batches_per_epoch`,
-        and always so if the scheme draws epochs.
+      steps_per_epoch: Batches per epoch; by default the scheme's `batches_per_epoch`.
+        Leave it out for a scheme that draws epochs as a whole.
       part_of: Only for schemes that draw examples independently.
 
     Raises:
@@ -127,14 +128,14 @@ class SampledBatches(Fixed, keras.utils.Sequence):
                       self._data.fingerprint())
 
   def share(self, secret: bytes) -> None:
-    """Makes the next pass draw from `secret`, a fresh key that all workers use once."""
+    """Makes the next pass draw from `secret`, a key that all workers use for it."""
     with self._lock:
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
       self._share_begins = True
 
   def _check_shared(self) -> None:
-    """Raises RuntimeError unless seeded or the workers agreed on this pass's key."""
+    """Raises RuntimeError unless there is a seed or the workers agreed on a key."""
     if not self._share_begins and not self.seeded:
       raise RuntimeError(
           'Expected batches that fit agreed on with all workers, once for each call, '
@@ -234,7 +235,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return dataset
 
   def _draw(self) -> list[np.ndarray]:
-    """Returns the indices of each batch of a draw; refuses a fork, which repeats it."""
+    """Returns the indices of each batch of a draw; RuntimeError in a forked process."""
     if os.getpid() != self._pid:
       raise RuntimeError(
           'Expected batches to be drawn in the process that made them: a '
@@ -248,9 +249,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
               batch: Callable[[np.ndarray], _Batch]
              ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
     """Yields passes over the batches, endlessly, or only one pass if `once`."""
-    # A pass yields (fingerprint, parts) for each batch: a checksum of the indices
-    # drawn, or 0 unless other workers draw the batch too; and the padded parts that
-    # this process takes by `shares`, which `batch` makes of indices.
+    # A pass yields (fingerprint, parts) for each batch. The fingerprint is a checksum
+    # of the indices drawn; 0 unless other workers draw the batch too. The parts are
+    # those that this process takes by `shares`, padded; `batch` makes them of indices.
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.
     if alike:
@@ -289,7 +290,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
-    """Returns passes as a dataset, one if `once`; an iteration first calls `begin`."""
+    """Returns endless passes (one if `once`) as a dataset; iterations call `begin`."""
 
     def generator() -> Iterator[Any]:
       begin()
@@ -312,7 +313,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: int | None) -> None:
-  """Checks the scheme's number of examples, and that it takes `steps_per_epoch`."""
+  """Raises ValueError for other examples, or steps_per_epoch where epochs are drawn."""
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '
@@ -329,7 +330,7 @@ def _count(parts: data_sources.Rows) -> int:
 
 
 def _with_tensors(batch: _Batch) -> _Batch:
-  """Returns a batch with texts in tensors: Keras 3 takes no arrays of objects."""
+  """Returns a batch with texts as tensors: Keras 3 takes no arrays of objects."""
   x, y, weights = batch
   return data_sources.each_array(
       lambda part: tf.constant(part) if part.dtype.kind == 'O' else part, x), y, weights

@@ -1,4 +1,4 @@
-"""Examples of a pipeline or generator, written to disk once to be drawn from."""
+"""Stores the examples of a pipeline or generator on disk, for batches to draw from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class StoredExamples(data_sources.ArrayData):
     Raises:
       ValueError: if a file has changed.
     """
-    self._open.check_unchanged()  # First, since pages of a cut file cannot be read.
+    # First, since reading the end of a file that was cut would end the process.
+    self._open.check_unchanged()
     found = super().rows(index)
     wrong = index[open_files.row_checksums(found) != self._sums[index]]
     if wrong.size:

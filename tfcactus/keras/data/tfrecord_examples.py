@@ -42,7 +42,7 @@ class TFRecordExamples(data_sources.ExampleData):
   is not noticed. A deleted or replaced file is read in its state at opening.
 
   Attributes:
-    num_examples: Number of records. Equal records count each.
+    num_examples: Number of records, equal ones included.
     files: Paths of the files.
   """
 
@@ -170,7 +170,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
 
 
 def _check_operations(graph: tf.Graph) -> None:
-  """Raises ValueError if outputs may differ for one record and seed."""
+  """Raises ValueError if the same record and seed may give different outputs."""
   # A stateless draw from a known seed is allowed: it is a constant.
   try:
     state_writes.check_graph(graph, 'parse functions', None)
@@ -195,7 +195,7 @@ def _check_captured(one: Any) -> None:
 
 
 def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
-  """Returns whether a resource is a lookup table of these dtypes without insertion."""
+  """Returns whether a resource is an immutable lookup table of these dtypes."""
   try:
     tf.raw_ops.LookupTableInsertV2(
         table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))

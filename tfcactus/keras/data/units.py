@@ -18,11 +18,11 @@ _BLOCK = 4096
 """Number of examples of a source whose ids are read at a time."""
 
 _MISSING = ('', '-1', 'nan', 'none', 'null', '<na>', 'nat')
-"""Ids by which pandas, NumPy and data bases write a missing one, in small letters."""
+"""Texts that pandas, NumPy and databases write for a missing id, in lower case."""
 
 
 class UnitData(ExampleData):
-  """Data whose examples are units: all rows of a user, of which a draw takes some.
+  """Data whose examples are units, such as users, each with several rows.
 
   A scheme draws units. A drawn unit takes part with at most `examples_per_unit` of its
   rows, chosen uniformly at random, afresh in each draw, from these rows alone. A row
@@ -85,7 +85,7 @@ class UnitData(ExampleData):
     return self._flat
 
   def drawn_by(self, seed: int | None) -> UnitData:
-    """Returns these units with draws of their own; None takes a fresh system key."""
+    """Returns a copy that draws from `seed`; None takes a fresh key of the system."""
     data = copy.copy(self)
     data._stream = KeyStream(seed, 'rows of units')
     return data
@@ -129,7 +129,7 @@ class UnitData(ExampleData):
     return each(placed, x), each(placed, y), each(weighed, weights)
 
   def _choose(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows chosen for units: their indices, and owners as places in `index`."""
+    """Returns indices of rows chosen for units, and the place in `index` of each."""
     counts = self.rows_of_units[index]
     owner = np.repeat(np.arange(index.size), counts)
     within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -188,7 +188,7 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
 
 
 def _checked_ids(units: Any, rows: int) -> np.ndarray:
-  """Returns ids as an array of integers or strings; ValueError unless one for a row."""
+  """Returns ids as an array of integers or strings; ValueError unless one per row."""
   if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
     units = units.tolist()  # None where masked.
   # An array of strings would turn a NaN among them into the id 'nan'.
@@ -208,7 +208,7 @@ def _checked_ids(units: Any, rows: int) -> np.ndarray:
         f'{", ".join(sorted(kind.__name__ for kind in kinds))}: a rounded or missing '
         'id does not tell whose row it is. Give each row an id, or leave the row out; '
         'use astype(np.int64) on ids that are whole.')
-  different = set(map(_in_small_letters, np.unique(ids)))
+  different = set(map(_lower_case, np.unique(ids)))
   missing = [each for each in _MISSING if each in different]
   if missing:
     raise ValueError(
@@ -218,7 +218,7 @@ def _checked_ids(units: Any, rows: int) -> np.ndarray:
   return ids
 
 
-def _in_small_letters(unit: Any) -> str:
+def _lower_case(unit: Any) -> str:
   """Returns the text of an id, to compare it with `_MISSING`."""
   text = unit.decode('utf-8', 'replace') if isinstance(unit, bytes) else str(unit)
   return text.strip().lower()

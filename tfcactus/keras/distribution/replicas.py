@@ -3,7 +3,7 @@
 A private step runs on each replica over its share of a batch. One replica (or with
 `split_noise` one of each worker) adds noise to its share before all shares are summed:
 with several replicas, the sum without noise is never computed. Without a strategy there
-is one replica. Strategies that noise is not shown to be right for are refused.
+is one replica. Strategies under which noise is not shown to be right are refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _REASONS = {
     'ParameterServer': 'its workers send gradients at times of their own, so that no '
                        'step has a sum to which noise is added once',
     'TPU': 'it compiles all replicas at once by XLA, and noise is drawn outside of XLA',
-    'CentralStorage': 'it keeps one copy of the variables, whose updates this library '
-                      'has not been shown to get right'}
+    'CentralStorage': 'it keeps one copy of the variables, and updates of it by this '
+                      'library are not tested'}
 
 _REMEDY = ('Use tf.distribute.MirroredStrategy for the devices of one machine, or '
            'MultiWorkerMirroredStrategy for several machines.')
@@ -43,7 +43,7 @@ class Shares(NamedTuple):
   here: int = 1
 
   def of(self, index: np.ndarray) -> list[np.ndarray]:
-    """Returns the examples of a batch for this process, one part per replica."""
+    """Returns the parts of `index`, a batch's examples, for this process's replicas."""
     return np.array_split(index, self.total)[self.first:self.first + self.here]
 
 
@@ -52,7 +52,7 @@ WHOLE = Shares()
 
 
 def number(strategy: Any = None) -> int:
-  """Returns the number of replicas in sync over all processes; 1 without a strategy."""
+  """Returns the number of replicas of all processes; 1 without a strategy."""
   strategy = strategy or tf.distribute.get_strategy()
   return int(strategy.num_replicas_in_sync)
 
@@ -134,7 +134,7 @@ def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
 
 
 def gathered(tensor: tf.Tensor) -> tf.Tensor:
-  """Returns the rows of all replicas in order; to be called on each replica."""
+  """Returns the rows of all replicas in order; each replica has to call it."""
   return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
 
 
@@ -156,9 +156,9 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
 
 
 def distributed(dataset: tf.data.Dataset, strategy: Any) -> Any:
-  """Returns a dataset whose elements go to this process's replicas in turn.
+  """Returns a dataset that hands its elements to this process's replicas in turn.
 
-  The infinite `dataset` has one element per replica and step.
+  `dataset` is infinite and has one element per replica and step.
   """
   return strategy.distribute_datasets_from_function(lambda _: dataset)
 

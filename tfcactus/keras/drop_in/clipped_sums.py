@@ -5,8 +5,8 @@ more than the clipping margin allows; its error grows with the number of terms.
 
 `by_tape` and `by_graph` need no rule for any operation: each example takes a backward
 pass through the whole batch. Keras 2 gives its optimizers the tape. Keras 3 gives them
-the loss first, gradients and variables later: the losses are kept, and the graph in
-which they were traced is differentiated.
+the loss first, gradients and variables later: this library then keeps the losses and
+differentiates the graph in which they were traced.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ Sums = tuple[list[tf.Tensor], tf.Tensor]
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped per-example gradients, and whether all were finite.
+  """Returns the clipped sums of a tile, and whether all its gradients were finite.
 
-  `rows` has the gradients for each variable, shape (examples, *variable.shape). Each
-  example's gradient is clipped in norm over all variables together.
+  A tile is a few examples whose gradients are held at once. `rows` has the gradients
+  for each variable, shape (examples, *variable.shape). Each example's gradient is
+  clipped in norm over all variables together.
   """
   clipping.check_dtypes(rows)
   rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)

@@ -47,7 +47,7 @@ class DPKerasSGDOptimizer(_SGD):
   The optimizer cannot see the model: layers or losses that mix examples, such as
   BatchNormalization, void the guarantee. `EpsilonCallback` traces model and loss, and
   reports no epsilon unless each operation is known to keep examples separate. It
-  assumes that `fit` ran what was traced, and says so with epsilon.
+  assumes that `fit` ran what was traced, and the statement of epsilon says so.
 
   The guarantee assumes that no example's activations overflow. The optimizer cannot
   take an example out of the batch, and one overflow spoils the gradients of all others,
@@ -98,7 +98,7 @@ class DPKerasRMSpropOptimizer(_RMSprop):
 
 
 def _vectorized(base: Any) -> Any:
-  """Returns a subclass of `base`, no faster, with vectorized optimizers' arguments."""
+  """Returns a subclass of `base` with the arguments of the Vectorized optimizers."""
 
   class _Vectorized(base):
     """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""

@@ -42,7 +42,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
     return self._apply_when_complete(
         gradients, var_list, lambda averages: base.apply_gradients(
             list(zip(averages, var_list)), *args,
-            **{**kwargs, **optimizers.of_sums()}))
+            **{**kwargs, **optimizers.sum_arguments()}))
 
 
 class Keras3Optimizer(optimizer.DPOptimizer):

@@ -57,8 +57,8 @@ class Trainer(Protocol):
 class DropInLedger:
   """Ledger of the noisy updates that drop-in optimizers released from a model.
 
-  A `TrainingLedger`. Nothing shows how batches are chosen: the ledger takes the word
-  of the caller who names them, and the guarantee says so.
+  Implements `TrainingLedger`. An optimizer does not see how batches are chosen. The
+  ledger trusts the caller, who names the batches, and the guarantee says so.
 
   Attributes:
     plan: The `PrivacyPlan`.
@@ -73,12 +73,12 @@ class DropInLedger:
 
   def __init__(self, optimizer: Trainer, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
-    """Opens the ledger; `fit` is said to get `batches`. Checks the plan's noise."""
+    """Opens the ledger of a `fit` of `batches`; checks the noise for a built model."""
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
-    self._draws: bool | None = None  # None until the losses were traced.
+    self._draws: bool | None = None  # Whether the model draws; None until traced.
     self._recent = ledger_lib.RecentLedgers()
     self._check_vector()
 
@@ -96,6 +96,7 @@ class DropInLedger:
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
     """Returns the ledger of all steps so far and `ahead` more."""
     if self._model.optimizer is not self._optimizer:
+      # The steps cannot be counted; one shows that some were released.
       return self._unknown(1, _SWAPPED)
     if replicas.workers(self._model.distribute_strategy) > 1:
       return self._unknown(1, _WORKERS)
@@ -106,10 +107,11 @@ class DropInLedger:
     problem = self._problem(batches, found.steps)
     if problem:
       return self._unknown(steps, problem)
-    return self._recent.same(ledger_lib.Ledger(
+    return self._recent.reused(ledger_lib.Ledger(
         self.plan, batches.scheme.code, steps,
         seeded=Seeded.of(found.seeded, batches.seeded),
-        condition=_WORD + trace_check.ASSUMED + (_DRAWN if self._draws else '')))
+        condition=_ON_TRUST + trace_check.ASSUMED + (
+            _SEEDS_UNSEEN if self._draws else '')))
 
   def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
     """Returns a ledger of `steps` steps without epsilon; `note` says why."""
@@ -159,7 +161,7 @@ class _Released(NamedTuple):
 
 
 def _released(optimizer: Trainer, model: keras.Model) -> _Released:
-  """Returns the updates of `optimizer` and of all that trained the model before."""
+  """Returns the updates of `optimizer` and of the optimizers before it."""
   earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())
@@ -167,7 +169,7 @@ def _released(optimizer: Trainer, model: keras.Model) -> _Released:
   steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
   problem, seeded, grouped = '', optimizer.seeded, optimizer.grouped
   for trainer in earlier:
-    if isinstance(trainer, Record) or _adds(trainer) != _adds(optimizer):
+    if isinstance(trainer, Record) or _cost_key(trainer) != _cost_key(optimizer):
       problem = problem or _OTHER_PLAN.format(trainer.released_steps)
     elif not trainer.sound:
       problem = problem or _EARLIER_UNSOUND
@@ -177,8 +179,8 @@ def _released(optimizer: Trainer, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded, grouped)
 
 
-def _adds(optimizer: Trainer) -> tuple[str, float]:
-  """Returns (noise digest, clipping norm), which an update's cost depends on."""
+def _cost_key(optimizer: Trainer) -> tuple[str, float]:
+  """Returns (noise digest, clipping norm), which set the privacy cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 
 
@@ -191,11 +193,11 @@ _EARLIER_UNSOUND = (
     'No epsilon: under an earlier optimizer a gradient was not finite, '
     'beyond the sensitivity accounted for. Train a fresh model.')
 
-_WORD = (
-    'It is the word of who trained, and not seen, that every step took a batch '
-    'of those named, and that nothing but steps changed the weights.')
+_ON_TRUST = (
+    'Nothing checks the word of who trained that every step took a batch of those '
+    'named, and that nothing but steps changed the weights.')
 
-_DRAWN = (
+_SEEDS_UNSEEN = (
     ' It holds against those who do not know what the model drew (Dropout and '
     'the like), by a generator of Keras whose seed is not seen here.')
 

@@ -27,7 +27,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 class DPOptimizer(Fixed, optimizers.Optimizer):
-  """Clips, sums and adds noise; `keras_hooks` hook it into Keras.
+  """Base class of optimizers that clip, sum and add noise; Keras calls `keras_hooks`.
 
   For the arguments see `DPKerasSGDOptimizer`.
 
@@ -105,7 +105,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """Opens the ledger; ValueError if something scales losses, or for a wrong plan."""
+    """Returns the ledger; ValueError if losses are scaled or the plan is wrong."""
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
@@ -176,10 +176,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
     shares = replicas.widened(sums)
-    if replicas.is_first():  # It adds the noise for all.
+    if replicas.is_first():  # One replica adds the noise for all.
       shares = self._sampler.add_to(shares, self._clip())
     totals = replicas.summed(shares, sums, functools.partial(
-        precision.released, scale=self._sampler.spread(self._clip())))
+        precision.rounded_to_grid, scale=self._sampler.grid_scale(self._clip())))
     return [tf.cast(self._private.batching.divided(total), var.dtype)
             for total, var in zip(totals, var_list)]
 
@@ -220,7 +220,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Applies what `_prepared` returned, as noisy averages of whole logical batches."""
+    """Applies noisy averages when `gradients` of `_prepared` fill a logical batch."""
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))

@@ -1,8 +1,8 @@
 """State of a drop-in optimizer that Keras does not save, and its microbatches.
 
-TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the batch
-at hand. num_microbatches is a public constant. The batch size is a public constant only
-if all batches have the same size, which `Batching` checks.
+TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the
+current batch. num_microbatches is a public constant. The batch size is a public
+constant only if all batches have the same size, which `Batching` checks.
 
 If a microbatch holds several examples, its mean gradient is clipped. Replacing an
 example then changes one clipped mean, by up to twice the clipping norm. Adding or
@@ -49,9 +49,11 @@ class Batching:
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Initialises the checked sizes of a logical batch, which is `parts` batches.
+    """Checks and keeps the sizes.
 
-    `num_microbatches` is the number in one batch, the expected size that of all parts.
+    An update accumulates the gradients of `parts` batches (the logical batch).
+    `num_microbatches` counts the microbatches of one batch, `expected_batch_size` the
+    examples of the whole logical batch.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -61,20 +63,21 @@ class Batching:
       raise ValueError(
           'Expected either expected_batch_size or num_microbatches, got '
           f'expected_batch_size={expected_batch_size!r} and num_microbatches='
-          f'{num_microbatches!r}. Leave out num_microbatches for one example per '
-          'microbatch; or expected_batch_size for microbatches of several, whose '
-          'noisy sum is divided by their number, and which have no bounded '
-          'sensitivity under Poisson sampling: one example more or less moves all '
-          'others to other microbatches.')
+          f'{num_microbatches!r}. Leave out num_microbatches: then each example is '
+          'its own microbatch. Or leave out expected_batch_size: then the sum is '
+          'divided by num_microbatches. Microbatches of several examples have no '
+          'bounded sensitivity under Poisson sampling, because adding or removing one '
+          'example moves others to other microbatches.')
     self._parts = parts
     with tf.init_scope():
       self.size = tf.Variable(0, trainable=False, dtype=tf.int64)
       self.grouped = tf.Variable(False, trainable=False)
 
   def split(self, losses: tf.Tensor) -> Losses:
-    """Returns the losses of microbatches: means over their examples.
+    """Returns the losses of examples and of microbatches; `losses` has shape (batch,).
 
-    Unless one is expected, batch sizes must be equal positive multiples of the number.
+    The loss of a microbatch is the mean over its examples. Without an expected batch
+    size, all batches must have one size, a multiple of the number of microbatches.
     """
     if self.expected is not None:
       return Losses(losses, losses)
@@ -138,7 +141,7 @@ class _OfReplica(threading.local):
 
 
 class State:
-  """Counts and sums that no checkpoint may hold: Keras does not track this object.
+  """Counts and sums that Keras does not track, so that no checkpoint can lower them.
 
   Attributes:
     batching: The `Batching`.
@@ -172,13 +175,13 @@ class State:
         [tf.convert_to_tensor(self.sound), *found])), finite)
 
   def count(self, iterations: tf.Variable) -> None:
-    """Counts an update: sets `released` to one more than it or Keras' `iterations`."""
+    """Sets `released` to one more than the larger of it and Keras' `iterations`."""
     replicas.once(lambda: self.released.assign(tf.maximum(
         tf.convert_to_tensor(self.released), tf.convert_to_tensor(iterations)) + 1))
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> list[tf.Tensor]:
-    """Counts a batch, adds its clipped sums; returns the logical batch's totals."""
+    """Counts a batch and adds its `sums`; returns the logical batch's sums so far."""
     with tf.init_scope():
       if not self._pending:
         self._pending = [

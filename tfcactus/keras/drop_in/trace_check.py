@@ -1,8 +1,8 @@
 """Proof that each loss of a drop-in optimizer depends on one example.
 
 A drop-in optimizer receives losses, or a tape: neither shows how layers and loss treat
-the examples of a batch. So model and loss of `fit` are traced again, and the trace is
-followed from the inputs.
+the examples of a batch. So model and loss of `fit` are traced again, and
+`independence.graph_proof` analyses the trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ASSUMED = (
     ' A drop-in optimizer does not see what it trains: it is assumed that fit '
     'ran this model and this loss, as they were traced for this, on the batches '
     'given here.')
-"""What no trace shows; said wherever epsilon is."""
+"""Assumption that no trace can check; every statement of epsilon names it."""
 
 _REMEDY = (
     'Let call(y_true, y_pred) of the loss reduce the last axis only (axis=-1), '
@@ -37,10 +37,10 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   """Raises ValueError, naming an operation, if a loss may depend on other examples.
 
   Returns whether the compiled and built model, or its loss, draws random numbers from
-  generators of TensorFlow or Keras. Those count as draws by secret seeds; a draw by any
-  other seed is refused. The losses are traced for an unknown number of examples, to see
-  a dependence on their number too. Gradients that layers define themselves are traced
-  for a few examples.
+  generators of TensorFlow or Keras. Such draws are taken to have secret seeds; a draw
+  from any other seed is refused. The losses are traced for an unknown number of
+  examples, to see a dependence on their number too. Gradients that layers define
+  themselves are traced for a few examples.
   """
   for name, theirs in (('train_step', keras.Model.train_step),
                        ('compute_loss', keras.Model.compute_loss)):

@@ -32,13 +32,13 @@ class NotOneEach(ValueError):
 
 
 class Added:
-  """Losses added in one pass."""
+  """Losses that layers added in one pass over a model."""
 
   def __init__(self) -> None:
     self._found: list[tf.Tensor] = []
 
   def total(self) -> tf.Tensor | None:
-    """Returns the sum in at least float32, or None if no losses were added."""
+    """Returns the sum of the losses, in at least float32; None if there are none."""
     if not self._found:
       return None
     return tf.add_n(precision.alike(self._found))

@@ -42,7 +42,7 @@ loss scaling would leak information on the gradients."""
 
 
 def loss_scale(model: keras.Model) -> float:
-  """Returns the losses' factor, divided out before clipping; 1 without float16."""
+  """Returns the factor that keeps float16 gradients from underflow; else 1."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -50,7 +50,7 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Divides a gradient by the losses' factor, in float32 unless the factor is 1."""
+  """Divides a gradient by the factor `loss_scale`, in float32 unless that is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
 
@@ -258,7 +258,7 @@ class _ByOperations(NamedTuple):
 
 
 class _Captured(NamedTuple):
-  """A captured tensor `outputs` of call number `call`, with what its rule saved."""
+  """A tensor `outputs` captured in call number `call`, with values the rule `saved`."""
 
   rule: base.LayerRule
   layer: keras.layers.Layer
@@ -299,7 +299,7 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
-    with calls.one(layer) as call_number:
+    with calls.recorded(layer) as call_number:
       vectorizing[:] = [layer] if rule is VECTORIZED else []
       made = rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)
@@ -310,7 +310,7 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():
-      stack.enter_context(patches.replaced(layer, call=graphs.as_written(
+      stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
           functools.partial(by_rule, rule, layer, layer.call))))
     yield
 
@@ -333,7 +333,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
   """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
   scale = loss_scale(model)
 
-  @graphs.as_written
+  @graphs.without_autograph
   def one(example: Any) -> Any:
     """Returns gradients, predictions, masks, loss and added loss of one example."""
     (x, target, weight), seed = example
@@ -377,5 +377,5 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
 
 
 def _alone(example: Any) -> Any:
-  """Returns a batch of one example."""
+  """Adds a batch axis of length one to the tensors of an example."""
   return tf.nest.map_structure(lambda value: value[None], example)

@@ -64,8 +64,8 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
     l2_norm_clip: Clipping norm.
-    normalize: Whether to lengthen short vectors too.
-    margin: How far norms stay below the clipping norm, relative.
+    normalize: Whether to scale short vectors up to the clipping norm too.
+    margin: Relative margin by which clipped norms stay below the clipping norm.
   """
   bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
   usable = tf.math.is_finite(squared_norms)

@@ -72,23 +72,23 @@ class Engine:
                local: local_steps_lib.LocalSteps | None = None):
     """Initialises the engine of a built model.
 
-    `routes` are replaced until the pass is proved right; `rows_by` returns the size of
-    the physical batch for the new routes (None: `rows`). `compute_loss` maps targets
-    and predictions to losses, as `OutputLosses` does. `keys` seed the model's random
-    draws (None: fresh system entropy). `outputs` has the structure of the model's
-    outputs (None: one tensor). Each example goes through the model `views` times with
-    different random draws, and the mean of these gradients is clipped (augmentation
-    multiplicity). `each` consecutive rows of a batch make up an example: more than one
-    where examples are units, such as users. The mean over the rows of an example whose
-    weight is not zero is clipped; or, with `local` steps, the difference that they make
-    to the weights.
+    `routes` are replaced until the pass is proved to treat each example alone.
+    `rows_by` returns the size of the physical batch for new routes (None: `rows`).
+    `compute_loss` maps targets and predictions to losses, as `OutputLosses` does.
+    `keys` seed the model's random draws (None: fresh system entropy). `outputs` has the
+    structure of the model's outputs (None: one tensor). Each example goes through the
+    model `views` times with different random draws, and the mean of these gradients is
+    clipped (augmentation multiplicity). `each` consecutive rows of a batch make up an
+    example: more than one where examples are units, such as users. The mean over the
+    rows of an example whose weight is not zero is clipped; or, with `local` steps, the
+    difference that they make to the weights.
     """
     self._local = local
     self._copies = views
     self._each = each
     self._outputs = outputs
-    # Upper bounds on which outputs carry masks and whether layers add losses; a
-    # vectorised model tells only once the loop is traced.
+    # True where an output may carry a mask, or layers may add losses. For a vectorised
+    # model that is known only once the loop is traced.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
     self._keys = keys or random_bits.Keys(None)
@@ -112,7 +112,7 @@ class Engine:
         weight zero contributes exactly zero.
       l2_norm_clip: Clipping norm: the bound on each example's gradient.
     """
-    with example_losses.looked_at_once(self._model):
+    with example_losses.caching_proofs(self._model):
       return self._run(x, targets, weights, l2_norm_clip)
 
   def _run(self, x: Any, targets: Any, weights: tf.Tensor,
@@ -166,8 +166,7 @@ class Engine:
       self._masked, self._adds = [True for _ in self._masked], True
     state_writes.check_no_writes(self._model)
 
-  def _failure(self, batch: batched_pass.Batch
-              ) -> tuple[Any, ...] | None:
+  def _failure(self, batch: batched_pass.Batch) -> tuple[Any, ...] | None:
     """Returns None if the pass is proved right, else arguments of `after_failure`."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
@@ -178,16 +177,16 @@ class Engine:
       found = pass_proof.unproved(self._model, traced)
     except Exception as error:  # pylint: disable=broad-except
       # An error that is not due to these routes recurs under the next ones.
-      told: BaseException | None = error
-      while told is not None:
-        if isinstance(told, batched_pass.NotOneRowEach):
-          return (str(told), [layer_routes.holder_of(self.routes, told.layer)],
-                  told.layer)
-        if isinstance(told, uses.NoRule):
-          return self._without_rule(told)
-        if isinstance(told, added_losses.NotOneEach):
-          return str(told), [layer_routes.adder_of(self.routes, told.layer)]
-        told = told.__context__  # Keras wraps errors in others.
+      cause: BaseException | None = error
+      while cause is not None:
+        if isinstance(cause, batched_pass.NotOneRowEach):
+          return (str(cause), [layer_routes.holder_of(self.routes, cause.layer)],
+                  cause.layer)
+        if isinstance(cause, uses.NoRule):
+          return self._without_rule(cause)
+        if isinstance(cause, added_losses.NotOneEach):
+          return str(cause), [layer_routes.adder_of(self.routes, cause.layer)]
+        cause = cause.__context__  # Keras wraps errors in others.
       return f'{type(error).__name__}: {error}', []
     if found is None and traced.found.edges and tf.executing_eagerly():
       return 'run_eagerly=True leaves no graph whose operations could be followed', []
@@ -209,7 +208,7 @@ class Engine:
     return str(told), layers
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Returns physical batch number `index` of `rows`, with `each` rows an example."""
+    """Returns physical batch number `index` of `rows`; `each` rows are an example."""
     size = self.rows * self._each
     chosen = rows[index * size:(index + 1) * size]
     return tf.ensure_shape(chosen, [size] + chosen.shape[1:])
@@ -233,7 +232,7 @@ class Engine:
     expected = [*self._masked, self._adds]
     self._look(found)
     assert all(map(operator.ge, expected, [*self._masked, self._adds])), (
-        'More than the pass had that was looked at.')
+        'Masks or added losses that the analysed pass did not have.')
     return clipped, [
         tf.cast(nothing if value is None else value, keras.backend.floatx())
         for value in tf.nest.flatten(
@@ -264,8 +263,9 @@ class Engine:
         rows.shape[0] * self._copies] + rows.shape[1:])
 
   def _taking_part(self, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Returns which examples take part, and what turns means over `each` rows into
-    means over rows whose weight is not zero (None for ones).
+    """Returns which examples take part, and factors of their gradients (None for ones).
+
+    The factors turn means over `each` rows into means over the rows of nonzero weight.
     """
     rows = batched_pass.takes_part(weights)
     if self._each == 1:
@@ -275,8 +275,7 @@ class Engine:
     return count > 0, None if self._local else self._each / tf.maximum(count, 1)
 
   def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
-    """Returns one gradient for each example, or what stands for it; and the rows' rest.
-    """
+    """Returns gradients (with local steps, weight differences), predictions, losses."""
     if self._local is not None:
       return self._local.run(self._model, self._compute_loss, batch, self._each)
     viewed = tf.nest.map_structure(self._viewed, batch)
@@ -314,9 +313,9 @@ class Engine:
         self._model, self.routes, self._compute_loss, batch)
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
-    """Runs a batched pass for the proof."""
+    """Runs a batched pass; returns the tensors that the proof follows."""
     found = self._batched(batch)
-    assert found.calls is not None, 'Of a batched pass.'
+    assert found.calls is not None, 'A batched pass records calls.'
     self._look(found)
     losses = [found.losses] + ([] if found.added is None else [found.added])
     return pass_proof.Pass(

@@ -118,7 +118,7 @@ class GradientForm(abc.ABC):
     return self._of([_kept(value, keep) for value in self.tensors()])
 
   def _of(self, tensors: Sequence[tf.Tensor]) -> GradientForm:
-    """Returns the form with other numbers, in the order of `tensors`."""
+    """Returns a copy of the form with other tensors, in the order of `tensors`."""
     made, left = copy.copy(self), iter(tensors)
     vars(made).update({name: next(left) for name, value in vars(self).items()
                        if tf.is_tensor(value)})
@@ -279,7 +279,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns one example's gradient: 'values', and 'ids' of IndexedSlices."""
+  """Returns one example's gradient as {'values': ..., 'ids': of IndexedSlices}."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):

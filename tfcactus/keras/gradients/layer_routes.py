@@ -146,7 +146,7 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
 
 def holder_of(given: Routes, layer: keras.layers.Layer
               ) -> keras.layers.Layer | None:
-  """Returns the innermost layer run as written that contains `layer`, or None."""
+  """Returns the innermost layer that runs as written and contains `layer`, or None."""
   found = [route.layer for route in given.layers
            if route.rule is None and models.trained_variables(route.layer) and any(
                each is layer for each in _parts(route.layer))]

@@ -24,14 +24,14 @@ from tfcactus.keras.noise import random_bits
 
 
 class LocalSteps(NamedTuple):
-  """A number of SGD steps of each unit, and their learning rate."""
+  """SGD steps that each unit (such as a user) takes: their number and learning rate."""
 
   number: int
   learning_rate: float
 
   @classmethod
   def checked(cls, number: Any, learning_rate: Any) -> LocalSteps | None:
-    """Returns checked steps, or None if neither is given; ValueError for one alone."""
+    """Returns the steps, or None if neither is given; ValueError if one is missing."""
     if number is None and learning_rate is None:
       return None
     if number is None or learning_rate is None:
@@ -54,7 +54,7 @@ class LocalSteps(NamedTuple):
     seeds = tf.reshape(random_bits.row_seeds(units * self.number),
                        [units, self.number, 2])
 
-    @graphs.as_written
+    @graphs.without_autograph
     def difference(unit: tf.Tensor) -> list[tf.Tensor]:
       """Returns the weights before minus after the steps of a unit; restores them."""
       rows = tf.nest.map_structure(lambda part: tf.ensure_shape(
@@ -66,7 +66,8 @@ class LocalSteps(NamedTuple):
           self._step(model, compute_loss, rows, variables)
         return [number + 1]
 
-      tf.while_loop(lambda number: number < self.number, graphs.as_written(step), [0])
+      tf.while_loop(lambda number: number < self.number,
+                    graphs.without_autograph(step), [0])
       moved = [start - variable.read_value()
                for start, variable in zip(starts, variables)]
       for start, variable in zip(starts, variables):

@@ -32,12 +32,13 @@ LSTM, whose examples take little memory (benchmarks.step_memory)."""
 _AT_ONCE = 4
 """Layers whose transient tensors are in memory together, as cores run in parallel."""
 
-_GROUPS = (pathlib.Path('/sys/fs/cgroup/memory.max'),
-           pathlib.Path('/sys/fs/cgroup/memory/memory.limit_in_bytes'))
+_CONTAINER_LIMITS = (
+    pathlib.Path('/sys/fs/cgroup/memory.max'),
+    pathlib.Path('/sys/fs/cgroup/memory/memory.limit_in_bytes'))
 """Files in which Linux states the memory limit of a container."""
 
 _HOST_SHARE, _GPU_SHARE = 1 / 16, 1 / 2
-"""A host serves other purposes too; a GPU's memory is for training steps."""
+"""Parts of memory for steps: a host serves other purposes too, a GPU does not."""
 
 _HOST_ENOUGH = 2**30
 """In bytes. More memory hardly makes steps faster on a CPU: with a quarter of the
@@ -46,12 +47,13 @@ WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
 
 _NUMBERS_PER_CALL = 150_000
-"""The calls of a layer's operations cost as much as so many of its numbers. A physical
+"""The calls of one layer's operations take the time of this many numbers. A physical
 batch of a BERT with 22 rules and 228,000 numbers takes 13.5 ms and .85 ms per example:
 in two physical batches of 8, a draw of 8 costs more than in one of 16."""
 
 _LEAST_OVERHEAD = 4.0
-"""In rows. Large models work faster on a few examples at once than one by one."""
+"""Least cost of a physical batch beside its rows, in rows: large models too work faster
+on a few examples at once than one by one."""
 
 
 def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Routes,
@@ -76,7 +78,7 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
 
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
-  # A normal law; the number is the sum of the probabilities of a draw above k rows.
+  # Draws are taken as normal. The mean is the sum over k of P(draw > k rows).
   most = math.ceil((mean + 6 * deviation) / rows)
   return 1 + sum(_share_above(k * rows + 0.5, mean, deviation) for k in range(1, most))
 
@@ -89,7 +91,7 @@ def _share_above(limit: float, mean: float, deviation: float) -> float:
 
 
 def _overhead(numbers: int, routes: Routes) -> float:
-  """Returns the cost of a physical batch of no rows, in rows."""
+  """Returns the cost of a physical batch beside that of its rows, in rows."""
   rules = len(routes.differentiated())
   return max(_LEAST_OVERHEAD, _NUMBERS_PER_CALL * rules / numbers)
 
@@ -138,7 +140,7 @@ def _count(variables: list[tf.Variable]) -> int:
 
 
 def _number_size(model: keras.Model) -> int:
-  """Returns the bytes per number of a model's widest trainable dtype."""
+  """Returns the bytes of one number in the widest dtype of trainable variables."""
   sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
   return max(sizes, default=4)
 
@@ -158,7 +160,7 @@ def _host_limit() -> int:
     limits = [os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')]
   except (AttributeError, ValueError, OSError):  # Windows has no sysconf.
     limits = [int(_HOST_ENOUGH / _HOST_SHARE)]
-  for path in _GROUPS:
+  for path in _CONTAINER_LIMITS:
     try:
       limits.append(int(path.read_text(encoding='ascii')))
     except (OSError, ValueError):  # The file is missing, or holds 'max'.

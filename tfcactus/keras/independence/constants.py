@@ -30,7 +30,7 @@ def value(node: Node) -> Value:
   """Returns the abstract value of an operation's outputs if all inputs are CONSTANT.
 
   Raises NotRowWise for a draw that does not give each example its own numbers, and for
-  an operation that uses a secret seed otherwise than to draw.
+  an operation that uses a secret seed for anything but a draw.
   """
   kind = node.op.type
   if seed := draws_lib.seed_of(node):
@@ -94,7 +94,7 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Returns where x y varies: rows as x's, columns as y's, batch axes as either's."""
+  """Returns where x y varies: rows if x's do, columns if y's, batch axes if any do."""
   rank, found = len(node.out()), set()
   for i, flipped in enumerate(dependence.transposed(node.op)):
     own = len(node.shape(i))
@@ -193,7 +193,7 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _bias(node: Node) -> Axes | None:
-  """Returns the input's varying axes and the last, the channels'; None for NCHW."""
+  """Returns the axes along which the input varies, and the channels; None for NCHW."""
   if node.op.get_attr('data_format') == b'NCHW':
     return None
   return _axes(node, 0) | {len(node.out()) - 1}

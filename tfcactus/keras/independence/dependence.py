@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 BATCH_SIZES = (5, 7)
-"""Numbers of examples for which the analysis computes sizes."""
+"""Two numbers of examples; the analysis computes sizes for each, and compares them."""
 _FOLDED = 4096
 """Constants with more entries than this are not evaluated."""
 
@@ -109,7 +109,7 @@ class SeedUses(Protocol):
 
 
 class Node:
-  """An operation and its inputs' values; without `draws`, random draws are trusted."""
+  """An operation and its inputs' values. `draws` checks draws; None trusts them."""
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
                draws: SeedUses | None = None):
@@ -126,7 +126,7 @@ class Node:
     return _shape(self.op.outputs[i])
 
   def static(self, i: int) -> np.ndarray:
-    """Returns the value of a constant input."""
+    """Returns the entries of a constant input."""
     found = static(self.op.inputs[i])
     if found is None:
       raise unknown('has arguments that are no constants')
@@ -149,7 +149,7 @@ def _shape(tensor: tf.Tensor) -> list[int | None]:
 
 
 def static(tensor: tf.Tensor) -> np.ndarray | None:
-  """Returns the value of a small constant tensor, folding `_FOLDING`, or None."""
+  """Returns the entries of a small constant tensor; None if they cannot be computed."""
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -167,7 +167,7 @@ def static(tensor: tf.Tensor) -> np.ndarray | None:
 
 
 def size_taken(op: tf.Operation) -> int | None:
-  """Returns the static size that an operation reads, as tf.shape(x)[1], or None."""
+  """Returns the static size that an operation reads, like `tf.shape(x)[1]`; or None."""
   if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
       op.get_attr('shrink_axis_mask') != 1):
     return None
@@ -203,7 +203,7 @@ _FOLDING = frozenset((
     'ExpandDims', 'FloorDiv', 'FloorMod', 'GatherV2', 'Identity',
     'InvertPermutation', 'Maximum', 'Minimum', 'Mul', 'Pack', 'Prod', 'Range',
     'Reshape', 'Slice', 'Squeeze', 'StridedSlice', 'Sub'))
-"""Operations that compute axes and shapes from constants."""
+"""Operations that `static` runs to compute axes and shapes from constants."""
 
 
 def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
@@ -215,7 +215,7 @@ def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:
-  """Returns the `Value` of integers per `BATCH_SIZES`, as nested tuples to compare."""
+  """Returns the BATCH_SIZE value of integers, given for each of `BATCH_SIZES`."""
   return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
 
 
@@ -245,10 +245,10 @@ def join(first: Value, second: Value) -> Value:
     if first.varies is None or second.varies is None:
       return CONSTANT
     return Value(Dependence.CONSTANT, varies=first.varies | second.varies)
-  free = min(first, second, key=lambda value: value.dependence)
+  constant = min(first, second, key=lambda value: value.dependence)
   if worst.dependence == Dependence.ROW_WISE and (
-      free.dependence == Dependence.CONSTANT and free.varies is not None and
-      worst.axis not in free.varies):
+      constant.dependence == Dependence.CONSTANT and constant.varies is not None and
+      worst.axis not in constant.varies):
     return worst
   return Value(Dependence.UNKNOWN, why='branches or rounds of a loop that do not agree')
 
@@ -256,8 +256,8 @@ def join(first: Value, second: Value) -> Value:
 def first_violation(values: Sequence[Value]) -> Value | None:
   """Returns a value that is not one row per example along axis 0, with the reason.
 
-  The result is MIXED if any is, else UNKNOWN; None if there is no such value. A
-  constant that does not vary along axis 0 is no violation.
+  The result is MIXED if any value is, else UNKNOWN; None if all values are one row per
+  example. A constant that does not vary along axis 0 is no violation.
   """
   bad = []
   for value in values:
@@ -313,7 +313,7 @@ def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
 
 
 def only_operand(node: Node, i: int = 0) -> Value:
-  """Returns the value of input `i`; NotRowWise if another input is not CONSTANT."""
+  """Returns the abstract value of input `i`; all other inputs must be CONSTANT."""
   for k, value in enumerate(node.values):
     if k != i and value.dependence != Dependence.CONSTANT:
       raise unknown('takes an argument that is of the examples')

@@ -103,7 +103,7 @@ def secret_seed() -> tf.Tensor:
 
 
 def seed_of(node: Node) -> str:
-  """Returns the one secret seed's name; '' if none, or too few secret bits are left."""
+  """Returns the name of the one secret seed whose bits the output keeps, or ''."""
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''
@@ -135,11 +135,11 @@ def _root(seed: str) -> str:
 
 
 def takes_seed_for_numbers(node: Node) -> bool:
-  """Returns whether an operation uses a secret seed otherwise than to draw from it.
+  """Returns whether an operation uses a secret seed for anything but a draw.
 
-  The result of such an operation would tell something about the draws from that seed.
-  Rows of these draws depend on the position in the batch, which is harmless only while
-  the seed is secret.
+  The result of such an operation could reveal something about draws from that seed.
+  Their rows depend on the position in the batch, which is harmless only while the seed
+  is secret.
   """
   keys = _KEYS.get(node.op.type, ())
   return node.draws is not None and node.op.type not in _SHAPES and any(

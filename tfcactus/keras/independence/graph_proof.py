@@ -116,7 +116,7 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Returns the values of outputs if each input is BATCH_SIZE or CONSTANT.
+  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
 
   A filled, repeated or drawn tensor is ROW_WISE if the number of examples determines
   the size of exactly one of its axes.
@@ -152,7 +152,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Follows integers made of sizes; keeps `sizes` if only multiplied or rearranged."""
+  """Follows integers computed from sizes; `sizes` stay known under products."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -166,7 +166,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
-  """Returns output values of the function in attribute `name` on arguments `values`."""
+  """Returns output values of the function in attribute `name`, called on `values`."""
   attribute = node.op.get_attr(name)
   called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
   graph = getattr(called, 'graph', None)
@@ -191,7 +191,7 @@ def _if(node: Node) -> list[Value]:
 
 
 def _while(node: Node) -> list[Value]:
-  """Returns values that cover all iterations of a loop; their number is CONSTANT."""
+  """Follows a loop of CONSTANT length: returns values that cover all iterations."""
   values = node.values
   for _ in range(2 * len(values) + 2):
     # If the number of iterations depended on the number of examples, so would counters.

@@ -60,9 +60,9 @@ def _broadcast_to(node: Node) -> Value:
 
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
-  """Raises NotRowWise if the shape in input `i` tells the batch size beside `axis`.
+  """Raises NotRowWise if input `i`, a shape, has the batch size on another axis.
 
-  Along another axis of that size, each example would have an entry for each other one.
+  Along an axis other than `axis`, each example would have one entry per example.
   """
   rows = node.rows()[0]
   if node.values[i].dependence != Dependence.BATCH_SIZE or (
@@ -279,9 +279,9 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which repeats the batch per part: a negative `block`.
+  """Follows SpaceToBatchND, which cuts axes into parts and repeats the batch per part.
 
-  Axes behind those that it cuts into parts stay as they are.
+  The result has a negative `block`. Later axes stay as they are.
   """
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value.axis > np.size(node.static(1)):
@@ -304,8 +304,8 @@ def _batch_to_space(node: Node) -> Value:
 def _depthwise(node: Node) -> Value | list[Value]:
   """Follows depthwise convolutions of images that have the examples on axis 0.
 
-  The examples may also be on the axis of the channels, each channel of which has a
-  kernel of its own, if the kernels are those of the same examples.
+  Or the examples may be on the axis of the channels, if the kernels of these channels
+  belong to the same examples.
   """
   images, kernels = node.values
   multiplier = node.shape(1)[3]
@@ -405,7 +405,7 @@ def _select(node: Node) -> Value | list[Value]:
 
 
 def _find(node: Node) -> Value:
-  """Follows lookups of single values in a table, which no row may choose."""
+  """Follows lookups of keys in a table; the table must not depend on examples."""
   table, keys, default = node.values
   # A default of no axes says that values have none, so that keys have none either.
   if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
@@ -415,7 +415,7 @@ def _find(node: Node) -> Value:
 
 
 def _map_each(node: Node) -> list[Value]:
-  """Follows MapDefun, which calls a function on each entry of the first axis."""
+  """Follows MapDefun, which calls a function on each entry along the first axis."""
   count = len(node.op.get_attr('Targuments'))
   rows, others = node.values[:count], node.values[count:]
   if not rows or any(value != dependence.ROW_WISE for value in rows) or any(

@@ -94,7 +94,7 @@ def _shape_made(node: Node) -> list[int | None]:
 
 
 def _expand(node: Node) -> Value:
-  """Follows ExpandDims; the examples' axis moves up behind the new axis."""
+  """Follows ExpandDims; the examples' axis moves up if the new axis is before it."""
   value, rank = dependence.only_operand(node), len(node.out())
   return value._replace(
       axis=value.axis + (node.whole(1) % rank <= value.axis))
@@ -121,10 +121,10 @@ def _transpose(node: Node) -> Value:
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Returns the value of joined inputs, which have the examples on the same axis.
+  """Returns the value of inputs that an operation joins, with examples on one axis.
 
   `which` has the indices of these inputs. Inputs without examples must be equal along
-  that axis, and as long.
+  that axis, and have its length.
   """
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
@@ -262,7 +262,7 @@ def _gather_nd(node: Node) -> Value:
 
 
 def _one_hot(node: Node) -> Value:
-  """Follows OneHot; the examples' axis moves up behind the new axis."""
+  """Follows OneHot; the examples' axis moves up by one if the new axis is before it."""
   value, axis = dependence.only_operand(node), node.op.get_attr('axis')
   return value._replace(axis=value.axis + (0 <= axis <= value.axis))
 
@@ -276,7 +276,7 @@ def _from_list(node: Node) -> Value:
 
 
 def _stack_list(node: Node) -> Value:
-  """Follows TensorListStack, which adds axis 0 to items that must have the examples."""
+  """Follows TensorListStack, which adds axis 0; the items must hold the examples."""
   value = node.values[0]
   if value.dependence != Dependence.ROW_WISE:
     raise unknown('takes a shape that depends on the examples')

@@ -1,7 +1,8 @@
 """Agreement of the workers of a distributed `fit`, before it and before each step.
 
 TensorFlow sums the contributions of all workers. The sum is one private release only if
-all workers mean one batch of one scheme, counted once, so differing messages raise.
+all workers train on the same batch of one scheme and count it once. So workers exchange
+messages, and differing messages raise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Counts, Record
 
 _ROOM = 2048
-"""Length of a worker's message: bytes of JSON, padded with zeros."""
+"""Length of a worker's message in bytes: JSON, padded with zeros."""
 
 
 def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
@@ -93,7 +94,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless workers told of equal data, or of parts of one set."""
+  """Raises ValueError unless all workers hold equal data, or parts of one set."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -141,7 +142,7 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`, int64, (n,); computing it fails if workers' numbers differ.
+    """Returns this worker's numbers, int64, (n,); fails in a run if workers' differ.
 
     The first number is zero on a worker that could not count the step.
     """

@@ -16,10 +16,10 @@ from tfcactus.keras.data.batch_marks import UNKNOWN
 from tfcactus.keras.ledger import weight_watch
 
 NONE = 0
-"""Instead of a scheme's code: the sampling of no batch was recorded."""
+"""Used instead of a scheme's code if the sampling of no batch was recorded."""
 
 MIXED = 1001
-"""Instead of a scheme's code: batches were drawn by several schemes."""
+"""Used instead of a scheme's code if batches were drawn by several schemes."""
 
 
 class Seeded(enum.IntFlag):
@@ -59,7 +59,7 @@ def combined(seen: int, current: int) -> int:
 
 
 OTHER_PLANS = -1
-"""Instead of a plan's number: steps were released under several plans."""
+"""Used instead of a plan's number if steps were released under several plans."""
 
 
 class Counts(NamedTuple):
@@ -81,7 +81,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger counts of one sequence; two plans used give `OTHER_PLANS`."""
+    """Returns the larger of two counts of one run; unlike plans give `OTHER_PLANS`."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -137,7 +137,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the larger of both and `also`; returns that."""
+    """Sets counters and their copy to the larger of both, and `also`; returns them."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -173,10 +173,10 @@ class Record:
     with self._lock:
       weights = int(self.weights.digest(models.weights(model)))
       brought = training.number(self.counters['released_steps'])
-      if not brought or self.weights.has_left(weights):
+      if not brought or self.weights.is_known(weights):
         return
       others = [each for each in list(_records) if each is not self]
-      sources = [each for each in others if each.weights.has_left(weights)]
+      sources = [each for each in others if each.weights.is_known(weights)]
       # A model without steps may be loaded from a file of one of the others.
       total = before if self.weights.stepped else Counts()
       near = [self] if self.weights.stepped else others
@@ -186,7 +186,7 @@ class Record:
       self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:
-    """Adds weights that a private model's method has set to the known weights."""
+    """Adds to the known weights those that a method of a private model has set."""
     with self._lock:
       if model.built:
         self.weights.keep(models.weights(model))

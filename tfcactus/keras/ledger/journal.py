@@ -83,7 +83,7 @@ class Journal:
     _open[_identity(os.fstat(self._file))] = self
 
   def _take_over(self, plan: PrivacyPlan) -> None:
-    """Closes the file if this process has it open; raises if its plan is another."""
+    """Closes the file if this process has it open; ValueError if plans differ."""
     try:
       before = _open.get(_identity(os.stat(self.path)))
     except FileNotFoundError:

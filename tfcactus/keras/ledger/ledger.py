@@ -80,8 +80,8 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. With None and one row, raises
-    ValueError if the plan has no account of the scheme.
+    takes the first relation of the sampling scheme. Raises ValueError if even for None
+    and one row the plan has no account of the scheme.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -124,8 +124,8 @@ class RecentLedgers:
     # Callers alternate between the ledger and the ledger one step ahead.
     self._recent: collections.deque[Ledger] = collections.deque(maxlen=4)
 
-  def same(self, ledger: Ledger) -> Ledger:
-    """Returns `ledger`, or an equal ledger that was passed before."""
+  def reused(self, ledger: Ledger) -> Ledger:
+    """Returns an equal ledger that was passed before, or else `ledger`."""
     for recent in self._recent:
       if recent == ledger and recent.plan is ledger.plan:
         return recent
@@ -134,7 +134,7 @@ class RecentLedgers:
 
 
 class TrainingLedger(Protocol):
-  """Protocol by which callbacks and run cards ask a private training for its steps.
+  """Interface by which callbacks and run cards ask a private training for its steps.
 
   Attributes:
     plan: The `PrivacyPlan` of the training.
@@ -162,10 +162,10 @@ class HoldsLedger(Protocol):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> TrainingLedger:
-    """Returns the ledger of a `fit` of `model` that begins.
+    """Returns the ledger of a `fit` of `model` that is about to begin.
 
-    `plan` and `batches` are those expected, or None. Raises ValueError if the plan of
-    the training is another one, or unknown.
+    `plan` and `batches` are those that the caller expects, or None. Raises ValueError
+    if the plan of the training is another one, or unknown.
     """
 
 

@@ -18,8 +18,8 @@ _ATTRIBUTE = '_tfcactus_trainers'
 def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
   """Records on each variable that `trainer` counts releases from it.
 
-  Variables hold the record because a model is easily wrapped in another one. Copies of
-  only the values (get_weights, a weights file of the wrapped model) lose the record.
+  The variables hold the record, because a model is easily wrapped in another one.
+  Copies of the values alone (get_weights, a weights file of the wrapped model) lose it.
   """
   for variable in variables:
     seen = trainers([variable])
@@ -45,7 +45,7 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
-  """Returns why the record gives no epsilon, or ''; merge the record's counts first."""
+  """Returns why the record gives no epsilon, or ''. Call `merge_counts` before."""
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
@@ -72,7 +72,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Raises ValueError for a second `record`, or a `trainer` not counting for `plan`."""
+  """Raises ValueError for a second record, or a trainer that counts another plan."""
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

@@ -21,7 +21,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 class ModelLedger:
-  """`TrainingLedger` of what one model's variables released; it never forgets a step.
+  """Ledger of the steps released from one model's variables; never forgets a step.
 
   Attributes:
     plan: The `PrivacyPlan`.
@@ -123,14 +123,14 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Lets an optimizer with `use_ema` assign averages of weights as known weights."""
+    """Makes weights known that an optimizer with `use_ema` sets to its averages."""
     if not getattr(optimizer, 'use_ema', False):
       yield
       return
     finalize = optimizer.finalize_variable_values
 
     def keeping(*args: Any, **kwargs: Any) -> None:
-      """Assigns the averages as known weights."""
+      """Assigns the averages, which are then known weights."""
       with self.averaging(optimizer):
         finalize(*args, **kwargs)
 
@@ -139,10 +139,10 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def averaging(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes known what the block computes of weights and an optimizer's averages.
+    """Makes weights and averages known that the block computes from known ones.
 
-    Known weights and averages are functions of what was released, and so is whatever is
-    computed of them. The account is void if others were assigned before.
+    Known weights and averages are functions of released values, and so is whatever is
+    computed from them. The account is void if weights or averages are not known before.
     """
     self.counter.check_averages(optimizer)
     with self.keeping_counts():
@@ -154,8 +154,8 @@ class ModelLedger:
                     ) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights, which are known from then on;
-    `others`, whether they may be computed from weights of other private models.
+    `weights` tells whether the block sets the weights; they are known from then on.
+    `others` tells whether they may be computed from weights of other private models.
     """
     before = self.record.merge_counts()
     if weights:
@@ -177,7 +177,7 @@ class ModelLedger:
     if ahead:
       drawn, from_seeds = self.counter.coming()
       sampling, seeded = counts.combined(sampling, drawn), seeded | from_seeds
-    return self._recent.same(Ledger(
+    return self._recent.reused(Ledger(
         self.plan, counts.UNKNOWN if note else sampling,
         known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
         ' '.join(filter(None, (
@@ -192,5 +192,5 @@ _COMPUTED = (
     'this process released is added.')
 
 _PARTS = (
-    'It is the word of who trained, and not seen, that no example was in the parts of '
-    'two workers.')
+    'Nothing checks the word of who trained that no example was in the parts of two '
+    'workers.')

@@ -117,8 +117,9 @@ class StepCounter:
   def _averages_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
     """Returns the watch over the moving averages of an optimizer.
 
-    A watch takes the first averages for known. Those of another optimizer than that of
-    earlier steps must therefore be as Keras makes them: zeros, or the weights.
+    A watch takes the first averages that it sees as known. So the averages of a new
+    optimizer must be as Keras makes them, zeros or the weights; else the account is
+    void.
     """
     if id(optimizer) not in self._averages:
       self._averages[id(optimizer)] = optimizer, weight_watch.Watch()
@@ -142,7 +143,7 @@ class StepCounter:
       self._record.void()
 
   def keep_averages(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Adds an optimizer's averages, computed of known values, to the known ones."""
+    """Adds an optimizer's averages, computed from known values, to the known ones."""
     averages = optimizers.moving_averages(optimizer)
     if averages:
       self._averages_of(optimizer).keep(averages)
@@ -172,7 +173,7 @@ class StepCounter:
 
   def _counted(self, optimizer: keras.optimizers.Optimizer, marks: list[tf.Tensor]
               ) -> tf.Tensor:
-    """Counts a step once for the `marks` of all replicas here; returns as `_admit`."""
+    """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
     watch = self._record.weights
     averages = optimizers.moving_averages(optimizer)
@@ -229,7 +230,7 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark, (rows, 2) numbers and keys; returns its batch, and if seeded."""
+    """Uses up a mark, (rows, 2); returns facts on its batch, and if it is seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:

@@ -12,7 +12,7 @@ from tfcactus.keras.compat import models, training
 
 
 class Watch:
-  """Digests of known weights: the first, those after steps, those that methods set.
+  """Digests of known weights: the first, those after steps, those set by methods.
 
   An optimizer's moving averages of weights have a watch of their own. They are
   functions of released weights if they, and the weights, were known before each step.
@@ -64,8 +64,8 @@ class Watch:
     """Returns whether any step was counted in this process."""
     return self._stepped
 
-  def has_left(self, weights: int) -> bool:
-    """Returns whether weights of this digest are known; records nothing."""
+  def is_known(self, weights: int) -> bool:
+    """Returns whether weights of this digest are known, without recording anything."""
     return weights in self._known or (
         self._stepped and weights == training.number(self.left))
 

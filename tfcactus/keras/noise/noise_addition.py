@@ -55,7 +55,7 @@ class NoiseSampler:
       noise: Any noise of this library.
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
-      purpose: Label of the draws; samplers of one seed differ by it.
+      purpose: Label of the draws: samplers of one seed and two labels draw differently.
 
     Raises:
       ValueError: if an argument is invalid or `dim` is not the table's.
@@ -80,7 +80,9 @@ class NoiseSampler:
 
     Args:
       size: Number of coordinates.
-      place: Position of the step's batch; used by correlated noise only.
+      place: int64, shape (4,): the fields of the batch's `Place` (feed, serial number,
+        step in the pass, length of the pass). Correlated noise finds its row of the
+        matrix by it; independent noise ignores it.
 
     Returns:
       float64, shape (size,), in units of sensitivity.
@@ -92,8 +94,8 @@ class NoiseSampler:
     if not self.noise.noise_multiplier:
       return tf.zeros([size], tf.float64)
     return random_bits.drawn(
-        lambda *numbers: self._sample(size, *numbers), size, tf.float64,
-        *self._numbers(place))
+        lambda *extra: self._sample(size, *extra), size, tf.float64,
+        *self._extra_inputs(place))
 
   def _checked(self, size: int) -> int:
     """Returns `size`; raises ValueError if it is not the sampler's dimension."""
@@ -104,14 +106,14 @@ class NoiseSampler:
           f'built for, got {size}.')
     return size
 
-  def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Returns the tensors that `_sample` takes beside the size: none, or the place."""
+  def _extra_inputs(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Returns the tensors that `_sample` takes after the size: none, or [place]."""
     del place
     return []
 
-  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
+  def _sample(self, size: int, *extra: np.ndarray) -> np.ndarray:
     """Draws noise, float64, shape (size,), as an array that the caller may change."""
-    del numbers
+    del extra
     return self.noise.sample_vector(self._rng, size)
 
   def __call__(self, template: Any, scale: Any = 1.0,
@@ -149,12 +151,12 @@ class NoiseSampler:
              dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
     """Adds one draw, in float64, to a vector given in parts.
 
-    On one replica the noisy sum is final: rounded to the `precision.grid` of its
-    `spread`, then to its dtype. With several replicas it is a share that
-    `replicas.summed` adds and rounds.
+    On one replica the noisy sum is final: rounded to a grid (see `precision.grid`),
+    then to its dtype. With several replicas the result is this replica's share of the
+    noisy sum: `replicas.summed` adds the shares up and rounds.
 
     Args:
-      sums: The parts.
+      sums: The parts, such as one sum of gradients for each variable.
       scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
       dtypes: Dtypes of the noisy parts; None for the dtypes of `sums`.
@@ -176,49 +178,50 @@ class NoiseSampler:
       return found
     return self._added(sums, dtypes, scale, place)
 
-  def spread(self, scale: tf.Tensor) -> tf.Tensor:
-    """Returns the larger of the sensitivity and the noise's standard deviation.
+  def grid_scale(self, scale: tf.Tensor) -> tf.Tensor:
+    """Returns the number that sets the `precision.grid` of a noisy sum.
 
-    Noisy sums are rounded to the `precision.grid` of this number. A grid for the
-    sensitivity alone could be finer than the resolution of large float64 noise. `scale`
-    is as for `add_to`.
+    It is the larger of the sensitivity, `scale`, and the noise's standard deviation. A
+    grid for the sensitivity alone could be finer than the resolution of large float64
+    noise.
     """
     return exact(scale) * max(1.0, self.noise.noise_multiplier)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    """Returns whether many coordinates are drawn, independently of each other."""
+    """Returns whether to draw for one part at a time, to save memory."""
+    # Only noise that is independent over coordinates can be drawn in parts.
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
              scale: tf.Tensor, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Adds one draw to all parts; arguments as for `add_to`."""
+    """Adds one draw of noise to all parts together; arguments as for `add_to`."""
     self._checked(_size(sums))
-    # NumPy computes in full precision; half precision is rounded to afterwards.
+    # NumPy adds float32 or float64; results in half precision are cast at the end.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
     made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
             for dtype in dtypes]
-    step = precision.grid(self.spread(scale)) if replicas.number() == 1 else (
+    step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
         tf.zeros([], tf.float64))
     noisy = random_bits.changed(
         functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
-        wide, made, scale, step, *self._numbers(place))
+        wide, made, scale, step, *self._extra_inputs(place))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
   def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
-             scale: np.ndarray, step: np.ndarray, *numbers: np.ndarray
+             scale: np.ndarray, step: np.ndarray, *extra: np.ndarray
             ) -> list[np.ndarray]:
-    """Returns sums plus noise, made in cache-sized pieces, on grid `step` unless 0."""
+    """Returns sums plus noise, rounded to multiples of `step` unless that is 0."""
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
-    noise = self._sample(sum(part.size for part in sums), *numbers)
+    noise = self._sample(sum(part.size for part in sums), *extra)
     ends = np.cumsum([part.size for part in sums])[:-1]
     found: list[np.ndarray] = []
-    for part, dtype, extra in zip(sums, dtypes, np.split(noise, ends)):
+    for part, dtype, drawn in zip(sums, dtypes, np.split(noise, ends)):
       found.append(np.empty(part.shape, dtype))
       given, made = part.reshape(-1), found[-1].reshape(-1)
       for start in range(0, part.size, _CHUNK):
-        piece = extra[start:start + _CHUNK] * scale
+        piece = drawn[start:start + _CHUNK] * scale
         if not math.isinf(self.noise.range):
           end = self.noise.range * abs(scale)
           np.clip(piece, -end, end, out=piece)

@@ -11,8 +11,8 @@ from tfcactus.keras.gradients import engine
 from tfcactus.plan import PrivacyPlan
 
 _RANGE = 1e6
-"""The adaptive norm stays within this factor of its start, whatever the noise on the
-count: a norm of zero would never grow again."""
+"""The adaptive norm stays within this factor of its start, whatever noise the count
+gets: a norm of zero would never grow again."""
 
 
 class ClipNorm:
@@ -27,7 +27,7 @@ class ClipNorm:
   """
 
   def __init__(self, plan: PrivacyPlan):
-    """Initialises the norm as `plan.l2_norm_clip`."""
+    """Starts the norm at `plan.l2_norm_clip`."""
     self._start = plan.l2_norm_clip
     self._rule = plan.adaptive_clipping
     self._expected = plan.expected_batch_size
@@ -44,7 +44,7 @@ class ClipNorm:
     return tf.constant(self._start, tf.float64) if self.variable is None else (
         tf.convert_to_tensor(self.variable))
 
-  def release(self, batch: engine.BatchResult
+  def to_release(self, batch: engine.BatchResult
              ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the tensors to release, and the sensitivity that scales their noise.
 
@@ -67,22 +67,22 @@ class ClipNorm:
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 
-  def move(self, noisy: list[tf.Tensor]) -> list[tf.Tensor]:
+  def update_from(self, noisy: list[tf.Tensor]) -> list[tf.Tensor]:
     """Updates an adaptive norm from a noisy release; returns the noisy sums.
 
-    `noisy` are the tensors of `release` with noise: the sums, then the count.
+    `noisy` are the tensors of `to_release` with noise: the sums, then the count.
 
     Source: TensorFlow Privacy's QuantileEstimatorQuery.
     """
     rule, norm = self._rule, self.value()
     if rule is None or self.variable is None:
       return noisy
-    share = noisy[-1] / self._weight(rule) / self._expected + 0.5
+    unclipped = noisy[-1] / self._weight(rule) / self._expected + 0.5
     step = rule.learning_rate * (
-        tf.clip_by_value(share, 0.0, 1.0) - rule.target_unclipped_quantile)
+        tf.clip_by_value(unclipped, 0.0, 1.0) - rule.target_unclipped_quantile)
     moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
     kept = tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
-    # Equal on all replicas, since the noisy release is.
+    # All replicas have the same noisy release, so they compute the same norm.
     variable = self.variable
     replicas.once(lambda norms: variable.assign(norms[0]), kept)
     return noisy[:-1]

@@ -34,7 +34,7 @@ class Step:
     engine: 'auto' or 'vectorized'.
     clipping: 'flat', 'per_layer' or 'automatic'.
     views: Number of passes of each example through the model.
-    local: The `LocalSteps` of each unit, or None.
+    local: The `LocalSteps` that each unit, such as a user, takes; or None.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     split_noise: Whether each worker adds a share of the noise.
@@ -53,6 +53,7 @@ class Step:
     self._replicas = replicas.number()
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
+    # The routes that the last `run` proved right, while they hold.
     self._settled: layer_routes.Routes | None = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
@@ -80,7 +81,7 @@ class Step:
     self._each = 1
 
   def routes(self) -> layer_routes.Routes:
-    """Returns how each layer computes gradients, given the layer's current state."""
+    """Returns how each layer of the model, as it is now, computes gradients."""
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
@@ -88,7 +89,7 @@ class Step:
         self._model, self.engine == 'vectorized' or self.local is not None)
 
   def check(self) -> None:
-    """Checks the built model and settles the physical batch; ValueError if refused.
+    """Checks the built model and sets `rows`; ValueError if the model is refused.
 
     Checks once, here, that the model writes no variables. The engine checks each trace.
     """
@@ -99,10 +100,10 @@ class Step:
       outputs = state_writes.check_no_writes(self._model)
       self.outputs = tf.nest.map_structure(_spec, outputs)
     self._check_vector()
-    self.rows = self._rows_by(self.routes())
+    self.rows = self._physical_rows(self.routes())
 
-  def _rows_by(self, routes: layer_routes.Routes) -> int:
-    """Returns the size of the physical batch: as given, or as memory allows."""
+  def _physical_rows(self, routes: layer_routes.Routes) -> int:
+    """Returns the size of the physical batch: the given one, or what memory allows."""
     # Mean and standard deviation of the number of examples of a replica.
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
@@ -110,7 +111,7 @@ class Step:
         mean, deviation, self._model, routes, self.views * self._each)
 
   def _check_local(self) -> None:
-    """Raises ValueError if local steps go with other settings that they exclude."""
+    """Raises ValueError if local steps are asked for with settings they exclude."""
     if self.local is None:
       return
     if self._plan.unit == 'example':
@@ -161,12 +162,13 @@ class Step:
   def run(self, x: Any, y: Any, weights: tf.Tensor,
           compute_loss: LossFn, place: tf.Tensor, each: int = 1
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
-    """Clips, sums, adds noise, averages, and adds gradients of weight penalties.
+    """Clips, sums, adds noise, rounds to a grid, averages, and adds weight penalties.
 
     Averages divide by the plan's expected batch size. `weights`, sample weights, have
-    shape (batch,) or the shape of the losses, and are zero for padding. `place` is the
-    batch's position, from `StepCounter.count_step`. `each` consecutive rows make up an
-    example: more than one where examples are units, such as users.
+    shape (batch,) or the shape of the losses, and are zero for padding. `place` has the
+    four numbers of the batch's `Place`, from `StepCounter.count_step`. `each`
+    consecutive rows make up an example: more than one where examples are units, such as
+    users.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
@@ -176,22 +178,23 @@ class Step:
     self._each = each
     routes = self.routes()
     engine = engine_lib.Engine(
-        self._model, compute_loss, self._rows_by(routes), routes, self.clipping,
-        self._keys, self._rows_by, self.outputs, self.views, each, self.local)
+        self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
+        self._keys, self._physical_rows, self.outputs, self.views, each, self.local)
     batch = engine.run(x, y, weights, self.norm.value())
     self.rows = engine.rows
     self._settled = engine.routes
-    release, scale = self.norm.release(batch)
+    release, scale = self.norm.to_release(batch)
     self._check_vector()
-    # Dtypes of the variables, and of the count released with their sums.
+    # Adaptive clipping also releases the count of unclipped examples, last in the list.
     like = [*self._model.trainable_variables, *release[len(batch.sums):]]
     # One replica (of each worker, if noise is split) adds noise before replicas sum.
+    # The total is rounded to a public grid, set by the sensitivity and the noise.
     if replicas.is_first(of_worker=self.split_noise):
       release = self._sampler.add_to(release, scale, place, (
           [each.dtype for each in like] if replicas.number() == 1 else None))
-    sums = self.norm.move(replicas.summed(
-        release, like,
-        functools.partial(precision.released, scale=self._sampler.spread(scale))))
+    rounded = functools.partial(
+        precision.rounded_to_grid, scale=self._sampler.grid_scale(scale))
+    sums = self.norm.update_from(replicas.summed(release, like, rounded))
     averages = [total / self._plan.expected_batch_size for total in sums]
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
@@ -220,9 +223,9 @@ def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | Non
   """Returns the sum of weight regularizers, and its gradient or None per variable.
 
   A regularizer is a function of weights that are already released, so its gradient
-  tells nothing of the data and needs neither clipping nor noise. It is added to the
-  noisy average, as Keras adds the regularizer to the average loss. In expectation an
-  update is then that of Keras, except for clipping.
+  reveals nothing about the data and needs neither clipping nor noise. It is added to
+  the noisy average, as Keras adds the regularizer to the average loss. In expectation
+  an update is then that of Keras, except for clipping.
   """
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
@@ -245,8 +248,8 @@ def _total_penalty(model: keras.Model) -> tf.Tensor:
 def _check_penalties(model: keras.Model) -> None:
   """Raises ValueError unless penalties depend on nothing but the model's weights.
 
-  They may not read other variables, write any, or run Python. Constants and strength
-  of a regularizer are taken as public.
+  They may not read other variables, write any, or run Python. The constants of a
+  regularizer are taken as public.
   """
   with tf.init_scope():
     graph = tf.function(lambda: _total_penalty(model), autograph=False

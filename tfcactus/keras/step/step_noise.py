@@ -19,7 +19,8 @@ from tfcactus.noise import Gaussian, Noise
 from tfcactus.plan import PrivacyPlan
 
 _REPLAYED_FROM = 2**24
-"""From this many coordinates (128 MB) on, earlier draws are repeated, not kept."""
+"""From this many coordinates (128 MB) on, earlier draws are made again from their place
+in the random stream, not kept in memory."""
 
 
 class CorrelatedSampler(NoiseSampler):
@@ -43,21 +44,21 @@ class CorrelatedSampler(NoiseSampler):
     self._position = 0
     self._lock = threading.Lock()
 
-  def _numbers(self, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Returns the place of the batch; raises ValueError without it."""
+  def _extra_inputs(self, place: tf.Tensor | None) -> list[tf.Tensor]:
+    """Returns [place]; raises ValueError for None."""
     if place is None:
       raise ValueError('Expected noise that is correlated over steps within a step.')
     return [place]
 
-  def _sample(self, size: int, *numbers: np.ndarray) -> np.ndarray:
-    """Draws the noise of the step at the place that `_numbers` returned."""
-    return self._next(Place.of(numbers[0]), size)
+  def _sample(self, size: int, *extra: np.ndarray) -> np.ndarray:
+    """Draws the noise of the step whose place is the only entry of `extra`."""
+    return self._next(Place.of(extra[0]), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
-    """Returns the noise at `place`; restarts unless it follows the previous step."""
+    """Returns the noise at `place`; restarts unless it follows the previous place."""
     with self._lock:
       before, self._before = self._before, place
       if place is None or not place.follows(before) or size != self._size:
@@ -69,7 +70,7 @@ class CorrelatedSampler(NoiseSampler):
       return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
 
   def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
-    """Returns a function that repeats the draw at a position of the generator."""
+    """Returns a function that repeats the draw at a position of the random stream."""
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
@@ -122,7 +123,7 @@ def condition(plan: PrivacyPlan) -> str:
     return ''
   others, own = (whole * math.sqrt(part / workers) for part in (workers - 1, 1))
   return (
-      f'The noise is the sum of shares of {workers} workers: one that takes its own '
-      f'off is left with a noise multiplier of {_format.lower(others)}, and whoever '
+      f'The noise is the sum of shares of {workers} workers: a worker that subtracts '
+      f'its own share sees a noise multiplier of {_format.lower(others)}, and whoever '
       'sees what one worker sends, as its neighbours do, with '
       f'{_format.lower(own)} over that worker\'s examples.')

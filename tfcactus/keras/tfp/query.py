@@ -167,7 +167,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return global_state.l2_norm_clip
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the event of the release of a vector of `dim` coordinates."""
+    """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates."""
     del global_state
     # Unsupported: scalar noise on a vector, under 'scalar-unproven' accounting.
     return (self.noise.dp_event if self.noise.dim in (None, dim) else

@@ -88,7 +88,7 @@ def _zeros_like(part: Any) -> tf.Tensor:
 
 
 def _import_queries() -> Any:
-  """Returns the module of queries; a partly imported package is not left behind."""
+  """Imports the module of queries; leaves no partly imported package behind."""
   if (_PACKAGE in sys.modules or hasattr(sys, _HOOK) or
       versions.whole_tensorflow_privacy_imports()):
     return importlib.import_module(f'{_PACKAGE}.privacy.dp_query.dp_query')

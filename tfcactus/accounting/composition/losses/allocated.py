@@ -151,7 +151,7 @@ class TiltedAllocated(base.TiltedLoss):
     return np.exp(np.minimum(found, math.log(2) + self._decay(t)))
 
   def _decay(self, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi| at `t`; they hold at every order."""
+    """Returns upper bounds on log |phi| at `t`; every tilt has the same, hence 0.0."""
     return self._law.log_decay(0.0, t)
 
   def _parts(self, t: np.ndarray) -> Iterator[tuple[slice, Line]]:

@@ -48,7 +48,7 @@ class TiltedLoss(abc.ABC):
     """Returns bounds on phi's absolute error at `t` >= 0, (n,); at 0 also log_mgf's."""
 
   def certify(self, start: float, end: float, level: float) -> None:
-    """Shows |phi| <= level on [start, end] or raises IntractableError; here always."""
+    """Shows |phi| <= level on [start, end], or raises IntractableError, as here."""
     raise IntractableError
 
 
