@@ -168,10 +168,10 @@ class _Atoms:
 
 @dataclasses.dataclass(frozen=True)
 class Smoothing(base.Loss):
-  """A sum of `order` uniforms on [0, width / order]; |phi| falls with power `order`."""
+  """A sum of `terms` uniforms on [0, width / terms]; |phi| falls like t^-terms."""
 
   width: float
-  order: int = 30
+  terms: int = 30
 
   @property
   def max_order(self) -> float:
@@ -180,31 +180,31 @@ class Smoothing(base.Loss):
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     return np.stack([self._log_m(orders).real,
                      np.full_like(orders, 0.5 * self.width),
-                     np.full_like(orders, self.width**2 / (12 * self.order))])
+                     np.full_like(orders, self.width**2 / (12 * self.terms))])
 
   def _log_m(self, s: np.ndarray) -> np.ndarray:
     """Returns log M at real or complex `s`."""
-    z = np.asarray(s) * (0.5 * self.width / self.order)
+    z = np.asarray(s) * (0.5 * self.width / self.terms)
     small = np.abs(z) < 0.1
     safe = np.where(small, 1.0, z)
     series = z * z / 6 - z**4 / 180 + z**6 / 2835
-    return 0.5 * self.width * s + self.order * np.where(
+    return 0.5 * self.width * s + self.terms * np.where(
         small, series, np.log(np.sinh(safe) / safe + 0j))
 
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedSmoothing:
-    del t_max, tolerance
+    del t_max, tolerance  # phi has a closed form, right at all t.
     log_mgf = float(self.cumulants(np.array([order]))[0, 0])
     return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    scale = 0.5 * self.width / self.order
-    return np.minimum(self.order * (
+    scale = 0.5 * self.width / self.terms
+    return np.minimum(self.terms * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)
 
   def end(self, log_need: float, order: float) -> float:
     """Returns t beyond which log |phi| is below -log_need under the tilt `order`."""
-    scale = 0.5 * self.width / self.order
-    return math.exp(log_need / self.order + 0.5 * (scale * order)**2) / scale
+    scale = 0.5 * self.width / self.terms
+    return math.exp(log_need / self.terms + 0.5 * (scale * order)**2) / scale
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,7 +115,9 @@ class MeanLognormal:
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)
 
   def line(self, order: float, start: float, end: float) -> Line:
-    """Returns nodes for q = order + i t, t in [start, end]; raises IntractableError."""
+    """Returns nodes and errors for q = order + i t, t in [start, end], on one ray."""
+    # Errors are those of the integral, which is Gamma(n - q) / n! times the moment.
+    # Raises IntractableError if no strip about the ray bounds the integrand.
     n = _degree(order)
     left = n - order
     angle = -math.atan(start / left)
@@ -131,7 +133,9 @@ class MeanLognormal:
     scale = special.gammaln(left) - special.gammaln(n + 1)
     log_rule = scale + log_sides - np.log(np.expm1(np.minimum(
         2 * np.pi * strip / grid.spacing, 700.0)))
-    # A sum beyond the ends is at most the integral plus one maximum.
+    # A sum beyond the ends is at most the integral plus spacing times the maximum. In u
+    # the bound's integrand mixes gamma laws of shape up to n - q + 12. Their densities
+    # of log s are at most the root of the shape (Stirling).
     log_cut += math.log1p(grid.spacing * math.sqrt(left + 12))
     log_wrong = math.log(grid.spacing) + float(np.logaddexp.reduce(
         log_error - order * grid.u))
