@@ -141,7 +141,14 @@ def _sine(x, w):
   return tf.sin(x * w), lambda up: (up * w, tf.reduce_sum(up * x, 0))
 
 
+def _complex(x, w, u):
+  x = tf.complex(x, tf.tanh(x)) @ tf.complex(w, tf.transpose(w))
+  x *= tf.cast(u, 'complex64')
+  return tf.math.real(x) + 2 * tf.math.imag(x)**2
+
+
 _LEFT = {
+    'complex numbers': lambda: Own(_complex, w=(6, 6), u=(6,)),
     'a loop': lambda: Own(_looped, w=(6, 6)),
     'a branch': lambda: Own(lambda x, w: tf.cond(
         tf.constant(1.0) > 0, lambda: x @ w, lambda: x), w=(6, 6)),

@@ -27,6 +27,9 @@ have one row per example, of the shape `Use.shape`."""
 def rule_for(use: Use) -> Rule:
   """Returns the rule of an operation; raises NoRule if none covers its use."""
   kind = use.op.type
+  # Gradients of products of complex numbers contain conjugates, which no rule takes.
+  if any(each.dtype.is_complex for each in (*use.op.inputs, *use.op.outputs)):
+    raise no_rule(use.op)
   if kind in _RULES:
     return _RULES[kind](use)
   if kind in operations.ELEMENTWISE or kind in ('BiasAdd', *SPREADING):
