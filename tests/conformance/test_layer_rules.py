@@ -124,8 +124,6 @@ LAYERS: dict[str, Case] = {
         _of(layers.EinsumDense, 'abcd,cde->abe', (3, 4), bias_axes='e'), (3, 2, 5)),
     'einsum dense, along time': Case(
         _of(layers.EinsumDense, 'abc,bd->adc', (4, 5), bias_axes='d'), (3, 5)),
-    'prelu': Case(layers.PReLU, (3, 4)),
-    'prelu, shared': Case(_of(layers.PReLU, shared_axes=[1, 2]), (3, 4, 2)),
     'depthwise': Case(_of(layers.DepthwiseConv2D, 3, depth_multiplier=2), (6, 5, 2)),
     'depthwise, strides': Case(
         _of(layers.DepthwiseConv2D, (2, 3), strides=2, padding='same'), (5, 6, 3)),
@@ -298,7 +296,7 @@ _ONCE = ('conv2d, groups', 'conv2d, one position', 'dense over one step',
          'embedding, many rows', 'conv3d',
          'conv2d transposed', 'depthwise, strides', 'depthwise, a single row',
          'depthwise, dilated twice', 'depthwise, wide', 'depthwise 1d, dilated',
-         'separable', 'einsum dense', 'prelu, shared', 'rms norm',
+         'separable', 'einsum dense', 'rms norm',
          'reversible embedding', 'dense, lora', 'einsum dense, lora',
          'einsum dense, lora, sum over heads', 'embedding, lora',
          'einsum dense, lora, last axis from inputs')

@@ -454,8 +454,8 @@ def test_the_summary_names_the_route_of_each_layer(make_plan):
   x = Scale()(layers.Dense(3)(inputs))
   private = privatize(tf.keras.Model(inputs, layers.Dense(3)(x)), make_plan())
   lines = private.privacy_summary().splitlines()
-  assert sum('batched' in line for line in lines) == 2
-  assert any('Scale' in line and 'vectorised: no rule' in line
+  assert sum('batched' in line for line in lines) == 3
+  assert any('Scale' in line and 'batched: by its operations' in line
              for line in lines)
   slow = privatize(_dense(), make_plan(), engine='vectorized')
   assert 'batched' not in slow.privacy_summary()

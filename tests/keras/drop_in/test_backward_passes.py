@@ -58,7 +58,6 @@ _QUICK = {
         4, 3, groups=2, dilation_rate=2, padding='causal')),
     'rolled': (_SERIES, Rolled)}
 _SLOW = {
-    'PReLU': (_IMAGE, lambda: layers.PReLU()),
     'LSTM': (_SERIES, lambda: layers.LSTM(3)),
     'groups, strides': (_IMAGE, lambda: layers.Conv2D(
         8, 3, groups=4, strides=2, padding='same')),

@@ -7,7 +7,8 @@ import tensorflow as tf
 from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import operation_gradients, operation_rules, state
+from tfcactus.keras.drop_in import operation_gradients, state
+from tfcactus.keras.gradients.operations import uses
 
 layers = tf.keras.layers
 _NUMBER = 7
@@ -56,6 +57,19 @@ class _Reshaped(layers.Layer):
                      tf.cast(inputs > 0, tf.int32))
 
 
+class _Rounded(layers.Layer):
+  """Multiplies by rounded weights, whose gradient goes straight through."""
+
+  def build(self, shape):
+    self.kernel = self.add_weight(name='kernel', shape=(shape[-1], 3))
+
+  def call(self, inputs):
+    kernel = tf.convert_to_tensor(self.kernel)
+    scale = tf.reduce_max(tf.abs(kernel), 0)
+    return tf.matmul(inputs, kernel + tf.stop_gradient(
+        tf.round(4 * kernel / scale) * scale / 4 - kernel)) / scale
+
+
 def _attention(x):
   return layers.MultiHeadAttention(2, 3)(x, x)
 
@@ -89,7 +103,12 @@ _KNOWN = {
     'CNN': (_IMAGE, [
         lambda: layers.Conv2D(4, 3, activation='relu'), lambda: layers.MaxPooling2D(),
         lambda: layers.Dropout(0.0), lambda: layers.Flatten(),
-        lambda: layers.Dense(6, 'gelu')])}
+        lambda: layers.Dense(6, 'gelu')]),
+    'a table of another shape': ((6,), [_Reshaped, lambda: layers.Flatten()]),
+    'dilation': (_IMAGE, [lambda: layers.Conv2D(3, 2, dilation_rate=2)]),
+    'transposed convolution': (_IMAGE, [lambda: layers.Conv2DTranspose(3, 2, 2)]),
+    'weights made of weights': ((6,), [lambda: layers.Dense(4), lambda: layers.PReLU(),
+                                       _Rounded])}
 
 
 @tf.custom_gradient
@@ -104,10 +123,7 @@ _LEFT = {
         _of_all, output_shape=lambda shape: shape)]),
     'over the batch': ((6,), [lambda: layers.Dense(4), lambda: layers.Lambda(
         lambda x: x - tf.reduce_mean(x, 0), output_shape=lambda shape: shape)]),
-    'a function that is called': (_IMAGE, [lambda: layers.Conv2D(4, 3, groups=2)]),
-    'a table of another shape': ((6,), [_Reshaped, lambda: layers.Flatten()]),
-    'dilation': (_IMAGE, [lambda: layers.Conv2D(3, 2, dilation_rate=2)]),
-    'no rule': ((6,), [lambda: layers.Dense(4), lambda: layers.PReLU()])}
+    'a function that is called': (_IMAGE, [lambda: layers.Conv2D(4, 3, groups=2)])}
 
 
 def _made(shape, parts):
@@ -192,7 +208,7 @@ def test_rows_are_the_gradients_of_single_examples(name):
 @representatives('name', _LEFT, 3)
 def test_operations_without_a_rule_are_left_to_backward_passes(name):
   model, x = _made(*_LEFT[name])
-  with pytest.raises(operation_rules.NoRule, match='in .*/'):
+  with pytest.raises(uses.NoRule, match='in .*/'):
     _rows(model, x)
   ones = [tf.ones(v.shape, tf.float64) for v in _variables(model)]
   with pytest.warns(UserWarning, match='a backward pass .* slow: .*privatize is fast'):
@@ -207,20 +223,20 @@ def test_operations_without_a_rule_are_left_to_backward_passes(name):
     lambda *args: _losses(*args, tf.range(_NUMBER, dtype=tf.float32))])
 def test_losses_of_several_examples_are_left(losses):
   model, x = _made(*_KNOWN['dense'])
-  with pytest.raises(operation_rules.NoRule, match='not shown to be of each alone'):
+  with pytest.raises(uses.NoRule, match='not shown to be of each alone'):
     _rows(model, x, losses)
 
 
 def test_eager_steps_and_examples_of_no_known_shape_are_left():
   model, x = _made(*_KNOWN['CNN'])
-  with pytest.raises(operation_rules.NoRule, match='run_eagerly'):
+  with pytest.raises(uses.NoRule, match='run_eagerly'):
     operation_gradients.differentiable(_losses(model, x), _variables(model))
 
   @tf.function(input_signature=[tf.TensorSpec([None] * 4)])
   def run(batch):
     operation_gradients.differentiable(_losses(model, batch), _variables(model))
 
-  with pytest.raises(operation_rules.NoRule, match=r'fit\(batches.dataset\(\)\)'):
+  with pytest.raises(uses.NoRule, match=r'fit\(batches.dataset\(\)\)'):
     run(x)
 
 

@@ -7,12 +7,8 @@ import tensorflow as tf
 from tests.representatives import representatives
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.drop_in import (
-  clipped_sums,
-  operation_gradients,
-  operation_rules,
-  state,
-)
+from tfcactus.keras.drop_in import clipped_sums, operation_gradients, state
+from tfcactus.keras.gradients.operations import uses
 
 layers = tf.keras.layers
 
@@ -40,7 +36,7 @@ def _norms(rows):
 def _is_known(*args):
   try:
     operation_gradients.differentiable(*args)
-  except operation_rules.NoRule:
+  except uses.NoRule:
     return False
   return True
 

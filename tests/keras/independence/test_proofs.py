@@ -282,6 +282,11 @@ _CONSTANTS = (
     lambda c, k: tf.TensorArray(tf.float32, c.shape[0]).unstack(c).write(
         0, c[0] + 1).read(0) if c.shape.rank > 2 else c,
     lambda c, k: tf.tanh(c) + 1,
+    lambda c, k: tf.transpose(c, np.roll(range(c.shape.rank), k)),
+    lambda c, k: tf.reshape(c, [
+        [-1], [c.shape[0], -1], [*c.shape[:-1], 1, c.shape[-1]],
+        [c.shape[0] * c.shape[1], *c.shape[2:]], [*c.shape[:-2], -1, 1], [1, -1]][k]),
+    lambda c, k: tf.einsum('abc,abd->adb', c, c) if c.shape.rank == 3 else c,
 )
 
 
@@ -322,6 +327,8 @@ _STEPS = (
     lambda x, k: x + _BY_PLACE if x.shape.rank == 3 and x.shape[1:] == (
         _T, _D) and x.shape[0] == _B else tf.tanh(x),
     lambda x, k: x - tf.reduce_mean(x, k % x.shape.rank, keepdims=True),
+    lambda x, k: tf.transpose(tf.math.unsorted_segment_sum(
+        tf.transpose(x), np.arange(x.shape[-1]) // 2, x.shape[-1])),
     lambda x, k: tf.reduce_max(x, k % x.shape.rank) if x.shape.rank > 2 else -x,
     lambda x, k: tf.nn.softmax(x, axis=k % x.shape.rank),
     lambda x, k: tf.transpose(x, np.roll(range(x.shape.rank), k)),

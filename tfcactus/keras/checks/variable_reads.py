@@ -34,6 +34,16 @@ class Answer(NamedTuple):
   variables: Sequence[keras.Variable]
 
 
+class Edge(NamedTuple):
+  """Input `place` of the operation `operation`, through which gradients of `variables`
+  were computed without a layer rule.
+  """
+
+  operation: str
+  place: int
+  variables: Sequence[keras.Variable]
+
+
 class Unexplained(NamedTuple):
   """A use of a weight by an operation that no rule's gradient contains."""
 
@@ -105,26 +115,30 @@ class Calls:
 
 
 def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
-                      answers: Iterable[Answer], losses: Sequence[tf.Tensor]
-                     ) -> Unexplained | None:
+                      answers: Iterable[Answer], losses: Sequence[tf.Tensor],
+                      edges: Iterable[Edge] = ()) -> Unexplained | None:
   """Returns a trainable variable's use in `losses` that no rule explains, or None."""
   # `calls` tells in which call of a layer each operation was added. An answer explains
-  # a use of one of its variables, in its call, if the use reaches the losses through
-  # the answer's tensor only.
-  names = {_identity(variable): variable for variable in model.trainable_variables}
-  handles = {inside.name: _of_handle(outside) for outside, inside in graph.captures
-             if _of_handle(outside) in names}
+  # the uses of its variables in its call, as far as they reach the losses through its
+  # tensor. An edge explains all uses of its variables as far as they go through it: if
+  # all edges were cut, no other path would lead from a weight to a loss.
+  names = {identity(variable): variable for variable in model.trainable_variables}
+  handles = {name: each for name, each in handles_in(graph).items() if each in names}
+  cut: dict[tuple[str, int], set[str]] = {}
+  for edge in edges:
+    cut.setdefault((edge.operation, edge.place), set()).update(
+        map(identity, edge.variables))
   answered: dict[str, set[tuple[str, int]]] = {}
   for answer in answers:
     answered.setdefault(answer.tensor.name, set()).update(
-        (_identity(variable), answer.call)
+        (identity(variable), answer.call)
         for variable in answer.variables)
   reads: dict[str, frozenset[_Read]] = {}
   call_of = {op.name: call for op, call in calls.of_operations(graph)}
   for op in graph_proof.needed(losses, handles):
-    found = _reads_of(op, call_of[op.name], handles, reads)
+    found = _reads_of(op, call_of[op.name], handles, reads, cut)
     for tensor in op.outputs:
-      kept = found if _carries_gradient(tensor) else frozenset()
+      kept = found if carries_gradient(tensor) else frozenset()
       reads[tensor.name] = frozenset(
           read for read in kept
           if (read.variable, read.call) not in answered.get(tensor.name, ()))
@@ -136,25 +150,36 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
 
 
 def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
-              reads: dict[str, frozenset[_Read]]) -> frozenset[_Read]:
+              reads: dict[str, frozenset[_Read]], cut: dict[tuple[str, int], set[str]]
+             ) -> frozenset[_Read]:
   """Returns the uses of weights on which an operation's outputs may depend."""
-  # `handles` maps names of captured handles to weights, `reads` names of tensors to the
-  # uses that they depend on. Only uses that may have a gradient count.
+  # `handles` maps names of captured handles to weights, `cut` edges to the weights that
+  # they explain. Only uses that may have a gradient count.
   if op.type == 'StopGradient':
     return frozenset()
-  own = {_Read(handles[tensor.name], call, op.name)
-         for tensor in op.inputs if tensor.name in handles}
-  return frozenset(own).union(*(
-      reads.get(tensor.name, frozenset()) for tensor in op.inputs))
+  found = set[_Read]()
+  for place, tensor in enumerate(op.inputs):
+    own = reads.get(tensor.name, frozenset())
+    if tensor.name in handles:
+      own |= {_Read(handles[tensor.name], call, op.name)}
+    gone = cut.get((op.name, place), set())
+    found.update(read for read in own if read.variable not in gone)
+  return frozenset(found)
 
 
-def _carries_gradient(tensor: tf.Tensor) -> bool:
+def handles_in(graph: tf.Graph) -> dict[str, str]:
+  """Returns {name of a captured handle: the string that identifies its variable}."""
+  return {inside.name: _of_handle(outside) for outside, inside in graph.captures
+          if _of_handle(outside)}
+
+
+def carries_gradient(tensor: tf.Tensor) -> bool:
   """Returns whether a tensor of this dtype may pass on a gradient."""
   return tensor.dtype.is_floating or tensor.dtype.is_complex or tensor.dtype in (
       tf.variant, tf.resource)
 
 
-def _identity(variable: keras.Variable) -> str:
+def identity(variable: keras.Variable) -> str:
   """Returns the string that identifies a variable."""
   return _of_handle(models.handle(variable))
 

@@ -40,17 +40,18 @@ def has_own_gradient(node: Any) -> bool:
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr
 
 
-def gradients(graph: tf.Graph, of: tf.Tensor, by: Sequence[tf.Tensor],
-              upstream: tf.Tensor | None = None) -> list[Any]:
+def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
+              upstream: Any = None) -> list[Any]:
   """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.
 
   Works inside a loop or a branch too, which is a graph of its own: `graph` is the one
-  in which the tensors were traced. `upstream` is the gradient with respect to `of`;
-  None stands for ones. Returns tensors, `tf.IndexedSlices`, and None for tensors that
-  `of` does not depend on.
+  in which the tensors were traced. `of` is a tensor, or a list whose gradients are
+  added. `upstream` is the gradient with respect to `of`; None stands for ones. Returns
+  tensors, `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
   """
   return gradients_util._GradientsHelper(  # pylint: disable=protected-access
-      [of], list(by), None if upstream is None else [upstream], src_graph=graph,
+      tf.nest.flatten(of), list(by),
+      None if upstream is None else tf.nest.flatten(upstream), src_graph=graph,
       unconnected_gradients=tf.UnconnectedGradients.NONE)
 
 

@@ -2,9 +2,9 @@
 
 One backward pass gives the gradient of the sum of all losses with respect to the output
 of each such operation. If the graph is proved to treat each example separately, a row
-of that gradient depends on one loss only. `operation_rules` then computes gradients
-of the variable for a few examples at a time. If a proof or rule is missing, each
-example takes a backward pass through the whole batch instead.
+of that gradient depends on one loss only. Rules of `gradients.operations` then compute
+gradients of the variables for a few examples at a time. If a proof or rule is missing,
+each example takes a backward pass through the whole batch instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import warnings
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
-from tfcactus.keras.drop_in import clipped_sums as sums_lib, operation_rules, state
+from tfcactus.keras.drop_in import clipped_sums as sums_lib, state
+from tfcactus.keras.gradients.operations import (
+  gradients as gradients_lib,
+  uses as uses_lib,
+)
 from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
@@ -26,14 +30,6 @@ _NUMBERS = 2**22
 
 _MOST_ROWS = 64
 """Largest number of examples whose gradients are held at once."""
-
-_REARRANGING = frozenset(('ExpandDims', 'Identity', 'Reshape', 'Squeeze'))
-"""Operations that only reshape a variable on its way to the one that uses it."""
-
-_Place = tuple[tf.Operation, int]
-"""An operation, and the index of one of its inputs."""
-
-_Differentiable = tuple[operation_rules.Use, operation_rules.Rule]
 
 
 def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
@@ -48,7 +44,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
   """
   try:
     uses = differentiable(losses.of_examples, var_list, tape)
-  except operation_rules.NoRule as reason:
+  except uses_lib.NoRule as reason:
     warnings.warn(
         'Each example takes a backward pass through the whole batch, which is slow: '
         f'{reason}. tfcactus.keras.privatize is fast.', stacklevel=2)
@@ -80,38 +76,45 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 
 
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
-          uses: Sequence[Sequence[_Differentiable]], number: tf.Tensor, rows: int
+          ruled: Sequence[gradients_lib.Ruled], number: tf.Tensor, rows: int
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
   """Returns a function of an example's index to gradients of the losses from there on.
 
   It returns a tensor for each variable, shape (rows, *variable.shape): per-example
   gradients of that example and the `rows` - 1 after it, zeros past the last. `losses`,
   shape (batch,), belong to the current graph or to one around it. `number` is the
-  number of losses, at least one. `uses` come from `differentiable`.
+  number of losses, at least one. `ruled` comes from `differentiable`.
   """
-  everywhere = [each for found in uses for each in found]
   upstream = graphs.gradients(
-      losses.graph, losses, [use.op.outputs[0] for use, _ in everywhere])
-  parts = iter([
-      None if gradient is None else operation_rules.rows_of(
-          use, rule, tf.convert_to_tensor(gradient), number, rows)
-      for (use, rule), gradient in zip(everywhere, upstream)])
-  by_variable = [[part for part in (next(parts) for _ in found) if part is not None]
-                 for found in uses]
+      losses.graph, losses, [use.op.outputs[0] for use, _ in ruled])
+  upstream = [None if each is None else tf.convert_to_tensor(each) for each in upstream]
+  shapes = [var.shape for var in var_list]
 
   def tile(start: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of each variable, added up over its uses."""
-    return [tf.add_n([part(start) for part in found]) if found else
-            tf.zeros([rows, *var.shape], var.dtype)
-            for var, found in zip(var_list, by_variable)]
+    indices = start + tf.range(rows)
+    places = tf.minimum(indices, number - 1)
+    inside = indices < number
+
+    def rows_of(tensor: tf.Tensor, layout: uses_lib.Layout) -> tf.Tensor:
+      """Returns a tensor's rows for the examples at `places`."""
+      return tf.ensure_shape(tf.gather(layout.apart(tensor, number), places), [
+          rows, *layout.shape(tensor)])
+
+    found = gradients_lib.of_variables(
+        ruled, upstream, rows_of, _handles(losses.graph, var_list),
+        [var.dtype for var in var_list], shapes)
+    return [tf.add_n([form.where(inside).dense() for index, form in found
+                      if index == i] or [tf.zeros([rows, *var.shape], var.dtype)])
+            for i, var in enumerate(var_list)]
 
   return tile
 
 
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                    tape: tf.GradientTape | None = None
-                  ) -> list[list[_Differentiable]]:
-  """Returns, for each variable, the operations that compute with it, and their rules.
+                  ) -> list[gradients_lib.Ruled]:
+  """Returns the operations that compute with variables, and their rules.
 
   `losses` has shape (batch,).
 
@@ -120,48 +123,41 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
       not proved to depend on one example only.
   """
   if tf.executing_eagerly():
-    raise operation_rules.NoRule('run_eagerly=True leaves no graph to look at')
+    raise uses_lib.NoRule('run_eagerly=True leaves no graph to look at')
   if losses.graph is not tf.compat.v1.get_default_graph():
-    raise operation_rules.NoRule('the losses are of another graph')
+    raise uses_lib.NoRule('the losses are of another graph')
   if any(None in tensor.shape[1:] for tensor in _inputs_of(losses)
          if tensor.shape.rank):
-    raise operation_rules.NoRule(
+    raise uses_lib.NoRule(
         'the shapes of examples are not known, which Keras 2 forgets of a Sequence; '
         'pass fit(batches.dataset()) instead of fit(batches)')
-  uses = [[(use, operation_rules.rule_for(use)) for use in found]
-          for found in _uses(losses, var_list)]
+  ruled = gradients_lib.with_rules(_uses(losses, var_list))
   if tape is not None and not _all_recorded(losses, var_list, tape):
-    raise operation_rules.NoRule(
+    raise uses_lib.NoRule(
         'the tape did not record, or another does too, some of what losses are '
         'computed from variables by')
-  return uses
+  return ruled
 
 
-def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]
-         ) -> list[list[operation_rules.Use]]:
-  """Returns the operations that use each variable; NoRule if examples may mix."""
+def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]) -> list[uses_lib.Use]:
+  """Returns the operations that use variables; NoRule if examples may mix."""
   graph = losses.graph
-  operations = graph_proof.needed([losses], ())
-  for op in operations:
+  for op in graph_proof.needed([losses], ()):
     if graphs.has_own_gradient(op) or op.type in graph_proof.CALLS:
-      raise operation_rules.NoRule(
+      raise uses_lib.NoRule(
           f'{op.type} in {op.name!r} runs a function, or has a gradient of its own')
-  readers: dict[str, list[_Place]] = {}
-  for op in operations:
-    for place, tensor in enumerate(op.inputs):
-      readers.setdefault(tensor.name, []).append((op, place))
-  found = [_readers_of(graph.capture(var.handle), readers) for var in var_list]
-  tensors = {tensor.name: tensor for places in found for op, _ in places
-             for tensor in (*op.inputs, op.outputs[0])}
-  values = graph_proof.analyse(
-      graph, {tensor.name: _input_value(tensor) for tensor in _inputs_of(losses)},
-      [losses, *tensors.values()])
-  if values[0] != dependence.ROW_WISE:
-    why = values[0].why or 'losses that are not a row for each example'
-    raise operation_rules.NoRule(f'it is not shown to be of each alone: {why}')
-  known = dict(zip(tensors, values[1:]))
-  return [[operation_rules.Use.of(op, place, var.shape, known) for op, place in places]
-          for var, places in zip(var_list, found)]
+  known = {tensor.name: _input_value(tensor) for tensor in _inputs_of(losses)}
+  value, = graph_proof.analyse(graph, known, [losses])
+  if value != dependence.ROW_WISE:
+    why = value.why or 'losses that are not a row for each example'
+    raise uses_lib.NoRule(f'it is not shown to be of each alone: {why}')
+  return uses_lib.found(losses, _handles(graph, var_list),
+                        [var.shape for var in var_list], known)
+
+
+def _handles(graph: tf.Graph, var_list: Sequence[tf.Variable]) -> dict[str, int]:
+  """Returns {name of a variable's handle in the graph: its index}."""
+  return {graph.capture(var.handle).name: i for i, var in enumerate(var_list)}
 
 
 def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
@@ -184,18 +180,6 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           return False
         moving.update(tensor.name for tensor in made)
   return True
-
-
-def _readers_of(handle: tf.Tensor, readers: dict[str, list[_Place]]) -> list[_Place]:
-  """Returns (operation, input index) of each use of a variable, following reshapes."""
-  found, waiting = [], [handle]
-  while waiting:
-    for op, place in readers.get(waiting.pop().name, ()):
-      if op.type == 'ReadVariableOp' or (op.type in _REARRANGING and place == 0):
-        waiting.append(op.outputs[0])
-      else:
-        found.append((op, place))
-  return found
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:

@@ -24,7 +24,13 @@ from tfcactus.keras.compat import (
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.gradients.layer_routes import Routes
-from tfcactus.keras.gradients.layers.base import LayerCall, LayerRule
+from tfcactus.keras.gradients.layers import base
+from tfcactus.keras.gradients.layers.route import VECTORIZED
+from tfcactus.keras.gradients.operations import (
+  gradients as operations,
+  uses as uses_lib,
+)
+from tfcactus.keras.independence import dependence
 from tfcactus.keras.noise import random_bits
 
 Batch = tuple[Any, Any, tf.Tensor]
@@ -60,6 +66,7 @@ class PassResult(NamedTuple):
       whole model is vectorised.
     answers: The weights that each captured tensor accounts for; `variable_reads`
       checks that no use of a weight is left out.
+    edges: The operations whose rules account for the other uses.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -68,6 +75,7 @@ class PassResult(NamedTuple):
   added: tf.Tensor | None = None
   calls: variable_reads.Calls | None = None
   answers: Sequence[variable_reads.Answer] = ()
+  edges: Sequence[variable_reads.Edge] = ()
 
 
 class NotOneRowEach(ValueError):
@@ -117,14 +125,15 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   Each layer with a rule is called through the rule, which captures the tensors whose
   gradients it needs. The layers must not mix examples. `compute_loss` maps (targets,
   predictions) to losses of shape (rows,) or (rows, outputs); `batch` has a known number
-  of rows.
+  of rows. Raises NoRule if weights are used in a way that no rule covers.
   """
   x, targets, weights = batch
   captured: list[_Captured] = []
+  rows: list[tf.Tensor] = []
   calls = variable_reads.Calls()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: LayerRule, layer: keras.layers.Layer, call_number: int,
+    def capture(rule: base.LayerRule, layer: keras.layers.Layer, call_number: int,
                 saved: Any, outputs: tf.Tensor) -> tf.Tensor:
       if outputs.shape[0] != weights.shape[0]:
         raise NotOneRowEach(
@@ -135,7 +144,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       captured.append(_Captured(rule, layer, call_number, saved, outputs))
       return outputs
 
-    with texts.one_by_one(model), _capturing(routes, capture, calls), (
+    with texts.one_by_one(model), _capturing(routes, capture, calls, rows), (
         added_losses.of_rows(model, weights.shape[0])) as added:
       predictions = model(x, training=True)
     losses = _losses(compute_loss(targets, predictions), added.total())
@@ -143,50 +152,161 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     scale = loss_scale(model)
     total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                           used)
-  gradients = tape.gradient(
-      total, [each.outputs for each in captured],
-      unconnected_gradients=tf.UnconnectedGradients.ZERO)
+  by_operations = _ByOperations.found(model, batch, used, captured, calls, rows)
+  gradients = by_operations.upstream(tape, total, captured)
+  gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
+               for each in gradients]
+  by_rules, answers = _by_rules(captured, gradients)
+  by_operations = by_operations.without(answers)
   forms_by_variable: dict[int, list[forms.GradientForm]] = {}
-  answers = []
-  for each, gradient in zip(captured, gradients):
-    layer_gradients = each.rule.gradients(
-        LayerCall(each.layer, each.saved, unscaled(gradient, scale)))
-    for variable, form in layer_gradients:
-      forms_by_variable.setdefault(id(variable), []).append(form)
-    answers.append(variable_reads.Answer(
-        each.outputs, each.call, [variable for variable, _ in layer_gradients]))
+  for variable, form in by_rules + by_operations.gradients(
+      gradients, weights.shape[0]):
+    forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
       [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
        for v in model.trainable_variables], predictions, losses, added.total(),
-      calls, answers)
+      calls, answers, by_operations.edges())
+
+
+class _ByOperations(NamedTuple):
+  """The uses of weights that no layer rule answers for, with rules of operations.
+
+  `handles` maps names of captured handles to indices of `variables`, `call_of` names of
+  operations to calls of rules. `ruled` has the places of uses in the result of
+  `upstream`.
+  """
+
+  variables: Sequence[keras.Variable]
+  handles: dict[str, int]
+  call_of: dict[str, int | None]
+  ruled: dict[int, operations.Ruled]
+
+  @classmethod
+  def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
+            captured: Sequence[_Captured], calls: variable_reads.Calls,
+            rows: Sequence[tf.Tensor]) -> _ByOperations:
+    """Returns the uses in the losses of a batch; NoRule if one has no rule.
+
+    `rows` are other tensors with one row per example.
+    """
+    variables = model.trainable_variables
+    if tf.executing_eagerly():
+      return cls(variables, {}, {}, {})
+    index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
+    handles = {name: index[each] for name, each in variable_reads.handles_in(
+        losses.graph).items() if each in index}
+    answered = {(each.call, index.get(variable_reads.identity(variable)))
+                for each in captured
+                for variable in models.trained_variables(each.layer)}
+    call_of = {op.name: call for op, call in calls.of_operations(losses.graph)}
+    known = {each.name: dependence.ROW_WISE
+             for each in tf.nest.flatten(batch, expand_composites=True)}
+    # The proof of the pass shows what is assumed here of tensors of graphs around.
+    known.update((inside.name, dependence.CONSTANT) for outside, inside in
+                 losses.graph.captures if tf.is_symbolic_tensor(outside))
+    uses = uses_lib.found(
+        losses, handles, [each.shape for each in variables], known,
+        batch[2].shape[0], [each.name for each in rows],
+        lambda op, place: (call_of[op.name], place) in answered)
+    return cls(variables, handles, call_of, dict(enumerate(
+        operations.with_rules(uses), len(captured))))
+
+  def upstream(self, tape: tf.GradientTape, total: tf.Tensor,
+               captured: Sequence[_Captured]) -> list[Any]:
+    """Returns gradients of captured tensors, then of the uses' outputs or None."""
+    tensors = [each.outputs for each in captured]
+    if not self.ruled:
+      return tape.gradient(
+          total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    found = graphs.gradients(
+        total.graph, total,
+        tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
+    return [tf.zeros_like(tensor) if each is None else each
+            for tensor, each in zip(tensors, found)] + found[len(tensors):]
+
+  def without(self, answers: Sequence[variable_reads.Answer]) -> _ByOperations:
+    """Returns the uses that no rule answered for; NoRule if it did for a part of one.
+
+    A rule may answer for a weight that its layer does not list as its own.
+    """
+    answered = {(each.call, variable_reads.identity(variable))
+                for each in answers for variable in each.variables}
+    left = {}
+    for place, (use, rule) in self.ruled.items():
+      there = [(self.call_of[op.name], variable_reads.identity(
+          self.variables[index])) in answered for op, index in use.reads]
+      if any(there) and not all(there):
+        raise uses_lib.no_rule(use.op)
+      if not any(there):
+        left[place] = use, rule
+    return self._replace(ruled=left)
+
+  def gradients(self, upstream: Sequence[Any], number: int
+               ) -> base.Gradients:
+    """Returns variables with their gradients for `number` examples."""
+    return [(self.variables[index], form) for index, form in operations.of_variables(
+        list(self.ruled.values()), [upstream[place] for place in self.ruled],
+        lambda tensor, layout: layout.apart(tensor, number),
+        self.handles, [models.stored_dtype(each) for each in self.variables],
+        [each.shape for each in self.variables])]
+
+  def edges(self) -> list[variable_reads.Edge]:
+    """Returns the inputs of operations through which these gradients go."""
+    return [variable_reads.Edge(use.op.name, use.place, [
+        self.variables[index] for index in use.variables])
+            for use, _ in self.ruled.values()]
 
 
 class _Captured(NamedTuple):
   """A tensor `outputs` captured in call number `call`, with values the rule `saved`."""
 
-  rule: LayerRule
+  rule: base.LayerRule
   layer: keras.layers.Layer
   call: int
   saved: Any
   outputs: tf.Tensor
 
 
+def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor]
+             ) -> tuple[base.Gradients, list[variable_reads.Answer]]:
+  """Returns variables with their gradients by the rules of layers, and the answers."""
+  found, answers = [], []
+  for each, gradient in zip(captured, gradients):
+    made = each.rule.gradients(base.LayerCall(each.layer, each.saved, gradient))
+    found.extend(made)
+    answers.append(variable_reads.Answer(
+        each.outputs, each.call, [variable for variable, _ in made]))
+  return found, answers
+
+
 @contextlib.contextmanager
 def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
-               calls: variable_reads.Calls) -> Iterator[None]:
-  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor)."""
+               calls: variable_reads.Calls, rows: list[tf.Tensor]) -> Iterator[None]:
+  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor).
 
-  def by_rule(rule: LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
+  Adds the outputs of vectorised layers, which no analysis follows, to `rows`. Such a
+  layer calls its inner layers as they are: its gradient covers them.
+  """
+  vectorizing: list[keras.layers.Layer] = []
+
+  def by_rule(rule: base.LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
               *args: Any, **kwargs: Any) -> Any:
     """Calls the layer through its rule; `call` is the layer's own."""
     call = graphs.as_keras_calls(call)
+    if vectorizing:
+      return call(*args, **kwargs)
     if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
     with calls.recorded(layer) as call_number:
-      return rule.forward(layer, call, functools.partial(
+      vectorizing[:] = [layer] if rule is VECTORIZED else []
+      made = rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)
+    if vectorizing:
+      rows.extend(each for each in tf.nest.flatten(made) if tf.is_tensor(each))
+      vectorizing.clear()
+    return made
 
   with contextlib.ExitStack() as stack:
     for layer, rule in routes.differentiated():

@@ -8,7 +8,12 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses, pass_proof, state_writes
+from tfcactus.keras.checks import (
+  example_losses,
+  pass_proof,
+  state_writes,
+  variable_reads,
+)
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import masks, patches
 from tfcactus.keras.compat.versions import keras
@@ -19,6 +24,7 @@ from tfcactus.keras.gradients import (
   layer_routes,
   local_steps as local_steps_lib,
 )
+from tfcactus.keras.gradients.operations import uses
 from tfcactus.keras.noise import random_bits
 
 
@@ -160,9 +166,8 @@ class Engine:
       self._masked, self._adds = [True for _ in self._masked], True
     state_writes.check_no_writes(self._model)
 
-  def _failure(self, batch: batched_pass.Batch
-              ) -> tuple[str, keras.layers.Layer | None] | None:
-    """Returns why the pass may mix examples, and the layer to blame; None if proved."""
+  def _failure(self, batch: batched_pass.Batch) -> tuple[Any, ...] | None:
+    """Returns None if the pass is proved right, else arguments of `after_failure`."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
             [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
@@ -175,16 +180,32 @@ class Engine:
       cause: BaseException | None = error
       while cause is not None:
         if isinstance(cause, batched_pass.NotOneRowEach):
-          return str(cause), layer_routes.holder_of(self.routes, cause.layer)
+          return (str(cause), [layer_routes.holder_of(self.routes, cause.layer)],
+                  cause.layer)
+        if isinstance(cause, uses.NoRule):
+          return self._without_rule(cause)
         if isinstance(cause, added_losses.NotOneEach):
-          return str(cause), layer_routes.adder_of(self.routes, cause.layer)
+          return str(cause), [layer_routes.adder_of(self.routes, cause.layer)]
         cause = cause.__context__  # Keras wraps errors in others.
-      return f'{type(error).__name__}: {error}', None
+      return f'{type(error).__name__}: {error}', []
+    if found is None and traced.found.edges and tf.executing_eagerly():
+      return 'run_eagerly=True leaves no graph whose operations could be followed', []
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
       return None
-    return found.reason, layer_routes.layer_of(
-        self.routes, found.operation, found.variable)
+    return found.reason, [layer_routes.layer_of(
+        self.routes, found.operation, found.variable)]
+
+  def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
+    """Returns the arguments of `after_failure` for uses of weights without a rule."""
+    variables = self._model.trainable_variables
+    layers = []
+    for name, index in told.uses:
+      variable = None if index is None else variables[index]
+      layers.append(layer_routes.layer_of(self.routes, name, variable))
+      if layers[-1] is None and variable is not None:
+        return str(variable_reads.Unexplained(variable, name)), []
+    return str(told), layers
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Returns physical batch number `index` of `rows`; `each` rows are an example."""
@@ -300,7 +321,7 @@ class Engine:
     return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],
-        losses, found.calls, found.answers)
+        losses, found.calls, found.answers, found.edges)
 
 
 def _shown(structure: Any) -> str:

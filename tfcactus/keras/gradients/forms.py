@@ -76,7 +76,9 @@ def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
 
 
 class GradientForm(abc.ABC):
-  """Per-example gradients of one variable over a physical batch."""
+  """Per-example gradients of one variable, of a `shape`, over a physical batch."""
+
+  shape: list[int]
 
   @abc.abstractmethod
   def squared_norms(self) -> tf.Tensor:
@@ -100,6 +102,12 @@ class GradientForm(abc.ABC):
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
     """Returns means over every `views` rows, one example augmented in `views` ways."""
+
+  def reshaped(self, shape: Sequence[int]) -> GradientForm:
+    """Returns gradients of a variable with the same entries in another shape."""
+    made = copy.copy(self)
+    made.shape = list(shape)
+    return made
 
   def tensors(self) -> list[tf.Tensor]:
     """Returns all tensors of the form, each with one row per example."""
@@ -209,6 +217,7 @@ class Rows(GradientForm):
     self.ids = ids
     self.values = values
     self.vocabulary = vocabulary
+    self.shape = [vocabulary, values.shape[-1]]
 
   @classmethod
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> GradientForm:
@@ -227,6 +236,11 @@ class Rows(GradientForm):
     totals = tf.matmul(tf.cast(same, values.dtype), values)
     totals = tf.where(seen[:, :, None], tf.zeros_like(totals), totals)
     return cls(ids, totals, vocabulary)
+
+  def reshaped(self, shape: Sequence[int]) -> GradientForm:
+    if list(shape) == self.shape:
+      return self
+    return Dense(tf.reshape(self.dense(), [self.ids.shape[0], *shape]), shape)
 
   def squared_norms(self) -> tf.Tensor:
     """Returns squared norms of the values: each id has one nonzero gradient."""

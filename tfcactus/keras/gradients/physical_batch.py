@@ -23,6 +23,7 @@ from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients.layer_routes import Route, Routes
+from tfcactus.keras.gradients.layers.route import own_variables
 
 _HELD = 1.5
 """Measured memory per example divided by the counted memory: 1.2 to 1.5, and 1.8 for an
@@ -101,7 +102,7 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
   first = next((index for index, route in enumerate(routes.layers)
-                if route.rule is not None), len(outputs))
+                if route.rule is not None or route.by_operations), len(outputs))
   kept = sum(outputs[first:])
   passing = [2 * size for size in outputs]
   largest = 0
@@ -112,6 +113,11 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
       kept += gradients
       largest = max(largest, gradients)
       passing[index] += needs - gradients
+    elif route.by_operations:
+      gradients = _count(own_variables(route.layer))
+      kept += gradients
+      largest = max(largest, gradients)
+      passing[index] += outputs[index]
   # Clipped sums convert the gradients of one variable at a time to float64, which
   # takes twice their float32 memory.
   return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)

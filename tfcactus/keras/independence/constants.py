@@ -139,6 +139,50 @@ def _expand(node: Node) -> Axes | None:
   return frozenset(axis + (at <= axis) for axis in _axes(node, 0))
 
 
+def _transpose(node: Node) -> Axes | None:
+  """Returns the input's varying axes in the result; None if the order is unknown."""
+  order = dependence.static(node.op.inputs[1])
+  if order is None:
+    return None
+  places = [int(axis) % len(node.out()) for axis in order]
+  return frozenset(places.index(axis) for axis in _axes(node, 0))
+
+
+def _reshape(node: Node) -> Axes | None:
+  """Returns the axes of each group that a varying axis of the input belongs to.
+
+  Groups are the shortest runs of axes of equal sizes before and after.
+  """
+  # Zero for a size that is not known; then no groups are looked for.
+  before, after = ([size or 0 for size in shape] for shape in (
+      node.shape(0), node.out()))
+  if 0 in before + after:
+    return None
+  varies, found = _axes(node, 0), set[int]()
+  i = k = 0
+  while i < len(before) or k < len(after):
+    first, start, sizes = i, k, [1, 1]
+    while first == i and start == k or sizes[0] != sizes[1]:
+      if k == len(after) or i < len(before) and sizes[0] <= sizes[1]:
+        sizes[0] *= before[i]
+        i += 1
+      else:
+        sizes[1] *= after[k]
+        k += 1
+    if any(axis in varies for axis in range(first, i)):
+      found.update(range(start, k))
+  return frozenset(found)
+
+
+def _einsum(node: Node) -> Axes | None:
+  """Returns the result's axes whose letters vary in an input; None for a diagonal."""
+  *terms, result = operations.einsum_terms(node.op)
+  if any(len(set(term)) < len(term) for term in (*terms, result)):
+    return None
+  return frozenset(result.index(term[axis]) for i, term in enumerate(terms)
+                   for axis in _axes(node, i) if term[axis] in result)
+
+
 def _squeeze(node: Node) -> Axes | None:
   """Returns the input's varying axes in the result; None if `squeeze_dims` is empty."""
   rank = len(node.shape(0))
@@ -170,8 +214,9 @@ def _stack(node: Node) -> Axes | None:
 _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
-    'BiasAdd': _bias, 'ConcatV2': _concat, 'ExpandDims': _expand, 'Pack': _pack,
-    'Squeeze': _squeeze, 'TensorListStack': _stack,
+    'BiasAdd': _bias, 'ConcatV2': _concat, 'Einsum': _einsum, 'ExpandDims': _expand,
+    'Pack': _pack, 'Reshape': _reshape, 'Squeeze': _squeeze, 'TensorListStack': _stack,
+    'Transpose': _transpose,
     **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'), _with_item),
     # Parts of a tensor, and items of a list, may vary where the whole may.
     'Split': lambda node: _axes(node, 1),

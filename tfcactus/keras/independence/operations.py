@@ -153,9 +153,7 @@ def _product(node: Node) -> Value:
 
 def _einsum(node: Node) -> Value:
   """Follows Einsum; the examples must have one letter in inputs and the result."""
-  equation = node.op.get_attr('equation')
-  equation = equation.decode() if isinstance(equation, bytes) else equation
-  *terms, result = _without_dots(node, equation.replace(' ', ''))
+  *terms, result = einsum_terms(node.op)
   if any(value.dependence == Dependence.BATCH_SIZE for value in node.values):
     raise mixed('depends on how many examples there are')
   found = {(terms[i][node.values[i].axis], node.values[i].block)
@@ -174,19 +172,23 @@ def _einsum(node: Node) -> Value:
   return Value(Dependence.ROW_WISE, result.index(letter), block)
 
 
-def _without_dots(node: Node, equation: str) -> list[str]:
-  """Splits an einsum equation into the subscripts of its inputs and of its result.
+def einsum_terms(op: tf.Operation) -> list[str]:
+  """Returns the subscripts of the inputs and of the result of an Einsum.
 
-  An ellipsis is replaced by capital letters that the equation does not use.
+  An ellipsis is replaced by capital letters that the equation does not use. Raises
+  NotRowWise if it cannot be.
   """
+  equation = op.get_attr('equation')
+  equation = equation.decode() if isinstance(equation, bytes) else equation
+  equation = equation.replace(' ', '')
   given, result = equation.split('->')
   terms = given.split(',')
   if '...' not in equation:
     return [*terms, result]
-  numbers = {len(node.shape(i)) - len(term.replace('...', ''))
+  numbers = {len(op.inputs[i].shape) - len(term.replace('...', ''))
              for i, term in enumerate(terms) if '...' in term}
   # TensorFlow 2.21 computes another result in bfloat16 with an ellipsis.
-  exact = node.op.inputs[0].dtype in (tf.float32, tf.float64)
+  exact = op.inputs[0].dtype in (tf.float32, tf.float64)
   if len(numbers) != 1 or not exact or '...' not in result:
     raise unknown('is not known to treat each example alone')
   spare = [chr(code) for code in range(65, 91) if chr(code) not in equation]
@@ -334,6 +336,14 @@ def _depthwise_filter(node: Node) -> Value:
   raise mixed('adds over the examples')
 
 
+def _segments(node: Node) -> Value:
+  """Follows UnsortedSegmentSum along other axes than that of the examples."""
+  value, own = dependence.only_operand(node), len(node.shape(1))
+  if value.axis < own:
+    raise unknown('adds by what may be several examples')
+  return value._replace(axis=value.axis - own + 1)
+
+
 def _adds_over(node: Node) -> Value:
   """Raises NotRowWise for an operation that adds over the examples."""
   del node
@@ -461,6 +471,7 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
                      'TensorListElementShape'), _size),
     'LookupTableFindV2': _find, 'MapDefun': _map_each,
+    'UnsortedSegmentSum': _segments,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
     'IdentityN': lambda node: node.values, 'SpaceToBatchND': _space_to_batch,
     'BatchToSpaceND': _batch_to_space,

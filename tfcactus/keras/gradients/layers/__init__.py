@@ -29,7 +29,6 @@ from tfcactus.keras.gradients.layers.normalization import (
   LayerNormalizationRule,
   RMSNormalizationRule,
 )
-from tfcactus.keras.gradients.layers.prelu import PReLURule
 from tfcactus.keras.gradients.layers.recurrent import RecurrentRule
 from tfcactus.keras.gradients.layers.separable import SeparableConvRule
 from tfcactus.keras.gradients.layers.wrappers import (
@@ -57,7 +56,6 @@ RULES: tuple[LayerRule, ...] = (
     LayerNormalizationRule(),
     GroupNormalizationRule(),
     RMSNormalizationRule(),
-    PReLURule(),
     LoraDenseRule(),
     LoraEinsumDenseRule(),
     LoraConvRule(),

@@ -36,7 +36,7 @@ class ConvRule(ChannelsLastRule):
     images, outputs, windows = images_and_windows(call, layer.kernel)
     shape = layer.kernel.shape
     found: forms.GradientForm
-    if _is_dense(windows, layer.groups):
+    if is_dense(windows, layer.groups):
       batch = images.shape[0]
       found = forms.Outer(tf.reshape(im2col.patches(images, windows), [batch, -1]),
                           tf.reshape(outputs, [batch, -1]), shape)
@@ -81,7 +81,7 @@ class ConvTransposeRule(ChannelsLastRule):
     return super().numbers_per_example(layer, output_shapes) + depth * windows
 
 
-def _is_dense(windows: Sequence[im2col.Window], groups: int) -> bool:
+def is_dense(windows: Sequence[im2col.Window], groups: int) -> bool:
   """Returns whether an image has a single window: a dense layer of its numbers."""
   return len(windows) == 2 and groups == 1 and all(w.size == 1 for w in windows)
 

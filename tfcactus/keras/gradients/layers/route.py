@@ -33,11 +33,20 @@ class Route(NamedTuple):
     """Returns whether the layer runs on batches of one."""
     return self.rule is VECTORIZED
 
+  @property
+  def by_operations(self) -> bool:
+    """Returns whether rules of operations answer for weights of the layer."""
+    # Operations of Keras 3 have no inner layers to ask.
+    return self.rule is None and bool(models.trained_variables(self.layer)) and bool(
+        own_variables(self.layer))
+
   def __str__(self) -> str:
     """Returns the route in words, as `Routes.summary` shows it."""
     if self.rule is None:
-      return ('batched: by its layers' if models.trained_variables(self.layer) else
-              'no variables')
+      if not models.trained_variables(self.layer):
+        return 'no variables'
+      return 'batched: by its ' + (
+          'operations' if self.by_operations else 'layers')
     method = 'vectorised' if self.vectorized else 'batched'
     return f'{method}: {self.reason}' if self.reason else method
 
@@ -47,14 +56,16 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
   """Decides the route of a layer, or operation of Keras 3; `rule` is its rule or None.
 
   `apart` maps ids of layers that must be vectorised to the reasons. `opened` tells
-  whether a layer without a rule runs as written if only inner layers hold its variables
-  (the inner layers then have routes of their own).
+  whether a layer without a rule runs as written (inner layers then have routes of their
+  own, and rules of operations answer for its own variables).
   """
   apart = apart or {}
   if id(layer) in apart:
     return Route(layer, VECTORIZED, apart[id(layer)])
   if rule is None:
-    if not models.trained_variables(layer) or opened and _may_be_opened(layer):
+    # Recurrent layers call their cells in a loop, where nothing can be captured.
+    if not models.trained_variables(layer) or opened and not isinstance(
+        layer, keras.layers.RNN):
       return Route(layer, None)
     return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
   reason = ('its weights are quantised' if models.is_quantized(layer) else
@@ -62,12 +73,6 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
   if not models.trained_variables(layer) and not rule.also_frozen:
     return Route(layer, None)
   return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)
-
-
-def _may_be_opened(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer without a rule may run as written."""
-  # Recurrent layers call their cells in a loop, where nothing can be captured.
-  return not own_variables(layer) and not isinstance(layer, keras.layers.RNN)
 
 
 def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:

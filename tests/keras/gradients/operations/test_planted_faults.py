@@ -1,0 +1,139 @@
+"""Tests that planted faults are found: by Freivalds' check, the proof, or the cut."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import freivalds, one_by_one
+from tests.keras.gradients.operations.test_rules import crossentropy, data, made, Own
+from tfcactus.keras.gradients import engine as engine_lib, layer_routes
+from tfcactus.keras.gradients.operations import rules, uses
+
+_SERIES = (5, 4)
+
+
+def _dense(x, w):
+  return tf.tensordot(x, w, 1)
+
+
+def _model(function=_dense):
+  return made(_SERIES, Own(function, w=(4, 4)))
+
+
+def _errors(model):
+  return freivalds.errors(model, crossentropy, *data(_SERIES))
+
+
+def _failure(model):
+  """Returns why the engine does not run the model by operations; None if it does."""
+  x, y = data(_SERIES)
+  loss = engine_lib.example_losses.loss_per_example(crossentropy)
+  engine = engine_lib.Engine(model, loss, len(y), layer_routes.routes(model))
+  found = []
+  tf.function(lambda: found.append(engine._failure(
+      (tf.constant(x), tf.constant(y), tf.ones([len(y)])))), autograph=False)()
+  return found[0]
+
+
+def test_a_right_pass_is_proved_and_passes_the_check():
+  model = _model()
+  assert _failure(model) is None
+  assert max(_errors(model).values()) < 1e-5
+
+
+def test_rows_grouped_as_steps_and_examples(monkeypatch):
+  apart = uses.Layout.apart
+
+  def wrong(layout, tensor, number):
+    rows = apart(layout, tensor, number)
+    return rows if layout.block == 1 else tf.reshape(tf.transpose(
+        tf.reshape(rows, [layout.block, number, -1]), [1, 0, 2]), rows.shape)
+
+  monkeypatch.setattr(uses.Layout, 'apart', wrong)
+  found = _errors(_model())
+  # Operands and gradients are mixed alike: their products only belong to others.
+  assert found['sum'] < 1e-5 and found['rows'] > 0.05
+  assert 'moves entries of one example' in _failure(_model())[0]
+
+
+def test_rows_that_are_the_mean_of_the_batch(monkeypatch):
+  bilinear = rules._RULES['MatMul']
+
+  def wrong(use):
+    rule = bilinear(use)
+
+    def mean(operands, upstream):
+      form = rule(operands, upstream)
+      form.values = tf.zeros_like(form.values) + tf.reduce_mean(form.values, 0)
+      return form
+
+    return mean
+
+  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
+  found = _errors(_model())
+  assert found['sum'] < 1e-5 and found['rows'] > 0.05
+  assert _failure(_model()) is not None
+
+
+def test_constants_of_the_batch_are_found_by_the_proof():
+  model = made(_SERIES, Own(lambda x: x - tf.stop_gradient(tf.reduce_mean(x, 0))))
+  assert max(_errors(model).values()) < 1e-5
+  assert 'goes over the examples' in _failure(model)[0]
+
+
+def test_a_custom_gradient_of_the_whole_batch():
+
+  @tf.custom_gradient
+  def scaled(x):
+    return tf.identity(x), lambda up: up / tf.norm(up)
+
+  model = _model(lambda x, w: _dense(scaled(x), w))
+  assert _errors(model)['rows'] > 1e-4
+  assert 'goes over the examples' in _failure(model)[0]
+
+
+def test_a_use_behind_a_gate_at_zero_is_found_by_the_cut(monkeypatch):
+  model = made(_SERIES, Own(
+      lambda x, w, gate: _dense(x, w) + gate * tf.square(x @ w), w=(4, 4), gate=()))
+  model.layers[2].w_gate.assign(0.0)
+  assert _failure(model) is None
+  found = uses.found
+  monkeypatch.setattr(uses, 'found', lambda *args: [
+      use for use in found(*args) if use.op.type != 'BatchMatMulV2'])
+  assert max(_errors(model).values()) < 1e-5  # Right now, wrong a step later.
+  assert 'is used outside of its layer' in _failure(model)[0]
+
+
+def test_a_function_that_is_called_twice_is_left():
+  function = tf.function(_dense)
+  model = _model(lambda x, w: function(tf.tanh(function(x, w)), w))
+  assert 'Call in' in _failure(model)[0]
+  x, y = data(_SERIES)
+  got = one_by_one.engine_sums(model, crossentropy, x, y)
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, crossentropy, x, y))
+
+
+def test_norms_that_are_not_those_of_the_rows(monkeypatch):
+  squared = freivalds.batched_pass.forms.Dense.squared_norms
+  monkeypatch.setattr(freivalds.batched_pass.forms.Dense, 'squared_norms',
+                      lambda form: 0.9 * squared(form))
+  assert _errors(_model())['norms'] > 0.01
+
+
+@pytest.mark.parametrize('factor', [1.0, 1.01])
+def test_a_factor_of_one_row_is_found(monkeypatch, factor):
+  """Shows the power of the check: one row of six is wrong by a hundredth."""
+  bilinear = rules._RULES['MatMul']
+
+  def wrong(use):
+    rule = bilinear(use)
+
+    def scaled(operands, upstream):
+      form = rule(operands, upstream)
+      form.values *= tf.reshape(np.float32([1, 1, factor, 1, 1, 1]), [6, 1, 1])
+      return form
+
+    return scaled
+
+  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
+  assert (_errors(_model())['rows'] < 1e-5) == (factor == 1)

@@ -1,0 +1,226 @@
+"""Rules for per-example gradients of an operation with respect to weights that it uses.
+
+To support another operation, write its rule and list it in `_RULES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import string
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients.layers import conv, depthwise, im2col
+from tfcactus.keras.gradients.operations.uses import no_rule, SPREADING, Use
+from tfcactus.keras.independence import dependence, operations
+
+Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], forms.GradientForm]
+"""Maps (operands, gradient of the output) to per-example gradients of `Use.operand`.
+
+Operands are the operation's inputs that hold examples, by index. They and the gradient
+have one row per example, of the shape `Use.shape`."""
+
+
+def rule_for(use: Use) -> Rule:
+  """Returns the rule of an operation; raises NoRule if none covers its use."""
+  kind = use.op.type
+  if kind in _RULES:
+    return _RULES[kind](use)
+  if kind in operations.ELEMENTWISE or kind in ('BiasAdd', *SPREADING):
+    return _elementwise(use)
+  raise no_rule(use.op)
+
+
+def _elementwise(use: Use) -> Rule:
+  """Rule for entrywise operations: sums over places that share an entry of a weight."""
+  op, out = use.op, use.shape()
+  own = _aligned(use.made, len(out))
+  if op.type == 'BiasAdd' and (use.place != 1 or op.get_attr('data_format') != b'NHWC'):
+    raise no_rule(op)
+  if own[use.out.axis] != 1 or any(size not in (1, whole) for size, whole in zip(
+      own, out)):
+    raise no_rule(op)
+  others = [i for i in range(len(op.inputs)) if i != use.place]
+  if op.type not in SPREADING and any(
+      i not in use.data and _aligned(op.inputs[i].shape, len(out))[use.out.axis] != 1
+      for i in others):
+    raise no_rule(op)
+  summed = [k + 1 for k, size in enumerate(own) if size == 1]
+
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    rows = upstream.shape[0]
+    # In the rank of the output, as the first axis is that of the examples.
+    operands = {i: tf.reshape(each, [rows, *_aligned(each.shape[1:], len(out))])
+                for i, each in operands.items()}
+    if op.type in ('Add', 'AddN', 'AddV2', 'BiasAdd', *SPREADING):
+      values = upstream
+    elif op.type == 'Sub':
+      values = -upstream if use.place else upstream
+    elif op.type == 'Mul':
+      values = upstream * operands[others[0]]
+    else:
+      values = _derivative(use, operands, own, upstream)
+    return forms.Dense(tf.reshape(tf.reduce_sum(values, summed), [
+        rows, *use.made]), use.made)
+
+  return rule
+
+
+def _aligned(shape: Any, rank: int) -> list[Any]:
+  """Returns a shape with sizes 1 in front, up to this rank."""
+  return [1] * (rank - len(shape)) + list(shape)
+
+
+def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
+                upstream: tf.Tensor) -> tf.Tensor:
+  """Returns the operation's own gradient with respect to a weight at each place."""
+  weight = tf.broadcast_to(
+      tf.reshape(tf.cast(use.operand, upstream.dtype), [1, *own]), upstream.shape)
+  given = {i: tf.cast(tensor, upstream.dtype) if tensor.dtype.is_floating else tensor
+           for i, tensor in enumerate(use.op.inputs) if i not in operands}
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(weight)
+    output, = dependence.rerun(use.op, [
+        weight if i == use.place else operands[i] if i in operands else given[i]
+        for i in range(len(use.op.inputs))])
+  return tape.gradient(output, weight, upstream,
+                       unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def _bilinear(use: Use) -> Rule:
+  """Rule for products, as an einsum of the other operand and the output gradients."""
+  op, other = use.op, 1 - use.place
+  if len(op.inputs) != 2 or list(use.data) != [other]:
+    raise no_rule(op)
+  terms = _terms(use)
+  own, given, made = terms[use.place], terms[other], terms[2]
+  if any(len(set(term)) < len(term) for term in terms):
+    raise no_rule(op)
+  sizes: dict[str, int] = {}
+  shapes = (use.made, use.shape(other), use.shape())
+  for term, shape in zip((own, given, made), shapes):
+    for letter, size in zip(term, shape):
+      sizes[letter] = max(size, sizes.get(letter, 1))
+  # Letters along which a tensor is broadcast are left out of its term.
+  (own, _), (given, wide), (made, narrow) = (
+      _kept(term, shape, sizes) for term, shape in zip((own, given, made), shapes))
+  axis = terms[other][use.data[other].axis]
+  if axis in own or set(own) - set(given + made) or axis != terms[2][use.out.axis]:
+    raise no_rule(op)
+  shape = use.made
+  first = ''.join(letter for letter in given if letter in own and letter not in made)
+  last = ''.join(letter for letter in made if letter in own and letter not in given)
+  once = all(sizes[letter] == 1 for letter in set(given + made) - set(own))
+
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    rows = upstream.shape[0]
+    data = tf.reshape(operands[other], [rows, *wide])
+    upstream = tf.reshape(upstream, [rows, *narrow])
+    if once and own in (first + last, last + first):
+      data, upstream = (tf.reshape(each, [rows, -1]) for each in (data, upstream))
+      if own != first + last:
+        data, upstream = upstream, data
+      return forms.Outer(data, upstream, shape)
+    row = next(letter for letter in string.ascii_letters if letter not in sizes)
+    found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', data, upstream)
+    return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
+
+  return rule
+
+
+def _kept(term: str, shape: Sequence[int], sizes: dict[str, int]
+         ) -> tuple[str, list[int]]:
+  """Returns letters and sizes of a term without axes along which it is broadcast."""
+  kept = [k for k, letter in enumerate(term) if shape[k] == sizes[letter]]
+  return ''.join(term[k] for k in kept), [shape[k] for k in kept]
+
+
+def _terms(use: Use) -> list[str]:
+  """Returns the letters of both inputs and the output of a product."""
+  op = use.op
+  if op.type == 'Einsum':
+    try:
+      return operations.einsum_terms(op)
+    except dependence.NotRowWise as reason:
+      raise no_rule(op, str(reason)) from reason
+  ranks = [len(tensor.shape) for tensor in (*op.inputs, op.outputs[0])]
+  batch = string.ascii_lowercase[:ranks[2] - 2]
+  pairs = [pair[::-1] if flipped else pair for pair, flipped in zip(
+      ('XY', 'YZ'), dependence.transposed(op))]
+  return [*(batch[ranks[2] - rank:] + pair for rank, pair in zip(ranks, pairs)),
+          batch + 'XZ']
+
+
+def _convolution(use: Use) -> Rule:
+  """Rule for convolutions: products of patches and output gradients.
+
+  Transposed convolutions exchange images and outputs.
+  """
+  op, flipped = use.op, use.op.type.endswith('Input')
+  image = 2 if flipped else 0
+  if use.place != 1 or list(use.data) != [image] or not op.get_attr(
+      'data_format').endswith(b'C') or op.get_attr('padding') not in (
+          b'SAME', b'VALID') or use.out.axis or use.data[image].axis:
+    raise no_rule(op)
+  shape = use.made
+  wide, narrow = (use.shape(image), use.shape())[::-1 if flipped else 1]
+  windows = [im2col.window(
+      op.get_attr('padding').decode().lower(), wide[k], narrow[k], shape[k - 1],
+      op.get_attr('strides')[k], op.get_attr('dilations')[k])
+             for k in range(1, len(wide) - 1)]
+
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    rows, block = upstream.shape[0], upstream.shape[1]
+    images, outputs = (tf.reshape(each, [rows * block, *each.shape[2:]])
+                       for each in (operands[image], upstream))
+    if flipped:
+      images, outputs = outputs, images
+    if op.type == 'DepthwiseConv2dNative':
+      found = depthwise.kernel_gradients(images, outputs, windows)
+    elif block == 1 and conv.is_dense(windows, images.shape[-1] // shape[-2]):
+      return forms.Outer(tf.reshape(im2col.patches(images, windows), [rows, -1]),
+                         tf.reshape(outputs, [rows, -1]), shape)
+    else:
+      found = conv.kernel_gradients(
+          images, outputs, windows, images.shape[-1] // shape[-2])
+    if block > 1:
+      found = tf.reduce_sum(tf.reshape(found, [rows, block, *found.shape[1:]]), 1)
+    return forms.Dense(found, shape, transposed=op.type != 'DepthwiseConv2dNative')
+
+  return rule
+
+
+def _lookup(use: Use) -> Rule:
+  """Rule for a table: gradients of the rows that an example looked up."""
+  op = use.op
+  if op.type == 'GatherV2':
+    axis = dependence.static(op.inputs[2])
+    if axis is None or int(axis) != 0:
+      raise no_rule(op)
+  if use.place != 0 or op.get_attr('batch_dims') or list(use.data) != [1]:
+    raise no_rule(op)
+  shape = use.made
+  width = int(np.prod(shape[1:]))
+
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    rows = upstream.shape[0]
+    ids = tf.reshape(tf.cast(operands[1], tf.int32), [rows, -1])
+    return forms.Rows.merged(ids, tf.reshape(
+        upstream, [rows, ids.shape[1], width]), shape[0]).reshaped(shape)
+
+  return rule
+
+
+_RULES: dict[str, Callable[[Use], Rule]] = {
+    **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum',
+                     'MatMul'), _bilinear),
+    **dict.fromkeys(('Conv2D', 'Conv2DBackpropInput', 'Conv3D',
+                     'Conv3DBackpropInputV2', 'DepthwiseConv2dNative'), _convolution),
+    **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup)}
+"""Rules by type of operation; each raises NoRule for uses that it does not cover.
+
+All other operations of `independence.operations.ELEMENTWISE` have `_elementwise`.
+"""

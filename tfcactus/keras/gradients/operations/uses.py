@@ -1,0 +1,306 @@
+"""Finds the operations of a traced graph in which weights meet data.
+
+Each path from a weight to a loss has two parts: first operations on weights alone, such
+as casts, slices and products of weights, then operations on data. It crosses from one
+to the other in one operation. The gradient of a weight is the sum over these uses.
+`checks.variable_reads` shows, apart from this search, that no use is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import variable_reads
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.independence import dependence, draws, graph_proof
+from tfcactus.keras.independence.dependence import Dependence
+
+SPREADING = ('BroadcastTo', 'Tile')
+"""Operations that may give each example a copy of a weight."""
+
+_SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
+"""Operations one of whose inputs is a shape, which may tell the number of examples."""
+
+_REARRANGING = frozenset((
+    'Cast', 'ExpandDims', 'Identity', 'ReadVariableOp', 'Reshape', 'Squeeze'))
+"""Operations that keep all entries of a weight in their order."""
+
+Explained = Callable[[tf.Operation, int], bool]
+"""(operation, index of a variable) -> whether a layer rule gives the gradient of the
+variable that this operation reads."""
+
+
+class NoRule(Exception):
+  """Raised for uses of weights that no rule covers.
+
+  Attributes:
+    uses: Pairs (name of an operation to blame, index of a variable that it uses); None
+      for an operation that mixes examples or is not known.
+  """
+
+  uses: Sequence[tuple[str, int | None]] = ()
+
+
+def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
+           ) -> NoRule:
+  """Returns the exception for an operation that no rule covers, with the reason."""
+  return NoRule(f'{op.type} in {op.name!r} {words}')
+
+
+def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
+                 ) -> list[Any]:
+  """Returns the results of a function for meetings or uses.
+
+  Raises the first NoRule that the function raises, which then names all uses for which
+  it does.
+  """
+  made, failed = [], []
+  for each in meetings:
+    try:
+      made.append(function(each))
+    except NoRule as reason:
+      failed.append((reason, reason.uses or [
+          (each.op.name, read[1]) for read in each.reads if read]))
+  for first, _ in failed[:1]:
+    # AutoGraph passes on exceptions of one argument only.
+    first.uses = [use for _, uses in failed for use in uses]
+    raise first
+  return made
+
+
+class Layout(NamedTuple):
+  """The place of the examples in a tensor, as in `dependence.Value`.
+
+  Each example has `block` neighbouring positions on `axis`; if `block` is negative, the
+  whole batch is repeated -`block` times there.
+  """
+
+  axis: int
+  block: int
+
+  def shape(self, tensor: tf.Tensor) -> list[int]:
+    """Returns the shape of one example's part of a tensor."""
+    shape = tensor.shape.as_list()
+    shape[self.axis] = abs(self.block)
+    return shape
+
+  def apart(self, tensor: tf.Tensor, number: Any) -> tf.Tensor:
+    """Returns the parts of `number` examples: (number, *shape)."""
+    own = self.shape(tensor)
+    pair = [number, self.block] if self.block > 0 else [-self.block, number]
+    split = tf.reshape(tensor, [*own[:self.axis], *pair, *own[self.axis + 1:]])
+    place = self.axis + (self.block < 0)
+    if not place:
+      return split
+    rest = [k for k in range(len(own) + 1) if k != place]
+    return tf.transpose(split, [place, *rest])
+
+
+_Read = tuple[tf.Operation, int]
+
+
+class Use(NamedTuple):
+  """An operation in which a tensor made of weights meets data.
+
+  Attributes:
+    op: The operation.
+    place: Index of the input that is made of weights.
+    reads: Pairs (operation that reads a variable, index of the variable) for all that
+      the input is made of.
+    whole: The variable whose gradient, reshaped, is that of the input; None if the
+      input is computed in a way that changes gradients.
+    made: Shape of the input.
+    data: {index of an input that holds examples: its layout}.
+    out: The layout of the output.
+  """
+
+  op: tf.Operation
+  place: int
+  reads: frozenset[_Read]
+  whole: int | None
+  made: list[int]
+  data: dict[int, Layout]
+  out: Layout
+
+  @property
+  def variables(self) -> frozenset[int]:
+    """Returns the indices of the variables that the input is made of."""
+    return frozenset(index for _, index in self.reads)
+
+  @property
+  def operand(self) -> tf.Tensor:
+    """Returns the tensor made of weights; a variable's handle in ResourceGather."""
+    return self.op.inputs[self.place]
+
+  def shape(self, i: int | None = None) -> list[int]:
+    """Returns the shape of input `i`, or of the output, for one example."""
+    tensor = self.op.outputs[0] if i is None else self.op.inputs[i]
+    layout = self.out if i is None else self.data.get(i)
+    return layout.shape(tensor) if layout else tensor.shape.as_list()
+
+
+class _Meeting(NamedTuple):
+  """Input `place` of an operation, and reads of the variables that it is made of.
+
+  None stands for reads of which a layer rule gives the gradient.
+  """
+
+  op: tf.Operation
+  place: int
+  reads: frozenset[_Read | None]
+
+
+def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
+          known: dict[str, dependence.Value], number: int | None = None,
+          rows: Sequence[str] = (),
+          explained: Explained = lambda op, index: False) -> list[Use]:
+  """Returns all uses of variables in losses of one row per example.
+
+  Args:
+    losses: Losses of a traced graph.
+    handles: Maps names of the graph's captured handles to indices of variables.
+    shapes: Shapes of the variables.
+    known: Dependences of tensors of the graph that hold data, by name.
+    number: Number of examples, or None if it is not known.
+    rows: Names of other tensors with one row per example.
+    explained: Tells which reads to leave out.
+
+  Raises:
+    NoRule: if the place of the examples is not known in a tensor that a rule needs.
+  """
+  operations = graph_proof.needed([losses], known)
+  meetings, made = _meetings(operations, handles, set(known), number, explained)
+  if losses.name in made:
+    raise NoRule('a loss is computed from weights alone')
+  if not meetings:
+    return []
+  known = {**known, **_drawn(operations, number),
+           **dict.fromkeys(rows, dependence.ROW_WISE)}
+  tensors = {tensor.name: tensor for each in meetings
+             for tensor in (*each.op.inputs, each.op.outputs[0])}
+  known.update({each.op.outputs[0].name: _spread_value(each.op, number)
+                for each in meetings if _spreads(each.op, number)})
+  values = dict(zip(tensors, graph_proof.analyse(
+      losses.graph, known, list(tensors.values()))))
+  return each_or_raise(lambda each: _use(
+      each, handles, shapes, values, made), meetings)
+
+
+def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
+              data: set[str], number: int | None, explained: Explained
+             ) -> tuple[list[_Meeting], set[str]]:
+  """Returns operations where weights meet data, and names of tensors of weights alone.
+
+  `data` has names of tensors that hold data; names of all tensors computed from them
+  are added.
+  """
+  meetings: list[_Meeting] = []
+  made: dict[str, frozenset[_Read | None]] = {}
+  for op in operations:
+    if op.type == 'StopGradient':
+      data.update(out.name for out in op.outputs if op.inputs[0].name in data)
+      continue
+    inputs = []
+    for tensor in op.inputs:
+      index = handles.get(tensor.name)
+      inputs.append(made.get(tensor.name, frozenset()) if index is None else frozenset(
+          [None if explained(op, index) else (op, index)]))
+    outputs = [out for out in op.outputs if variable_reads.carries_gradient(out)]
+    # No gradient is taken back through calls, loops and branches.
+    meets = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
+        tensor.name in data for tensor in op.inputs)
+    if meets or any(inputs) and _spreads(op, number):
+      data.update(out.name for out in op.outputs)
+      meetings.extend(_Meeting(op, place, each) for place, each in enumerate(inputs)
+                      if each - {None} and outputs)
+    elif any(inputs):
+      made.update((out.name, frozenset().union(*inputs)) for out in outputs)
+  return meetings, {name for name, each in made.items() if each - {None}}
+
+
+def _spreads(op: tf.Operation, number: int | None) -> bool:
+  """Returns whether an operation repeats a tensor once for each of `number` examples.
+
+  The size of an axis tells; if it is equal by chance, the proof of the pass fails.
+  """
+  return op.type in SPREADING and number is not None and (
+      _spread_axis(op, number) is not None)
+
+
+def _spread_axis(op: tf.Operation, number: int) -> int | None:
+  """Returns the first axis of size `number` along which the input has size 1."""
+  shape, own = op.outputs[0].shape.as_list(), op.inputs[0].shape.as_list()
+  own = [1] * (len(shape) - len(own)) + own
+  return next((k for k, size in enumerate(shape)
+               if size == number and own[k] == 1), None)
+
+
+def _spread_value(op: tf.Operation, number: int | None) -> dependence.Value:
+  """Returns the value of a tensor that has a copy of a weight for each example."""
+  assert number is not None
+  return dependence.Value(Dependence.ROW_WISE, _spread_axis(op, number) or 0)
+
+
+def _drawn(operations: Sequence[tf.Operation], number: int | None
+          ) -> dict[str, dependence.Value]:
+  """Returns values of random draws with one row, or several, per example.
+
+  They are assumed here; the proof of the pass shows whether they hold.
+  """
+  found = {}
+  for op in operations:
+    if op.type in draws.SHAPE_ARGUMENT and number and op.outputs[0].shape.rank:
+      rows = op.outputs[0].shape[0]
+      if rows and not rows % number:
+        found[op.outputs[0].name] = dependence.Value(
+            Dependence.ROW_WISE, block=rows // number)
+  return found
+
+
+def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
+         values: dict[str, dependence.Value], made: set[str]) -> Use:
+  """Returns a use with its layouts; raises NoRule if one is not known."""
+  op, place, reads = meeting
+  if graphs.has_own_gradient(op) or None in reads:
+    raise no_rule(op)
+  layouts = {}
+  for i, tensor in enumerate([*op.inputs, op.outputs[0]]):
+    value = values[tensor.name]
+    if value.dependence == Dependence.ROW_WISE:
+      sizes = tensor.shape.as_list()
+      if None in sizes[:value.axis] + sizes[value.axis + 1:]:
+        raise no_rule(op)
+      layouts[i] = Layout(value.axis, value.block)
+    elif value.dependence > Dependence.ROW_WISE:
+      reason = NoRule(value.why)
+      reason.uses = [(value.operation, None)]
+      raise reason
+    elif value.dependence == Dependence.BATCH_SIZE and op.type not in _SIZED:
+      raise no_rule(op)
+  out = layouts.pop(len(op.inputs), None)
+  if place in layouts or out is None:
+    raise no_rule(op)
+  tensor = op.inputs[place]
+  shape = shapes[handles[tensor.name]] if tensor.name in handles else tensor.shape
+  known = frozenset(read for read in reads if read)
+  return Use(op, place, known, _whole(tensor, handles, made), list(shape), layouts, out)
+
+
+def _whole(tensor: tf.Tensor, handles: dict[str, int], made: set[str]) -> int | None:
+  """Returns the variable whose gradient is that of a tensor made of it, or None.
+
+  Nothing may change its entries or their order but the addition of constants.
+  """
+  while tensor.name not in handles:
+    op = tensor.op
+    moving = [each for each in op.inputs if each.name in made or each.name in handles]
+    added = op.type in ('Add', 'AddV2') or (
+        op.type == 'Sub' and moving and moving[0] is op.inputs[0])
+    if len(moving) != 1 or graphs.has_own_gradient(op) or not (
+        op.type in _REARRANGING or added and moving[0].shape == tensor.shape):
+      return None
+    tensor = moving[0]
+  return handles[tensor.name]
