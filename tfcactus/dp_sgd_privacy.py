@@ -91,9 +91,6 @@ def compute_dp_sgd_privacy_statement(
       ('num_epochs', num_epochs), delta)
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
-  passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
-  if used_microbatching:  # Allocated batches, too, need each example by itself.
-    passed = passed.partition(' AllocatedBatches')[0]
   parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '
       f'epochs: Gaussian noise of noise multiplier {noise_multiplier}, after '
@@ -104,7 +101,7 @@ def compute_dp_sgd_privacy_statement(
       *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
       _NO_POISSON if used_microbatching else
       f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
-      f'Passes: {passed} {_NO_STRADDLING}']
+      f'Passes: {_passed(plan, passes, used_microbatching)} {_NO_STRADDLING}']
   if most == 1:
     parts.append('A person with several examples is protected less: '
                  'max_examples_per_user gives the epsilon of all of them together.')
@@ -112,6 +109,13 @@ def compute_dp_sgd_privacy_statement(
       part if part.startswith(' ') else textwrap.fill(
           part, 80, break_long_words=False, break_on_hyphens=False)
       for part in parts) + '\n'
+
+
+def _passed(plan: PrivacyPlan, passes: int, used_microbatching: bool) -> str:
+  """Returns the statement of the epsilon of passes."""
+  found = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
+  # The epsilon of allocated batches, too, needs each example clipped by itself.
+  return found.partition(' AllocatedBatches')[0] if used_microbatching else found
 
 
 def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) -> str:
