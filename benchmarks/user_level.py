@@ -34,10 +34,9 @@ WAYS = ('users, correlated noise', 'users, independent noise', 'rows, groups of 
 MODELS = {'CNN': 'straightened', 'linear': 'scattering'}
 """Features that a model sees, by model; final runs train the first one."""
 TRIED = {
-    'CNN': {WAYS[0]: [(3_000, 5, 2.0)],
-            WAYS[1]: [(3_000, 5, 1.0), (3_000, 5, 2.0)],
-            WAYS[2]: [(3_000, 5, 0.5), (3_000, 5, 1.0), (3_000, 5, 2.0),
-                      (3_000, 5, 4.0)]},
+    'CNN': dict.fromkeys(WAYS, [
+        (3_000, 5, 1.0), (3_000, 5, 2.0), (3_000, 5, 4.0), (3_000, 10, 1.0),
+        (3_000, 10, 2.0)]),
     'linear': {WAYS[0]: [(3_000, 10, 1.0), (3_000, 10, 2.0), (3_000, 10, 4.0)],
                WAYS[1]: [(3_000, 10, 2.0), (3_000, 10, 4.0)],
                WAYS[2]: [(3_000, 5, 1.0), (3_000, 10, 0.5), (3_000, 10, 1.0),
@@ -121,11 +120,24 @@ def train(network: str, way: str, batch: int, epochs: int, rate: float, seed: in
   return found
 
 
+def settings(run: dict[str, Any]) -> tuple[Any, ...]:
+  """Returns model, way, rows in a step, epochs and learning rate of a run."""
+  return tuple(run[name] for name in ('model', 'way', 'batch', 'epochs', 'rate'))
+
+
+def best(runs: list[dict[str, Any]], model: str, way: str) -> tuple[Any, ...]:
+  """Returns the settings that were best on held out users."""
+  return settings(max((run for run in runs if run['held_out'] and
+                       (run['model'], run['way']) == (model, way)),
+                      key=lambda run: run['accuracy']))
+
+
 def show(runs: list[dict[str, Any]]) -> None:
   """Writes the tables from the results."""
   rows = []
   for way in WAYS:
-    mine = [run for run in runs if run['way'] == way and not run['held_out']]
+    chosen = best(runs, 'CNN', way)
+    mine = [run for run in runs if not run['held_out'] and settings(run) == chosen]
     accuracy = [run['accuracy'] for run in mine]
     one = mine[0]
     rows.append([
@@ -144,15 +156,13 @@ def show(runs: list[dict[str, Any]]) -> None:
       ['what is drawn', *MODELS], tried))
 
 
-def run_once(runs: list[dict[str, Any]], *settings: Any) -> dict[str, Any]:
-  """Returns a saved run with these settings of `train`, or makes and saves it."""
-  names = ('model', 'way', 'batch', 'epochs', 'rate', 'seed', 'held_out')
-  for run in runs:
-    if tuple(run[name] for name in names) == settings:
-      return run
-  runs.append(train(*settings))
-  _results.save('user_level', runs)
-  return runs[-1]
+def run_once(runs: list[dict[str, Any]], wanted: tuple[Any, ...], seed: int,
+             held_out: bool) -> None:
+  """Trains with these `settings`, unless a saved run did; saves."""
+  if not any((*settings(run), run['seed'], run['held_out']) == (*wanted, seed, held_out)
+             for run in runs):
+    runs.append(train(*wanted, seed, held_out))
+    _results.save('user_level', runs)
 
 
 def main() -> None:
@@ -163,11 +173,10 @@ def main() -> None:
   runs = _results.load('user_level', [])
   for model, ways in () if parser.parse_args().show else TRIED.items():
     for way, tried in ways.items():
-      best = max((run_once(runs, model, way, *settings, 0, True) for settings in tried),
-                 key=lambda run: run['accuracy'])
+      for each in tried:
+        run_once(runs, (model, way, *each), 0, True)
       for seed in SEEDS if model == 'CNN' else ():
-        run_once(runs, model, way, best['batch'], best['epochs'], best['rate'], seed,
-                 False)
+        run_once(runs, best(runs, model, way), seed, False)
   show(runs)
 
 

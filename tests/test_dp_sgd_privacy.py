@@ -87,6 +87,9 @@ def test_microbatches_have_no_epsilon_on_poisson_samples():
   words = ' '.join(text.split())
   assert 'no proved epsilon where means of several examples are clipped' in words
   assert 'Pass used_microbatching=False' in words and 'PoissonBatches' not in words
+  # One example more moves others to other microbatches of allocated batches too.
+  assert 'AllocatedBatches' not in words and 'AllocatedBatches' in alone
+  assert 'No batch may hold examples of two passes' in words
 
 
 @pytest.mark.parametrize('change, words', [

@@ -22,6 +22,10 @@ _NO_POISSON = (
     'used_microbatching=False if each example was clipped by itself, as '
     'tfcactus.keras.privatize always does.')
 
+_NO_STRADDLING = (
+    'No batch may hold examples of two passes, where one example could enter twice: '
+    'batch a data set before you repeat it.')
+
 _RELATIONS = {'zero-out': 'replaced by an empty one',
               'replace': 'replaced by any other'}
 """Neighbouring relations that have an account for passes, and words for them."""
@@ -87,7 +91,6 @@ def compute_dp_sgd_privacy_statement(
       ('num_epochs', num_epochs), delta)
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
-  passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
   parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '
       f'epochs: Gaussian noise of noise multiplier {noise_multiplier}, after '
@@ -97,7 +100,8 @@ def compute_dp_sgd_privacy_statement(
       'step. Take the epsilon of the sampling that ran.',
       *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
       _NO_POISSON if used_microbatching else
-      f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}', f'Passes: {passed}']
+      f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
+      f'Passes: {_passed(plan, passes, used_microbatching)} {_NO_STRADDLING}']
   if most == 1:
     parts.append('A person with several examples is protected less: '
                  'max_examples_per_user gives the epsilon of all of them together.')
@@ -105,6 +109,13 @@ def compute_dp_sgd_privacy_statement(
       part if part.startswith(' ') else textwrap.fill(
           part, 80, break_long_words=False, break_on_hyphens=False)
       for part in parts) + '\n'
+
+
+def _passed(plan: PrivacyPlan, passes: int, used_microbatching: bool) -> str:
+  """Returns the statement of the epsilon of passes."""
+  found = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
+  # The epsilon of allocated batches, too, needs each example clipped by itself.
+  return found.partition(' AllocatedBatches')[0] if used_microbatching else found
 
 
 def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) -> str:

@@ -59,6 +59,15 @@ def test_reference_values(epsilon, law, attained, proved):
   assert attained * (1 - 6e-4) <= lower <= attained * (1 + 1e-4)
 
 
+def test_an_event_that_loses_its_account_later_is_refused():
+  parts = [GAUSSIAN]
+  accountant = accounting.PhiAccountant().compose(
+      search(LOGARITHMIC, dp_accounting.ComposedDpEvent(parts)))
+  parts.append(dp_accounting.NonPrivateDpEvent())
+  with pytest.raises(ValueError, match='Expected runs with an account'):
+    accountant.get_epsilon(1e-5)
+
+
 def test_a_law_of_one_run_is_the_run():
   whole = accounting.PhiAccountant().compose(GAUSSIAN).get_epsilon(1e-5)
   lower, _, upper = bounds(accounting.FixedRuns(1), GAUSSIAN)

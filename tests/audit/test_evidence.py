@@ -74,6 +74,14 @@ def test_scores_without_a_claim():
   assert max(finding.epsilon for finding in least) < 0.5
 
 
+@pytest.mark.parametrize('first', [0, 1])
+def test_equal_scores_of_a_sorted_list_tell_nothing(first):
+  coins = np.repeat([first, 1 - first], 500)
+  for scores in (np.zeros(1000), np.random.default_rng(4).random(1000) < 0.9):
+    found = audit.audit_scores(scores, coins, delta=1e-5, guesses=700)
+    assert max(finding.epsilon for finding in found.findings) == 0
+
+
 def test_one_finding_does_not_refute_alone():
   """The p-values share the significance."""
   two = (audit.Finding('a', 'b', p_value=0.03), audit.Finding('c', 'd', p_value=0.9))

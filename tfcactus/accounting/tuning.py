@@ -194,6 +194,9 @@ class SearchDpEvent(events.SteppedDpEvent):
   def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
                   direction: str) -> PairBounds:
     """Returns pairs that bracket the search; see `SteppedDpEvent.pair_bounds`."""
+    if relation not in self.proved_relations:  # A list in an event may have changed.
+      raise ValueError(f'Expected runs with an account for {relation.name}, got '
+                       f'{self.event!r}.')
     epsilon, high, found = _searched(self, relation)
     other = _REVERSED[direction]
     return PairBounds(_pair_of_events(found[direction], found[other]),

@@ -228,7 +228,8 @@ def _threshold(scores: np.ndarray, present: np.ndarray) -> float:
 
 def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
   """Returns right guesses: half of them present, by the largest scores, half absent."""
-  order = np.argsort(scores, kind='stable')
+  # Equal scores in order of the canaries would tell the coins of a sorted list.
+  order = np.lexsort((components.generator(0).random(scores.size), scores))
   return int(np.sum(~present[order[:guesses // 2]])) + int(
       np.sum(present[order[scores.size - (guesses - guesses // 2):]]))
 
