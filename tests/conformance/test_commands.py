@@ -28,7 +28,8 @@ class Case(NamedTuple):
   """Arguments of a command and what it prints.
 
   Attributes:
-    good: Arguments that succeed; NUMBERS is a file of numbers, OUT a picture.
+    good: Arguments that succeed; NUMBERS is a file of numbers, SCORES one of canaries'
+      scores, OUT a picture.
     bad: Arguments that are refused by the command, not by its parser.
     words: Words of the refusal.
     upper: Keys of the JSON that are upper bounds, and the pattern in which they
@@ -85,6 +86,8 @@ COMMANDS = {
                 ['--options', '1', '--noise-multiplier', '2'], 'num_options',
                 {'histogram': 'histogram: .* leads by #$',
                  'obvious-answer': 'obvious-answer: .* leads by #$'}),
+    'audit': Case(['SCORES', '--delta', '1e-5'],
+                  ['SCORES', '--delta', '1e-5', '--significance', '2'], 'significance'),
     'tuned-epsilon': Case(
         [*STEPS, '--runs', '10', '--delta', '1e-5'],
         [*STEPS, '--runs', '10', '--delta', '1e-5', '--score', 'training'],
@@ -120,7 +123,10 @@ CASES = {**COMMANDS, NEW.name: Case(
 def call(tmp_path, capsys):
   """Returns a function that runs a command: (exit code, stdout, stderr)."""
   np.savetxt(tmp_path / 'numbers.txt', np.arange(100) % 7, fmt='%d')
+  np.savetxt(tmp_path / 'scores.csv', [(each % 5, each % 2) for each in range(100)],
+             fmt='%d', delimiter=',', header='score,present', comments='')
   names = {'NUMBERS': str(tmp_path / 'numbers.txt'),
+           'SCORES': str(tmp_path / 'scores.csv'),
            'OUT': str(tmp_path / 'plot.png')}
 
   def run(*arguments):

@@ -120,6 +120,7 @@ class ModelLedger:
                model: keras.Model, batches: Any) -> Iterator[None]:
     """Counts steps of one `fit` inside the context, as `StepCounter.training` does."""
     with self.counter.training(marks, model, batches), self._finalizing(optimizer):
+      self.counter.make_watch(optimizer)
       yield
 
   @contextlib.contextmanager

@@ -118,15 +118,23 @@ class StepCounter:
     The state that the first counted step finds is either new or, in a process that has
     counted no step yet, restored together with the counts of earlier steps.
     """
-    record = self._record
-    if id(optimizer) not in record.optimizers:
+    record, watch = self._record, self.make_watch(optimizer)
+    if watch.is_empty:
       with tf.init_scope():
         if (record.weights.stepped or not record.released_steps) and (
             not optimizers.is_new(optimizer, [
                 models.values(each) for each in models.weights(self._model)])):
           raise ValueError(_TRAINED.format(type(optimizer).__name__))
         self.keep_optimizer(optimizer)
-    return record.optimizers[id(optimizer)][1]
+    return watch
+
+  def make_watch(self, optimizer: keras.optimizers.Optimizer) -> Watch:
+    """Returns the watch over an optimizer's state, made now if there is none."""
+    # TensorFlow traces `fit` again if the watch is made inside the first trace.
+    watches = self._record.optimizers
+    if id(optimizer) not in watches:
+      watches[id(optimizer)] = optimizer, weight_watch.Watch()
+    return watches[id(optimizer)][1]
 
   def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Voids the account if an optimizer's state changed outside counted steps."""
@@ -136,11 +144,9 @@ class StepCounter:
 
   def keep_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Adds an optimizer's state, computed from known values, to the known ones."""
-    variables, watches = optimizers.state(optimizer), self._record.optimizers
+    variables = optimizers.state(optimizer)
     if variables:
-      if id(optimizer) not in watches:
-        watches[id(optimizer)] = optimizer, weight_watch.Watch()
-      watches[id(optimizer)][1].keep(variables)
+      self.make_watch(optimizer).keep(variables)
 
   @contextlib.contextmanager
   def count_step(self, mark: tf.Tensor, optimizer: keras.optimizers.Optimizer

@@ -65,6 +65,11 @@ class Watch:
             for v in variables]
 
   @property
+  def is_empty(self) -> bool:
+    """Returns whether no values are known yet."""
+    return not self._stepped and not self._known
+
+  @property
   def stepped(self) -> bool:
     """Returns whether any step was counted in this process."""
     return self._stepped
