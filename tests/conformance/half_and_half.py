@@ -16,7 +16,7 @@ class HalfAndHalfDpEvent(accounting.SteppedDpEvent):
   """Two randomised responses; each record takes part in one, a fair coin says which.
 
   Attributes:
-    keep: Probability that a response with the record is 1, and 0 without it.
+    keep: Probability that a response is 1 with the record, and that it is 0 without.
   """
 
   keep: float

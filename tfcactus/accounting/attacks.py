@@ -155,7 +155,7 @@ class TradeoffCurve:
     """Returns bounds on the regret of the curve of mu-GDP in place of this one.
 
     The regret is the least k with f(x + k) - k <= f_mu(x) for all x, where f is this
-    curve. Both error rates are overstated by at most k if only mu is known.
+    curve. With mu alone, error rates of attacks are understated by at most k.
 
     Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela,
     "Gaussian DP for Reporting Differential Privacy Guarantees in Machine Learning"
@@ -279,7 +279,7 @@ class AttackReport:
     prior: Probability of that before the attack.
     mu: Bounds on the mu of Gaussian differential privacy, for attacks whose two error
       rates are at least `LEAST_RATE`.
-    regret: Bounds on how much error rates are overstated if only mu is known; below
+    regret: Bounds on how much mu alone understates error rates of attacks; below
       0.01 mu stands for the whole curve.
     statement: Statement of the guarantee: who is protected, and what is public.
     curve: The trade-off curve.

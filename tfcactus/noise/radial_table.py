@@ -325,7 +325,9 @@ class _LossGrid:
   def __init__(self, top: float, width: float):
     self._width = width
     size = int(np.ceil(top / width)) + 4
+    # P-masses on grid points, each atom split between the two around its loss.
     self._raised = np.zeros(size)
+    # Masses under P and Q of the atoms of each cell.
     self._p = np.zeros(size)
     self._q = np.zeros(size)
     self._p_inf = 0.0
@@ -336,6 +338,7 @@ class _LossGrid:
     self._p_inf += float(np.sum(p[~finite]))
     loss, p = loss[finite], p[finite]
     cell = np.floor(loss / self._width).astype(np.int64)
+    # The share of the upper point that keeps the atom's masses under P and under Q.
     share = np.clip(
         -np.expm1(cell * self._width - loss - pair_lib.LOSS_ROUNDOFF) /
         -np.expm1(-self._width), 0.0, 1.0)

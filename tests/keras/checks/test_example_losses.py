@@ -69,7 +69,7 @@ def test_losses_per_example_have_an_epsilon(make_plan, loss, targets):
 def test_a_callback_with_another_plan_than_the_model_raises(change):
   private = privatized()
   callback = EpsilonCallback(plan_of(**change))
-  with pytest.raises(ValueError, match='plan that is trained by'):
+  with pytest.raises(ValueError, match='plan of this training'):
     private.fit(PoissonBatches(X, Y, 0.25), verbose=0, callbacks=[callback])
 
 

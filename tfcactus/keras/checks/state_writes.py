@@ -126,11 +126,11 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
   """Returns the error message for an operation that is refused."""
   if _draws(node):
     return (
-        f'Expected {what} that draw by tf.random.uniform, normal or '
-        f'truncated_normal, got {node.op} in {node.name!r}: from a seed that '
-        "is known, its draws would follow an example's row, and one example "
-        'more would change them for all others. Use layers of Keras, or '
-        'make what you need of the draws named.')
+        f'Expected {what} that draw only by tf.random.uniform, normal or '
+        f'truncated_normal, got {node.op} in {node.name!r}: its seed is not known to '
+        'be secret, and what it draws for an example would depend on the place of the '
+        'example in the batch, so that one example more would change the draws of '
+        'others. Use layers of Keras, or compute what you need from those functions.')
   if node.op in ('PyFunc', 'PyFuncStateless', 'EagerPyFunc'):
     return (
         f'Expected {what} of TensorFlow operations, got {node.op} in {node.name!r}, '

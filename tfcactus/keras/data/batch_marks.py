@@ -145,7 +145,7 @@ class BatchMarks(Marks):
 
   def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
-    """Yields for each batch, (fingerprint, parts), an iterator of its marked parts."""
+    """Yields an iterator of marked parts for each (fingerprint, parts) of `batches`."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 

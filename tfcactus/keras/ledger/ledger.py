@@ -186,7 +186,7 @@ def _check_same(name: str, planned: object, trained: object) -> None:
   """Raises ValueError unless the field `name` of plan and training is equal."""
   if planned != trained:
     raise ValueError(
-        f'Expected the plan that is trained by, with {name}={trained!r}, got a '
+        f'Expected the plan of this training, with {name}={trained!r}, got a '
         f'plan with {name}={planned!r}.')
 
 

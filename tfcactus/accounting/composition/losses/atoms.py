@@ -197,6 +197,8 @@ class Smoothing(base.Loss):
     return TiltedSmoothing(self, order, log_mgf)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
+    # With scale (order + i t) = a + i b, a uniform's |phi| is a / sinh(a) times
+    # |sinh(a + i b) / (a + i b)|: at most a coth(a) / b <= exp(a^2 / 2) / b.
     scale = 0.5 * self.width / self.terms
     return np.minimum(self.terms * (
         0.5 * (scale * order)**2 - np.log(np.maximum(scale * t, 1e-300))), 0.0)

@@ -144,11 +144,12 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the ends of u, and log of a bound on the integral beyond them."""
-    # The bound aims at exp(-digits) of the whole integral. `angle` is the ray's.
+    """Returns the range of u to sum over, and log of a bound on what lies outside."""
+    # `whole` is about the log of n! times the whole integral. It sets only how far to
+    # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
-    if order < 0:  # Shown by moving all y by q mu / T.
+    if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.
       whole += 0.5 * self.mu**2 * order
 
     def end(move: np.ndarray, sign: int) -> tuple[float, float]:

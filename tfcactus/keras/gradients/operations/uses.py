@@ -246,10 +246,9 @@ def _spread_value(op: tf.Operation, number: int | None) -> dependence.Value:
 
 def _drawn(operations: Sequence[tf.Operation], number: int | None
           ) -> dict[str, dependence.Value]:
-  """Returns values of random draws with one row, or several, per example.
-
-  They are assumed here; the proof of the pass shows whether they hold.
-  """
+  """Returns {output name: ROW_WISE} for draws with one row, or several, per example."""
+  # That these rows belong to examples is assumed here; the proof of the pass shows
+  # whether it holds. `number` is the number of examples, or None.
   found = {}
   for op in operations:
     if op.type in draws.SHAPE_ARGUMENT and number and op.outputs[0].shape.rank:
