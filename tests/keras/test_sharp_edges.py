@@ -282,8 +282,9 @@ CASES = {
     'Expected a loss in which each example is by itself':
         lambda folder: _fit(_private(
             loss=lambda y, p: tf.reduce_mean(p) * NONE(y, p))),
-    "what it draws for an example would depend on the place": lambda folder: _private(inner(_Applied(
-        lambda x: x * tf.random.gamma(tf.shape(x), 2.0)))),
+    'what it draws for an example would depend on the place':
+        lambda folder: _private(inner(_Applied(
+            lambda x: x * tf.random.gamma(tf.shape(x), 2.0)))),
     'that read weights of the model alone':
         lambda folder: _private(inner(_Applied(_read()))),
     'that write no variables in training':
