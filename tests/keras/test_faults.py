@@ -134,7 +134,7 @@ def test_a_loss_over_the_batch_is_not_clipped_as_one_gradient():
   np.testing.assert_allclose(np.linalg.norm(moved), 1e-3, rtol=1e-3)
   with pytest.raises(ValueError, match='loss per example'):
     _move(_drop_in(1e-3, 0.0, MEAN), X, Y, batch_size=40)
-  with pytest.raises(ValueError, match='one example per microbatch'):
+  with pytest.raises(ValueError, match='each example is its own microbatch'):
     _drop_in(1e-3, 0.0, num_microbatches=1)
   # A private model computes the loss per example, before any reduction.
   np.testing.assert_allclose(
