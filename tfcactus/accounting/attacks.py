@@ -1,4 +1,4 @@
-"""What an attacker can do: the trade-off curve of an account, bounded on both sides.
+"""Bounds on what an attacker can do, from the trade-off curve of an account.
 
 A membership attack decides from what was released whether one record was in the data.
 An account gives the privacy profile H(alpha), alpha = e^epsilon. A test of false
@@ -266,7 +266,7 @@ def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bou
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackReport:
-  """What an attacker can do against released steps, in plain quantities.
+  """Bounds on what an attacker can do against released steps, in plain quantities.
 
   Publish the `upper` of each pair of bounds.
 

@@ -30,7 +30,7 @@ class Check(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Observations:
-  """What a run shows of its canaries. Directions of canaries are orthogonal.
+  """Numbers that a run shows of its canaries, whose directions are orthogonal.
 
   Attributes:
     values: Shape (steps, canaries), the noisy sum of each step along the direction of

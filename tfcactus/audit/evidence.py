@@ -64,7 +64,7 @@ class Audit:
 
   @property
   def refuted(self) -> bool:
-    """Whether the p-values together refute the claim, each tried at its share."""
+    """True if the p-values refute the claim, each tried at its share."""
     tried = [found.p_value for found in self.findings if found.p_value is not None]
     return bool(tried) and min(tried) * len(tried) <= self.significance
 

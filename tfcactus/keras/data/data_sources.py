@@ -32,7 +32,7 @@ class ExampleData(abc.ABC):
 
   @property
   def flat(self) -> ExampleData:
-    """The same data with rows as examples, if its examples are units; else itself."""
+    """Data with rows as examples if examples are units here, else the data itself."""
     return self
 
   def fingerprint(self) -> int:
