@@ -100,6 +100,14 @@ def sampling_prob(value: object, name: str = 'sampling_prob') -> float:
   return value
 
 
+def shares(name: str, value: object) -> np.ndarray:
+  """Returns `value` as a float64 array of any shape, with entries in [0, 1]."""
+  array = numbers_of(name, value)
+  if not np.all((array >= 0) & (array <= 1)):
+    raise ValueError(f'Expected {name} in [0, 1], got {array!r}.')
+  return array
+
+
 def vector(name: str, value: object) -> np.ndarray:
   """Returns `value` as a read-only float64 vector of finite entries."""
   try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy import special
 
 
 def log1p(z: np.ndarray) -> np.ndarray:
@@ -132,3 +133,11 @@ def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
 def log_complement(p: float) -> float:
   """Returns log(1 - p); -inf for p >= 1."""
   return math.log1p(-p) if p < 1 else -math.inf
+
+
+def log_binomial(k: np.ndarray, trials: int, prob: float) -> np.ndarray:
+  """Returns log P(K = k) of a binomial K, for k in [0, trials]; -inf if impossible."""
+  left = trials - k
+  return (special.gammaln(trials + 1) - special.gammaln(k + 1) -
+          special.gammaln(left + 1) + special.xlogy(k, prob) +
+          special.xlog1py(left, -prob))

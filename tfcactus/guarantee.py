@@ -143,7 +143,8 @@ TARGETS: dict[str, Callable[[Any], tuple[float, Callable[[Guarantee], float]]]] 
         _checks.delta(advantage, 'target_advantage'),
         lambda found: found.proven_account().get_delta(0.0)),
     'target_tpr': lambda rates: _tpr_target(*attacks.check_target(rates))}
-"""By the name of a target: returns its value, and the cost to hold against that."""
+"""Functions by the argument of `for_training` that states a target. Each takes the
+argument, and returns a number and the cost of a guarantee that must not exceed it."""
 
 
 class ReleasedStatistic:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from tfcactus import _checks, _format, _numerics
+from tfcactus.accounting import monotone
 from tfcactus.accounting.base import TwoSidedAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.pairs.dominating_pair import lower_hull
@@ -67,10 +68,7 @@ class TradeoffCurve:
     Raises:
       ValueError: if the accountant's direction is not 'both'.
     """
-    if accountant.direction != 'both':
-      raise ValueError(
-          "Expected an accountant of direction 'both', got direction="
-          f'{accountant.direction!r}; one direction alone is no guarantee.')
+    accountant.check_both()
     loss = np.asarray(epsilon, dtype=np.float64)
     found = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
     delta = np.array([found[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
@@ -106,13 +104,13 @@ class TradeoffCurve:
 
   def most_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns an upper bound on the true positive rate of any test, any shape."""
-    rate = _rates(false_positive)
+    rate = _checks.shares('false_positive', false_positive)
     return np.minimum((1 + ROUNDING) * np.min(
         self.upper + self.alpha * rate[..., None], axis=-1), 1.0)
 
   def best_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns a lower bound on the curve's true positive rate, any shape."""
-    rate = _rates(false_positive)[..., None]
+    rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
     # Between two points, the chord before them and the chord behind them lie below H.
@@ -179,20 +177,9 @@ class TradeoffCurve:
 def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
                  most: np.ndarray) -> tuple[float, float]:
   """Returns ends of a short interval around the least k: curve(x + k) - k <= most."""
-  low, high = 0.0, 1.0
-  for _ in range(30):
-    middle = 0.5 * (low + high)
-    within = np.all(curve(np.minimum(x + middle, 1.0)) - middle <= most)
-    low, high = (low, middle) if within else (middle, high)
-  return low, high
-
-
-def _rates(false_positive: npt.ArrayLike) -> np.ndarray:
-  """Returns false positive rates as an array; ValueError unless in [0, 1]."""
-  rate = _checks.numbers_of('false_positive', false_positive)
-  if not np.all((rate >= 0) & (rate <= 1)):
-    raise ValueError(f'Expected false_positive in [0, 1], got {false_positive!r}.')
-  return rate
+  return monotone.crossing(
+      lambda k: bool(np.all(curve(np.minimum(x + k, 1.0)) - k <= most)), 0.0, 1.0,
+      tolerance=2.0**-30)
 
 
 def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float

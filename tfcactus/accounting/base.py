@@ -62,6 +62,13 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     self._non_private = False
     self._counts: dict[event_steps.EventStep, int] = {}
 
+  def check_both(self) -> None:
+    """Raises ValueError unless the direction is 'both'."""
+    if self.direction != 'both':
+      raise ValueError(
+          "Expected an accountant of direction 'both', got direction="
+          f'{self.direction!r}; one direction alone is no guarantee.')
+
   def supports(self, event: dp_accounting.DpEvent) -> bool:
     """Returns whether `event` can be composed; False for unknown events."""
     return self._maybe_compose(event, 1, False) is None

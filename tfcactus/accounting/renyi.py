@@ -121,10 +121,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     Raises:
       ValueError: unless the accountant's direction is 'both'.
     """
-    if self.direction != 'both':
-      raise ValueError(
-          "Expected an accountant of direction 'both', got "
-          f'direction={self.direction!r}; one direction alone is no guarantee.')
+    self.check_both()
     orders = np.append(BELOW_ONE, self._orders) if below_one else self._orders
     known = [divergence_bounds(part, orders) for part in self.compositions().values()]
     if self._non_private or not known:
@@ -284,9 +281,7 @@ def tradeoff_from_renyi(
   known = [(_divergences('divergences', divergences, order.size), True)]
   if reverse is not None:
     known.append((_divergences('reverse', reverse, order.size), False))
-  x = _checks.numbers_of('false_positive', false_positive)
-  if not np.all((x >= 0) & (x <= 1)):
-    raise ValueError(f'Expected false_positive in [0, 1], got {x!r}.')
+  x = _checks.shares('false_positive', false_positive)
   level = np.clip(x.ravel(), _LEAST, 1.0 - 0.5 * EPS)
   bounds = [_least(order[finite, None], divergence[finite, None], level, forward)
             for divergence, forward in known

@@ -11,7 +11,7 @@ Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Pri
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import dataclasses
 import functools
 import math
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 
 MOST = 10_000
 """Largest public number of runs, and largest parameter of a law."""
@@ -33,7 +33,7 @@ _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""
 
 _SUM_TOLERANCE = 1e-12
-"""How far from one probabilities may sum."""
+"""Largest difference from one that the sum of all probabilities may have."""
 
 
 class RunLaw(abc.ABC):
@@ -215,10 +215,8 @@ class BinomialRuns(RunLaw):
 
   def probabilities(self, most: int) -> np.ndarray:
     k = np.arange(most + 1)
-    left = np.maximum(self.trials - k, 0)
-    found = np.exp(special.gammaln(self.trials + 1) - special.gammaln(k + 1) -
-                   special.gammaln(left + 1) + special.xlogy(k, self.prob) +
-                   special.xlog1py(left, -self.prob))
+    found = np.exp(_numerics.log_binomial(
+        np.minimum(k, self.trials), self.trials, self.prob))
     return np.where(k > self.trials, 0.0, found)
 
 
@@ -246,9 +244,7 @@ class ListedRuns(RunLaw):
           f'Expected probabilities of 0, 1, ... runs, the last of at most {MOST} runs '
           f'positive and none negative, got {found.size} of them, the least '
           f'{float(np.min(found))!r} and the last {float(found[-1])!r}.')
-    if not abs(math.fsum(found) - 1) <= _SUM_TOLERANCE:
-      raise ValueError('Expected probabilities that sum to 1, got a sum of '
-                       f'{math.fsum(found)!r}; divide them by it.')
+    check_sum(found, 'probabilities')
     object.__setattr__(self, 'probability', tuple(found.tolist()))
 
   @property
@@ -267,3 +263,11 @@ class ListedRuns(RunLaw):
     given = np.array(self.probability[:most + 1])
     found[:given.size] = given
     return found
+
+
+def check_sum(probabilities: Iterable[float], what: str) -> None:
+  """Raises ValueError unless probabilities sum to one; `what` names them."""
+  total = math.fsum(probabilities)
+  if not abs(total - 1) <= _SUM_TOLERANCE:
+    raise ValueError(f'Expected {what} that sum to 1, got a sum of {total!r}; divide '
+                     'them by it.')

@@ -214,10 +214,8 @@ def _checked_settings(settings: object
         f'that each run draws its setting from, got {settings!r}. Settings that are '
         'all tried (a grid), or chosen by earlier runs, cost all runs: compose them in '
         'a ComposedDpEvent.')
-  total = math.fsum(_checks.sampling_prob(prob, 'probability') for prob, _ in settings)
-  if not abs(total - 1) <= 1e-12:
-    raise ValueError('Expected probabilities of settings that sum to 1, got a sum of '
-                     f'{total!r}.')
+  run_laws.check_sum((_checks.sampling_prob(prob, 'probability') for prob, _ in
+                      settings), 'probabilities of settings')
   return tuple((float(prob), event) for prob, event in settings)
 
 

@@ -81,9 +81,7 @@ def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
   Returns:
     One minus the P-probability with which the best test at that level rejects.
   """
-  level = np.asarray(false_positive, dtype=np.float64)
-  if not np.all((level >= 0) & (level <= 1)):
-    raise ValueError(f'Expected false_positive in [0, 1], got {level!r}.')
+  level = _checks.shares('false_positive', false_positive)
   order = np.argsort(-pair.loss, kind='stable')
   x = np.append(0.0, np.cumsum(pair.q[order]))
   y = pair.p_inf + np.append(0.0, np.cumsum(pair.p[order]))
@@ -143,10 +141,7 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
   if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
     raise ValueError(
         f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
-  if accountant.direction != 'both':
-    raise ValueError(
-        "Expected an accountant of direction 'both', got "
-        f'direction={accountant.direction!r}; one direction alone is no guarantee.')
+  accountant.check_both()
   return DominatingPair.from_symmetric_profile(
       np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))
 

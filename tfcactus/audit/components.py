@@ -74,8 +74,8 @@ class Observations:
   def scores(self, noise_multiplier: float, sampling_prob: float) -> np.ndarray:
     """Returns each canary's log likelihood ratio of being present, shape (canaries,).
 
-    Never give the noise multiplier that was actually drawn, which hides a fault, nor
-    one that was estimated from the canaries that are scored.
+    Estimate `noise_multiplier` from other canaries than those that are scored. Scores
+    by the noise multiplier that the program drew with would hide that it is wrong.
     """
     ratio = (self.values - 0.5) / noise_multiplier**2
     with np.errstate(divide='ignore'):

@@ -15,7 +15,7 @@ from typing import Callable, NamedTuple
 import numpy as np
 from scipy import special
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 
 Curve = Callable[[np.ndarray], np.ndarray]
 """Trade-off function: the least false negative rate at each false positive rate."""
@@ -167,8 +167,5 @@ class Errors:
     k = np.arange(first, min(n, errors, math.ceil(n * a + reach)) + 1)
     if not k.size:
       return _OUTSIDE
-    log_p = (special.gammaln(n + 1) - special.gammaln(k + 1)
-             - special.gammaln(n - k + 1)
-             + special.xlogy(k, a) + special.xlog1py(n - k, -a))
-    return float(np.exp(log_p) @ special.bdtr(
+    return float(np.exp(_numerics.log_binomial(k, n, a)) @ special.bdtr(
         np.minimum(errors - k, self.present), self.present, b)) + _OUTSIDE

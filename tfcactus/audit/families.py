@@ -15,7 +15,7 @@ import dp_accounting
 from scipy import special
 
 from tfcactus import accounting
-from tfcactus.accounting import attacks
+from tfcactus.accounting import attacks, monotone
 from tfcactus.audit.counts import Curve
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
@@ -39,12 +39,8 @@ def largest(refuted: Callable[[float], bool], low: float, high: float,
   """Returns a refuted value near the largest one, by bisection; `low` if none is."""
   if not refuted(low):
     return low
-  if refuted(high):
-    return high
-  while high - low > tolerance:
-    middle = 0.5 * (low + high)
-    low, high = (middle, high) if refuted(middle) else (low, middle)
-  return low
+  return monotone.crossing(lambda value: not refuted(value), low, high,
+                           tolerance=tolerance, limit=high)[0]
 
 
 def gaussian_curve(mu: float) -> Curve:

@@ -204,9 +204,8 @@ def groups(args: argparse.Namespace) -> list[StepGroup]:
     if count is None:
       raise ValueError('Expected --steps with --noise, or --epochs with --sampling '
                        'allocation.')
-    found.append(StepGroup(args.noise, args.noise_multiplier,
-                            args.sampling_prob, count, args.sampling,
-                            args.bend, args.batches))
+    found.append(StepGroup(args.noise, args.noise_multiplier, args.sampling_prob, count,
+                           args.sampling, args.bend, args.batches))
   if not found:
     raise ValueError('Expected --noise and --steps, --step or --steps-file.')
   return found

@@ -221,7 +221,7 @@ _RULES: dict[str, Callable[[Use], Rule]] = {
     **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum',
                      'MatMul'), _bilinear),
     **dict.fromkeys(('Conv2D', 'Conv2DBackpropInput', 'Conv3D',
-                     'Conv3DBackpropInputV2', 'DepthwiseConv2dNative'), _convolution),
+                     'DepthwiseConv2dNative'), _convolution),
     **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup)}
 """Rules by type of operation; each raises NoRule for uses that it does not cover.
 

@@ -21,7 +21,7 @@ from tfcactus.keras.independence.dependence import Dependence
 SPREADING = ('BroadcastTo', 'Tile')
 """Operations that may give each example a copy of a weight."""
 
-_SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
+_SIZED = (*SPREADING, 'Conv2DBackpropInput')
 """Operations one of whose inputs is a shape, which may tell the number of examples."""
 
 _REARRANGING = frozenset((
