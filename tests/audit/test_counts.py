@@ -51,3 +51,15 @@ def test_gaussian_bound():
 def test_bad_arguments_are_refused(call):
   with pytest.raises(ValueError, match='Expected'):
     call()
+
+
+@pytest.mark.parametrize('errors', [70, 73, 76])
+def test_p_values_near_the_mass_that_is_left_out_are_found_too(errors):
+  """P-values of 1e-12 to 1e-10, where that mass exceeds the relative error."""
+  curve = audit.gaussian_curve(0.25)
+  counts = np.arange(2 * errors + 1)
+  exact = max(
+      stats.binom.pmf(counts, 240, a) @ stats.binom.cdf(
+          2 * errors - counts, 240, curve(a)) for a in np.linspace(0.3, 0.6, 301))
+  found = audit.Errors(240, 240, errors, errors).p_value(curve)
+  assert exact <= found <= 1.02 * exact + 3e-12

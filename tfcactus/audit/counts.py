@@ -24,7 +24,7 @@ _CELLS = 32
 """Cells of false positive rates at the start. Affects speed only."""
 
 _TOLERANCE = 0.01
-"""Relative error of p-values, upwards."""
+"""Relative error of p-values, upwards; `_OUTSIDE` adds an absolute one."""
 
 _OUTSIDE = 1e-12
 """Bound on the probability of counts that are left out of a sum."""
@@ -146,7 +146,8 @@ class Errors:
     while True:
       most, a, b, c = cells[0]
       if (-most <= max(enough, 2 * _OUTSIDE) or
-          attained >= -most * (1 - _TOLERANCE) or 0 < enough < attained):
+          attained + 2 * _OUTSIDE >= -most * (1 - _TOLERANCE) or
+          0 < enough < attained):
         return min(-most, 1.0)
       middle = 0.5 * (a + b)
       at_middle = float(curve(np.array(middle)))
