@@ -126,7 +126,7 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
   """Returns the error message for an operation that is refused."""
   if _draws(node):
     return (
-        f'Expected {what} that draw only by tf.random.uniform, normal or '
+        f'Expected {what} that draw by tf.random.uniform, normal or '
         f'truncated_normal, got {node.op} in {node.name!r}: its seed is not known to '
         'be secret, and what it draws for an example would depend on the place of the '
         'example in the batch, so that one example more would change the draws of '
