@@ -188,7 +188,7 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
   return event
 
 
-def _conditions(event: object) -> list[str]:
+def conditions(event: object) -> list[str]:
   """Returns the conditions of events: pairs given by a user, and searches."""
   found = []
   if isinstance(event, accounting.DominatingPairDpEvent) or (
@@ -202,7 +202,7 @@ def _conditions(event: object) -> list[str]:
     parts = event
   elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
     parts = (getattr(event, field.name) for field in attr.fields(type(event)))
-  return found + [condition for part in parts for condition in _conditions(part)]
+  return found + [condition for part in parts for condition in conditions(part)]
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
@@ -246,8 +246,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       accountant=_ACCOUNTANT, proven=proven,
       statement=statement if proven else f'{_UNPROVEN} {statement}',
       account=accountant)
-  conditions = _conditions([*releases, *([event] if count else [])])
-  return found.given(*dict.fromkeys(conditions))
+  found_conditions = conditions([*releases, *([event] if count else [])])
+  return found.given(*dict.fromkeys(found_conditions))
 
 
 def search_guarantee(search: accounting.SearchDpEvent, delta: float,
