@@ -93,8 +93,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       physical_batch_size: Larger batches are processed in parts of this size (virtual
         batches). The default holds most drawn batches, as far as memory allows.
       engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
-      journal: Path of a file that counts steps before they are released, so that a
-        killed run can be resumed; see `Journal`.
+      journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
         C; 'per_layer' clips the gradient of each of L layers to C / sqrt(L);
         'automatic' normalises the whole gradient to norm C. All three bound an
@@ -110,10 +109,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
         difference that they make to the weights is clipped in place of the gradient
         (simulated federated learning). For plans with a `unit`.
       local_learning_rate: Learning rate of these steps.
-      account: A `DataAccount`, or its path. `fit` takes steps from it before they are
-        released; the first one reserves all steps of the plan. A run that is resumed
-        goes on with those that are left.
-      account_label: Label of the run's slot in the account; one for each run.
+      account: A `DataAccount`, or its path: `fit` takes steps from it before they are
+        released. Without a slot of the label, the first reserves all of the plan.
+      account_label: Label of the run's slot in the account.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
@@ -128,8 +126,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
         steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
-    self._paid = None if account is None else PaidSteps(
-        account, account_label, plan, self._step.seeded)
+    self._paid = PaidSteps.of(account, account_label, plan, self._step.seeded)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
                                loaded, self._step.condition, self._paid)
     self._begin()
