@@ -1,0 +1,356 @@
+"""Private preparation: noisy statistics in place of `adapt` of Keras' layers."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+import dataclasses
+import functools
+import math
+from typing import Any, Callable
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import accounting, noise as noise_lib, release
+from tfcactus.keras.compat import models
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import units as units_lib
+from tfcactus.randomness import KeyStream
+from tfcactus.release import _records
+
+_FINE = 2**30
+"""Values of moments are rounded to multiples of 2^-30 half-widths: sums within a unit
+are exact, whatever the order and the batches."""
+
+_CELLS = 2**12
+"""Number of cells between the bounds of a Discretization: 13 levels of counts."""
+
+_LONGEST = 1000
+"""Words of more bytes are not counted: NumPy pads all words to the longest."""
+
+_NUMBERS, _TEXTS = 2**20, 2**14
+"""How many numbers, or texts, are read at a time."""
+
+_LARGEST = 1e18
+"""Largest bound: squares are finite in float32."""
+
+
+def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
+          bounds: tuple[Any, Any] | None = None, delta: float | None = None,
+          words_per_unit: int = 1, units: Any = None, seed: int | None = None
+          ) -> release.Release:
+  """Adapts a preprocessing layer privately, in place of `layer.adapt(data)`.
+
+  The guarantee of `PrivacyPlan(releases=[result])` covers the layer, whether it is in
+  the model or before it.
+
+  - Normalization: mean and variance of values clipped to `bounds`, by one noisy sum.
+    Each unit counts once, with its mean. NaN becomes the middle of the bounds.
+  - Discretization with num_bins: quantiles of values clipped to `bounds`, by
+    `tfcactus.release.thresholds` of one random value of each unit. NaN does not count.
+  - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`. The
+    noisy number of units that hold a word decides on its place, and on max_tokens.
+    Words that Keras cannot save (empty, not UTF-8, with line breaks, of more than 1000
+    bytes) do not count.
+
+  Args:
+    layer: A layer that was not adapted before; changed in place.
+    data: Rows: an array, a list, or an iterable of batches, such as a batched
+      `tf.data.Dataset`.
+    noise: Noise in units of what one unit can change: Gaussian for Normalization,
+      log-concave for the others.
+    bounds: Public (low, high) for numbers, never computed from the data: each a number,
+      or an array with one for each feature of a Normalization.
+    delta: Probability with which words of one unit alone may enter a vocabulary.
+    words_per_unit: Most words of a unit that count, a uniformly random choice.
+    units: The id of the owner of each row, as for `PoissonBatches`; None makes each row
+      a unit.
+    seed: For repeatable experiments; None draws from the system.
+
+  Returns:
+    Release whose value is (mean, variance), the boundaries, or a dict from words to
+    noisy numbers. Run cards know the layer by the digest in its event.
+
+  Raises:
+    ValueError: if an argument, or the type or shape of the data, does not fit.
+  """
+  normal = isinstance(layer, keras.layers.Normalization)
+  numeric = normal or isinstance(layer, keras.layers.Discretization)
+  if not numeric and not isinstance(layer, (
+      keras.layers.StringLookup, keras.layers.IntegerLookup,
+      keras.layers.TextVectorization)):
+    raise ValueError(
+        'Expected a Normalization, Discretization, StringLookup, IntegerLookup or '
+        f'TextVectorization, got {type(layer).__name__}; publish what it needs by '
+        'tfcactus.release, and set it.')
+  if numeric != (bounds is not None) or numeric != (delta is None):
+    raise ValueError(
+        'Expected public bounds=(low, high), and no delta, for Normalization and '
+        'Discretization; delta, and no bounds, for vocabularies; got '
+        f'bounds={bounds!r} and delta={delta!r} for {type(layer).__name__}.')
+  if numeric and words_per_unit != 1:
+    raise ValueError('Expected words_per_unit for vocabularies only, got '
+                     f'words_per_unit={words_per_unit!r}.')
+  owners = None if units is None else np.unique(
+      units_lib.checked_ids(units, np.size(units)), return_inverse=True)[1]
+  found = (_moments(layer, data, owners, bounds, noise, seed) if normal else
+           _bins(layer, data, owners, bounds, noise, seed) if numeric else
+           _vocabulary(layer, data, owners, noise=noise, delta=delta, seed=seed,
+                       words_per_record=words_per_unit))
+  records = '' if owners is None else 'records that are all rows of an owner, '
+  return dataclasses.replace(
+      found, event=accounting.AdaptedDpEvent(
+          [found.event], models.preparation(layer), owners is not None),
+      mechanism=f'{type(layer).__name__} of {records}{found.mechanism}')
+
+
+def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
+          block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields arrays of about `block` values, and the number of the owner of each row."""
+  start = 0
+  for batch in _records.batches(data, array):
+    stop = start + len(batch)
+    owner = np.arange(start, stop) if owners is None else owners[start:stop]
+    if len(owner) != len(batch):
+      break
+    rows = max(1, block // max(1, math.prod(batch.shape[1:])))
+    for first in range(0, len(batch), rows):
+      yield batch[first:first + rows], owner[first:first + rows]
+    start = stop
+  else:
+    if owners is None or start == len(owners):
+      return
+  raise ValueError(
+      'Expected units to hold the id of the owner of each row, got another number of '
+      'ids than of rows.')
+
+
+def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
+           ) -> np.ndarray:
+  """Returns a batch as an array of `dtype`; `each` converts objects and texts."""
+  _records.check_one_array(batch)
+  if isinstance(batch, (tf.RaggedTensor, tf.SparseTensor)):
+    raise ValueError('Expected dense data, got a ragged or sparse tensor; fill it up, '
+                     "as in dataset.map(lambda x: x.to_tensor('')).")
+  try:
+    # The common type of the values of a list would depend on each of them.
+    array = np.asarray(batch, object if isinstance(batch, (list, tuple)) else None)
+  except ValueError as error:
+    raise ValueError(f'Expected rows of one shape, got others: {error}.') from None
+  if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
+    raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
+                     f'and type {array.dtype}.')
+  if array.dtype.kind in 'biuf':
+    return array.astype(dtype)
+  found = np.empty(array.size, np.float64 if dtype == np.float64 else object)
+  found[:] = [each(value) for value in array.ravel().tolist()]
+  return found.reshape(array.shape)
+
+
+def _number(value: Any) -> float:
+  """Returns a value as a float, NaN if it is none."""
+  try:
+    return float(value)
+  except (TypeError, ValueError, OverflowError):
+    return math.nan
+
+
+def _text(value: Any) -> bytes:
+  """Returns a text in UTF-8, empty if the value is none."""
+  if isinstance(value, str):
+    return value.encode('utf-8', 'replace')
+  return bytes(value) if isinstance(value, bytes) else b''
+
+
+_numbers = functools.partial(
+    _array, kinds='biuf', words='numbers', each=_number, dtype=np.float64)
+_texts = functools.partial(_array, kinds='SU', words='texts', each=_text, dtype=object)
+
+
+def _integers(batch: Any, dtype: np.dtype) -> np.ndarray:
+  """Returns a batch of integers as Keras casts them; None for values that are none."""
+  known = np.iinfo(dtype)
+  return _array(batch, 'iu', 'integers', lambda value: int(value) if (
+      isinstance(value, (int, np.integer)) and not isinstance(value, bool) and
+      known.min <= value <= known.max) else None, dtype)
+
+
+def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
+           reserved: set[Any]) -> Iterator[tuple[set[Any], int]]:
+  """Yields the words of each row, without reserved ones, and its owner's number."""
+  array = _texts
+  if isinstance(layer, keras.layers.IntegerLookup):
+    array = functools.partial(_integers, dtype=np.dtype(layer.vocabulary_dtype))
+  # A function of the user's own might mix the rows of a batch.
+  block = 1 if models.splits_by_function(layer) else _TEXTS
+  for part, owner in _read(data, owners, array, block):
+    part = part.reshape(len(part), -1)
+    words = models.tokens(layer, part) if isinstance(
+        layer, keras.layers.TextVectorization) else part.tolist()
+    for own, each in zip(words, owner.tolist()):
+      yield {_readable(word) for word in own} - reserved, each
+
+
+def _readable(word: Any) -> Any:
+  """Returns a word as Keras reads it from a file, None if it would read another."""
+  if not isinstance(word, bytes):
+    return word
+  text = word.decode('utf-8', 'replace') if len(word) <= _LONGEST else ''
+  return text if text.splitlines() == [text] and not set(text) & {'\0', '\ufffd'} else (
+      None)
+
+
+def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
+                **settings: Any) -> release.Release:
+  """Sets the words of a lookup to those that a release names."""
+  lookup = models.lookup(layer)
+  if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
+    raise ValueError(
+        'Expected a new layer, without a vocabulary, of another output_mode than '
+        "'tf_idf', whose document frequencies no release covers, got output_mode="
+        f'{lookup.output_mode!r} and {layer.vocabulary_size()} tokens.')
+  rows = _words(layer, data, owners, {lookup.mask_token, lookup.oov_token, None})
+  sets: Any = (words for words, _ in rows)
+  if owners is not None:
+    grouped: dict[int, set[Any]] = collections.defaultdict(set)
+    for words, owner in rows:
+      grouped[owner] |= words
+    sets = grouped.values()
+  found = release.vocabulary(sets, **settings)
+  chosen = list(found.value)
+  if lookup.max_tokens is not None:
+    chosen = chosen[:max(0, lookup.max_tokens - layer.vocabulary_size())]
+  if chosen:
+    layer.set_vocabulary(chosen)
+  else:
+    warnings.warn(
+        f'Expected words for {layer.name}, got none that enough units hold; the layer '
+        'stays without a vocabulary, and the release counts all the same. Use more '
+        'units, or less noise.', stacklevel=3)
+  return found
+
+
+def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
+  """Returns [low, high] as float64 arrays; ValueError unless low < high."""
+  try:
+    low, high = found = [
+        np.broadcast_to(np.asarray(each, np.float64), shape) for each in bounds]
+    if np.all((-_LARGEST <= low) & (low < high) & (high <= _LARGEST)):
+      return found
+  except (TypeError, ValueError):
+    pass
+  raise ValueError(
+      'Expected bounds=(low, high), each a number or an array that fits the shape '
+      f'{shape}, with low < high within 1e18, got bounds={bounds!r}.')
+
+
+def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, bounds: Any,
+          noise: Any, seed: int | None) -> release.Release:
+  """Sets the boundaries of a Discretization to noisy quantiles."""
+  low, high = (float(each) for each in _limits(bounds, ()))
+  models.check_bins(layer)
+  cells, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+  for part, owner in _read(data, owners, _numbers):
+    flat = part.reshape(len(part), -1)
+    known = ~np.isnan(flat)
+    place = (np.clip(flat[known], low, high) - low) / (high - low) * _CELLS
+    cells.append(np.minimum(place.astype(np.int64), _CELLS - 1))
+    of.append(np.broadcast_to(owner[:, np.newaxis], flat.shape)[known])
+  cell, owner = np.concatenate(cells), np.concatenate(of)
+  # The value with the smallest random word is a uniform choice of a unit's values.
+  order = np.lexsort((KeyStream(seed, 'values of units').words(owner.size), owner))
+  first = np.diff(owner[order], prepend=-1) > 0
+  counts = release.thresholds(
+      cell[order][first], num_values=_CELLS, noise=noise, seed=seed)
+  upto = np.maximum.accumulate(counts.value)
+  ranks = max(upto[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
+  place = np.minimum(np.searchsorted(upto, ranks), _CELLS - 1) + 1
+  found = (low + (high - low) * place / _CELLS).astype(np.float32)
+  models.set_bins(layer, found.tolist())
+  return dataclasses.replace(counts, value=found)
+
+
+def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
+             bounds: Any, noise: noise_lib.Noise, seed: int | None) -> release.Release:
+  """Sets mean and variance of a Normalization to those of a noisy sum."""
+  if layer.input_mean is not None:
+    raise ValueError('Expected a Normalization to adapt, got one with a mean and '
+                     'variance; leave them out.')
+  if not layer.built:
+    layer.build((None, *_row_shape(data)))
+  ndim = np.ndim(layer.mean)
+  axes = sorted(axis % ndim for axis in layer.axis)
+  if 0 in axes:
+    raise ValueError(f'Expected an axis of features, got axis={layer.axis!r}, the axis '
+                     'of rows; take axis=None for rows of one number.')
+  low, high = _limits(bounds, tuple(layer.adapt_mean.shape))
+  dim, half, clip = low.size, (high - low) / 2, math.sqrt(low.size + 1)
+  sums = release.noisy_sum(
+      _contributions(_read(data, owners, _numbers), owners, axes, ndim, low, high),
+      l2_norm_clip=clip, noise=noise, dim=2 * dim + 1, seed=seed)
+  count = max(float(sums.value[0]), 1.0)
+  first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
+  # Noise must not make a variance negative, nor the normalised inputs huge.
+  least = min(3 * clip * noise.noise_multiplier / count, 1.0)
+  mean = low + half * (1 + first)
+  variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
+  for variable, value in ((layer.adapt_mean, mean), (layer.adapt_variance, variance)):
+    variable.assign(tf.cast(value, variable.dtype))
+  layer.finalize_state()
+  return dataclasses.replace(
+      sums, value=(mean, variance), mechanism=f'moments by {sums.mechanism}',
+      error_kind='largest error of a mean of clipped values, in half-widths of the '
+      'bounds (of a variance: three times that, in their squares)',
+      error_bound=lambda beta: clip * 2**-28 + max(
+          2 * sums.error(beta), clip * noise.noise_multiplier) / count)
+
+
+def _row_shape(data: Any) -> tuple[int | None, ...]:
+  """Returns the shape of a row without reading any; ValueError if unknown."""
+  shape = getattr(getattr(data, 'element_spec', data), 'shape', None)
+  if shape is None and isinstance(data, (list, tuple)):
+    shape = np.shape(_numbers(data))
+  if shape is None:
+    raise ValueError('Expected data whose shape is known, or a layer that was built, '
+                     'as by layer.build((None, 4)) for rows of four features, got '
+                     f'{type(data).__name__} and a layer that was not built.')
+  return tuple(shape)[1:]
+
+
+def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
+                   owners: np.ndarray | None, axes: list[int], ndim: int,
+                   low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
+  """Yields (1, means of u, means of 1 - u^2) of units, for values u in [-1, 1].
+
+  Shape (units, 2 dim + 1). The squares of u and 1 - u^2 sum to at most one, so that a
+  unit has at most the norm sqrt(dim + 1), which a mean of values keeps.
+  """
+  dim, shape, half = low.size, (1, *low.shape, 1), (high - low) / 2
+  totals = np.zeros((0 if owners is None else owners.max(initial=-1) + 1, 2 * dim + 1))
+  totals = totals.astype(np.int64)
+  for part, owner in rows:
+    if part.ndim != ndim or tuple(part.shape[axis] for axis in axes) != low.shape:
+      raise ValueError('Expected rows of the shape that the layer was built for, got '
+                       f'rows of shape {part.shape[1:]}.')
+    values = np.moveaxis(part, axes, range(1, len(axes) + 1)).reshape(
+        len(part), *low.shape, -1)
+    u = np.clip(values, low.reshape(shape), high.reshape(shape)) - (
+        low + half).reshape(shape)
+    u = np.clip(np.nan_to_num(u / half.reshape(shape)), -1, 1)
+    sums = np.concatenate([np.full((len(part), 1), u.shape[-1])] + [
+        np.rint(each * _FINE).astype(np.int64).sum(-1).reshape(len(part), dim)
+        for each in (u, 1 - u**2)], 1)
+    if owners is None:
+      yield _means(sums)
+    else:
+      np.add.at(totals, owner, sums)
+  if owners is not None:
+    yield _means(totals)
+
+
+def _means(sums: np.ndarray) -> np.ndarray:
+  """Returns (1, means), from (count, sums) of multiples of 2^-30."""
+  means = sums[:, 1:] / (np.maximum(sums[:, :1], 1) * float(_FINE))
+  return np.concatenate([np.ones((len(sums), 1)), means], 1)
