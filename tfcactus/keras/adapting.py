@@ -27,7 +27,7 @@ are exact, whatever the order and the batches."""
 _CELLS = 2**12
 """Number of cells between the bounds of a Discretization: 13 levels of counts."""
 
-_LONGEST = 1000
+_LONGEST = 256
 """Words of more bytes are not counted: NumPy pads all words to the longest."""
 
 _NUMBERS, _TEXTS = 2**20, 2**14
@@ -43,62 +43,40 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
           ) -> release.Release:
   """Adapts a preprocessing layer privately, in place of `layer.adapt(data)`.
 
-  The guarantee of `PrivacyPlan(releases=[result])` covers the layer, whether it is in
-  the model or before it.
+  `PrivacyPlan(releases=[result])` covers the layer, in the model or before it.
 
   - Normalization: mean and variance of values clipped to `bounds`, by one noisy sum.
     Each unit counts once, with its mean. NaN becomes the middle of the bounds.
   - Discretization with num_bins: quantiles of values clipped to `bounds`, by
     `tfcactus.release.thresholds` of one random value of each unit. NaN does not count.
-  - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`. The
-    noisy number of units that hold a word decides on its place, and on max_tokens.
-    Words that Keras cannot save (empty, not UTF-8, with line breaks, of more than 1000
-    bytes) do not count.
+  - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`, in
+    its order, cut to max_tokens. Words that Keras cannot save do not count: empty, not
+    UTF-8, with line breaks, of more than 256 bytes.
 
   Args:
     layer: A layer that was not adapted before; changed in place.
-    data: Rows: an array, a list, or an iterable of batches, such as a batched
-      `tf.data.Dataset`.
+    data: Rows, each once: an array, a list, or an iterable of batches, such as a
+      batched `tf.data.Dataset` without `repeat`.
     noise: Noise in units of what one unit can change: Gaussian for Normalization,
       log-concave for the others.
     bounds: Public (low, high) for numbers, never computed from the data: each a number,
       or an array with one for each feature of a Normalization.
     delta: Probability with which words of one unit alone may enter a vocabulary.
     words_per_unit: Most words of a unit that count, a uniformly random choice.
-    units: The id of the owner of each row, as for `PoissonBatches`; None makes each row
-      a unit.
+    units: The id of the owner of each row of an array or list; None makes rows units.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is (mean, variance), the boundaries, or a dict from words to
-    noisy numbers. Run cards know the layer by the digest in its event.
+    Release of (mean, variance), of the boundaries, or of a dict from words to noisy
+    numbers. Run cards know the layer by a digest in the event.
 
   Raises:
     ValueError: if an argument, or the type or shape of the data, does not fit.
   """
-  normal = isinstance(layer, keras.layers.Normalization)
-  numeric = normal or isinstance(layer, keras.layers.Discretization)
-  if not numeric and not isinstance(layer, (
-      keras.layers.StringLookup, keras.layers.IntegerLookup,
-      keras.layers.TextVectorization)):
-    raise ValueError(
-        'Expected a Normalization, Discretization, StringLookup, IntegerLookup or '
-        f'TextVectorization, got {type(layer).__name__}; publish what it needs by '
-        'tfcactus.release, and set it.')
-  if numeric != (bounds is not None) or numeric != (delta is None):
-    raise ValueError(
-        'Expected public bounds=(low, high), and no delta, for Normalization and '
-        'Discretization; delta, and no bounds, for vocabularies; got '
-        f'bounds={bounds!r} and delta={delta!r} for {type(layer).__name__}.')
-  if numeric and words_per_unit != 1:
-    raise ValueError('Expected words_per_unit for vocabularies only, got '
-                     f'words_per_unit={words_per_unit!r}.')
-  owners = None if units is None else np.unique(
-      units_lib.checked_ids(units, np.size(units)), return_inverse=True)[1]
-  found = (_moments(layer, data, owners, bounds, noise, seed) if normal else
-           _bins(layer, data, owners, bounds, noise, seed) if numeric else
-           _vocabulary(layer, data, owners, noise=noise, delta=delta, seed=seed,
-                       words_per_record=words_per_unit))
+  kind, owners = _kind(layer, bounds, delta, words_per_unit), _owners(units, data)
+  special = {'bounds': bounds} if delta is None else {
+      'delta': delta, 'words_per_record': words_per_unit}
+  found = kind(layer, data, owners, noise=noise, seed=seed, **special)
   records = '' if owners is None else 'records that are all rows of an owner, '
   return dataclasses.replace(
       found, event=accounting.AdaptedDpEvent(
@@ -106,25 +84,54 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
       mechanism=f'{type(layer).__name__} of {records}{found.mechanism}')
 
 
+def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
+          ) -> Callable[..., release.Release]:
+  """Returns the function that adapts such layers; ValueError for other arguments."""
+  kinds: dict[type, Callable[..., release.Release]] = {
+      keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
+      keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
+      keras.layers.TextVectorization: _vocabulary}
+  found = [function for kind, function in kinds.items() if isinstance(layer, kind)]
+  if not found:
+    raise ValueError(
+        f'Expected a {", ".join(kind.__name__ for kind in kinds)}, got '
+        f'{type(layer).__name__}; publish what it needs by tfcactus.release.')
+  numeric = found[0] is not _vocabulary
+  if numeric != (bounds is not None) or numeric != (delta is None) or (
+      numeric and words_per_unit != 1):
+    raise ValueError(
+        'Expected public bounds=(low, high), alone, for Normalization and '
+        'Discretization; delta, and words_per_unit, for vocabularies; got '
+        f'bounds={bounds!r}, delta={delta!r} and words_per_unit={words_per_unit!r} for '
+        f'{type(layer).__name__}.')
+  return found[0]
+
+
+def _owners(units: Any, data: Any) -> np.ndarray | None:
+  """Returns the number of the owner of each row, None without units."""
+  if units is None:
+    return None
+  if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
+    raise ValueError('Expected an array or a list of rows with units, got '
+                     f'{type(data).__name__}, whose order may be another one than that '
+                     'of units; collect rows and ids in one pass over it.')
+  ids = units_lib.checked_ids(units, np.size(units))
+  return np.unique(ids, return_inverse=True)[1]
+
+
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
           block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields arrays of about `block` values, and the number of the owner of each row."""
   start = 0
   for batch in _records.batches(data, array):
-    stop = start + len(batch)
-    owner = np.arange(start, stop) if owners is None else owners[start:stop]
+    owner = np.arange(start, start + len(batch)) if owners is None else owners
     if len(owner) != len(batch):
-      break
+      raise ValueError('Expected units to hold the id of the owner of each row, got '
+                       f'{len(owner)} ids for {len(batch)} rows.')
     rows = max(1, block // max(1, math.prod(batch.shape[1:])))
     for first in range(0, len(batch), rows):
       yield batch[first:first + rows], owner[first:first + rows]
-    start = stop
-  else:
-    if owners is None or start == len(owners):
-      return
-  raise ValueError(
-      'Expected units to hold the id of the owner of each row, got another number of '
-      'ids than of rows.')
+    start += len(batch)
 
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
@@ -164,25 +171,23 @@ def _text(value: Any) -> bytes:
   return bytes(value) if isinstance(value, bytes) else b''
 
 
+def _integer(value: Any) -> int | None:
+  """Returns a value as an int of 64 bits, None if it is none."""
+  known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+  return int(value) if known and -2**63 <= value < 2**63 else None
+
+
 _numbers = functools.partial(
     _array, kinds='biuf', words='numbers', each=_number, dtype=np.float64)
 _texts = functools.partial(_array, kinds='SU', words='texts', each=_text, dtype=object)
-
-
-def _integers(batch: Any, dtype: np.dtype) -> np.ndarray:
-  """Returns a batch of integers as Keras casts them; None for values that are none."""
-  known = np.iinfo(dtype)
-  return _array(batch, 'iu', 'integers', lambda value: int(value) if (
-      isinstance(value, (int, np.integer)) and not isinstance(value, bool) and
-      known.min <= value <= known.max) else None, dtype)
+_integers = functools.partial(
+    _array, kinds='iu', words='integers', each=_integer, dtype=np.int64)
 
 
 def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
            reserved: set[Any]) -> Iterator[tuple[set[Any], int]]:
   """Yields the words of each row, without reserved ones, and its owner's number."""
-  array = _texts
-  if isinstance(layer, keras.layers.IntegerLookup):
-    array = functools.partial(_integers, dtype=np.dtype(layer.vocabulary_dtype))
+  array = _integers if isinstance(layer, keras.layers.IntegerLookup) else _texts
   # A function of the user's own might mix the rows of a batch.
   block = 1 if models.splits_by_function(layer) else _TEXTS
   for part, owner in _read(data, owners, array, block):
@@ -246,8 +251,8 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
       f'{shape}, with low < high within 1e18, got bounds={bounds!r}.')
 
 
-def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, bounds: Any,
-          noise: Any, seed: int | None) -> release.Release:
+def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
+          bounds: Any, noise: Any, seed: int | None) -> release.Release:
   """Sets the boundaries of a Discretization to noisy quantiles."""
   low, high = (float(each) for each in _limits(bounds, ()))
   models.check_bins(layer)
@@ -272,23 +277,24 @@ def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, bound
   return dataclasses.replace(counts, value=found)
 
 
-def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
+def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
              bounds: Any, noise: noise_lib.Noise, seed: int | None) -> release.Release:
   """Sets mean and variance of a Normalization to those of a noisy sum."""
   if layer.input_mean is not None:
     raise ValueError('Expected a Normalization to adapt, got one with a mean and '
                      'variance; leave them out.')
-  if not layer.built:
-    layer.build((None, *_row_shape(data)))
-  ndim = np.ndim(layer.mean)
-  axes = sorted(axis % ndim for axis in layer.axis)
+  shape = np.shape(layer.mean) if layer.built else (None, *_row_shape(data))
+  axes = sorted(axis % len(shape) for axis in layer.axis)
   if 0 in axes:
     raise ValueError(f'Expected an axis of features, got axis={layer.axis!r}, the axis '
-                     'of rows; take axis=None for rows of one number.')
+                     'of rows; give rows of shape (n, 1), or take axis=None.')
+  if not layer.built:
+    layer.build(shape)
   low, high = _limits(bounds, tuple(layer.adapt_mean.shape))
   dim, half, clip = low.size, (high - low) / 2, math.sqrt(low.size + 1)
+  rows = _read(data, owners, _numbers)
   sums = release.noisy_sum(
-      _contributions(_read(data, owners, _numbers), owners, axes, ndim, low, high),
+      _contributions(rows, owners, axes, len(shape), low, high),
       l2_norm_clip=clip, noise=noise, dim=2 * dim + 1, seed=seed)
   count = max(float(sums.value[0]), 1.0)
   first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
@@ -309,6 +315,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
 
 def _row_shape(data: Any) -> tuple[int | None, ...]:
   """Returns the shape of a row without reading any; ValueError if unknown."""
+  _records.check_batched(data)
   shape = getattr(getattr(data, 'element_spec', data), 'shape', None)
   if shape is None and isinstance(data, (list, tuple)):
     shape = np.shape(_numbers(data))

@@ -33,7 +33,7 @@ def batches(records: Records, array: Callable[[object], np.ndarray] | None = Non
     raise ValueError(
         'Expected records to be an array or an iterable of batches, got '
         f'{type(records).__name__}.')
-  _check_batched(records)
+  check_batched(records)
   for batch in records:
     yield array(batch)
 
@@ -55,7 +55,7 @@ def vector(records: Records) -> np.ndarray:
   return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _check_batched(records: object) -> None:
+def check_batched(records: object) -> None:
   """Raises ValueError for a dataset whose elements may be records, not batches."""
   shape = getattr(getattr(records, 'element_spec', None), 'shape', None)
   if shape is not None and shape.rank is not None and (

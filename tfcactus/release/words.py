@@ -48,7 +48,8 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
   # A record changes `most` numbers by one. Rounded up: the root must not be too small.
   scale = float(most) if law.gaussian_std is None else math.nextafter(
       math.sqrt(most), math.inf)
-  threshold = 1 + planner.count_threshold(law, num_bins=most, beta=delta, scale=scale)
+  threshold = 1 + planner.count_threshold(law, num_bins=most, beta=_checks.delta(delta),
+                                        scale=scale)
   counts = _counted(words, most, KeyStream(seed, 'words of records'))
   noisy = np.array([*counts.values()], np.int64) + noise_sources.drawn_steps(
       law, noise_sources.generator(seed), len(counts), scale)
