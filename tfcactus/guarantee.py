@@ -156,10 +156,11 @@ class ReleasedStatistic:
   seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
-def release_events(releases: object, unit: str) -> tuple[dp_accounting.DpEvent, ...]:
+def release_events(releases: object, unit: str | None = None
+                   ) -> tuple[dp_accounting.DpEvent, ...]:
   """Returns the events of releases; ValueError if one is seeded or has no account.
 
-  Raises ValueError too if a layer was adapted for another unit than the plan's `unit`.
+  Raises ValueError too if a layer was adapted for another unit than a plan's `unit`.
   """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -167,7 +168,7 @@ def release_events(releases: object, unit: str) -> tuple[dp_accounting.DpEvent, 
         f'tfcactus.release or DpEvents, got {releases!r}.')
   events = tuple(map(_release_event, releases))
   for event in events:
-    if isinstance(event, accounting.AdaptedDpEvent) and (
+    if unit and isinstance(event, accounting.AdaptedDpEvent) and (
         bool(event.of_units) == (unit == 'example')):
       raise ValueError(
           f'Expected layers adapted for the unit of the plan, unit={unit!r}, got one '

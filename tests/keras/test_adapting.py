@@ -385,3 +385,33 @@ def test_a_plan_and_its_layers_have_one_unit():
       tiny.plan_of(releases=[wrong], unit=unit)
     found = tiny.plan_of(releases=[right], unit=unit).guarantee()
     assert not found.conditions
+
+
+@representatives('layer', [
+    lambda: layers.StringLookup(output_mode='multi_hot'),
+    lambda: layers.TextVectorization(output_mode='count', ngrams=2)])
+def test_private_models_train_on_private_vocabularies(layer, tmp_path):
+  layer, texts = layer(), np.array(['red', 'green'] * 20)
+  _, result = words(texts, layer, noise=tfcactus.Gaussian(1.0), delta=1e-4)
+  inputs = tf.keras.Input((1,), dtype=tf.string)
+  plan = tiny.plan_of(releases=[result], delta=1e-3)
+  model = tiny.privatized(plan, tf.keras.Model(inputs, layers.Dense(3)(layer(inputs))))
+  model.fit(private.PoissonBatches(texts[:, None], tiny.Y, 0.25), verbose=0)
+  model.save(tmp_path / 'run.keras')
+  loaded = tf.keras.models.load_model(tmp_path / 'run.keras')
+  np.testing.assert_array_equal(loaded(texts[:, None]), model(texts[:, None]))
+  for each in (model, loaded):
+    card = private.make_run_card(each)
+    assert not any('what the layers' in line for line in card['not_covered'])
+    assert card['epsilon']['upper'] == model.guarantee().upper
+  assert model.guarantee().upper > tiny.plan_of(delta=1e-3).guarantee(4).upper
+
+
+def test_targets_of_plans_count_adapted_layers():
+  _, owners = moments(tiny.X, noise=tfcactus.Gaussian(5.0), units=np.arange(40) // 2)
+  options = dict(batch_size=5, epochs=2, num_units=20, delta=1e-3, unit='user',
+                 target_epsilon=3.0, l2_norm_clip=1.0)
+  plain = tfcactus.PrivacyPlan.for_training(**options)
+  plan = tfcactus.PrivacyPlan.for_training(releases=[owners], **options)
+  assert plan.noise.noise_multiplier > plain.noise.noise_multiplier
+  assert plan.guarantee().upper <= 3.0

@@ -150,7 +150,8 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
                      f'and type {array.dtype}.')
   if array.dtype.kind in 'biuf':
-    return array.astype(dtype)
+    with np.errstate(all='ignore'):  # A warning would tell of values.
+      return array.astype(dtype)
   found = np.empty(array.size, np.float64 if dtype == np.float64 else object)
   found[:] = [each(value) for value in array.ravel().tolist()]
   return found.reshape(array.shape)
