@@ -33,9 +33,6 @@ _LONGEST = 256
 _NUMBERS, _TEXTS = 2**20, 2**14
 """How many numbers, or texts, are read at a time."""
 
-_LARGEST = 1e18
-"""Largest bound: squares are finite in float32."""
-
 
 def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
           bounds: tuple[Any, Any] | None = None, delta: float | None = None,
@@ -115,8 +112,8 @@ def _owners(units: Any, data: Any) -> np.ndarray | None:
     raise ValueError('Expected an array or a list of rows with units, got '
                      f'{type(data).__name__}, whose order may be another one than that '
                      'of units; collect rows and ids in one pass over it.')
-  ids = units_lib.checked_ids(units, np.size(units))
-  return np.unique(ids, return_inverse=True)[1]
+  return np.unique(
+      units_lib.checked_ids(units, np.size(units)), return_inverse=True)[1]
 
 
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
@@ -243,8 +240,8 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
   try:
     low, high = found = [
         np.broadcast_to(np.asarray(each, np.float64), shape) for each in bounds]
-    if np.all((-_LARGEST <= low) & (low < high) & (high <= _LARGEST)):
-      return found
+    if np.all((-1e18 <= low) & (low < high) & (high <= 1e18)):
+      return found  # Whose squares are finite in float32.
   except (TypeError, ValueError):
     pass
   raise ValueError(
@@ -336,8 +333,8 @@ def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
   unit has at most the norm sqrt(dim + 1), which a mean of values keeps.
   """
   dim, shape, half = low.size, (1, *low.shape, 1), (high - low) / 2
-  totals = np.zeros((0 if owners is None else owners.max(initial=-1) + 1, 2 * dim + 1))
-  totals = totals.astype(np.int64)
+  units = 0 if owners is None else owners.max(initial=-1) + 1
+  totals = np.zeros((units, 2 * dim + 1), np.int64)  # Number of values, and sums.
   for part, owner in rows:
     if part.ndim != ndim or tuple(part.shape[axis] for axis in axes) != low.shape:
       raise ValueError('Expected rows of the shape that the layer was built for, got '
@@ -347,18 +344,12 @@ def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
     u = np.clip(values, low.reshape(shape), high.reshape(shape)) - (
         low + half).reshape(shape)
     u = np.clip(np.nan_to_num(u / half.reshape(shape)), -1, 1)
-    sums = np.concatenate([np.full((len(part), 1), u.shape[-1])] + [
+    sums = np.concatenate([np.full((len(part), 1), u.shape[-1] * _FINE)] + [
         np.rint(each * _FINE).astype(np.int64).sum(-1).reshape(len(part), dim)
         for each in (u, 1 - u**2)], 1)
     if owners is None:
-      yield _means(sums)
+      yield sums / np.maximum(sums[:, :1], 1)
     else:
       np.add.at(totals, owner, sums)
   if owners is not None:
-    yield _means(totals)
-
-
-def _means(sums: np.ndarray) -> np.ndarray:
-  """Returns (1, means), from (count, sums) of multiples of 2^-30."""
-  means = sums[:, 1:] / (np.maximum(sums[:, :1], 1) * float(_FINE))
-  return np.concatenate([np.ones((len(sums), 1)), means], 1)
+    yield totals / np.maximum(totals[:, :1], 1)
