@@ -254,8 +254,10 @@ def test_integers_are_looked_up():
   data = np.array([[5, -1, 7]] * 30 + [[2**40, 7, 7]] * 20)
   found, _ = words(data, layers.IntegerLookup(), words_per_unit=3)
   assert found[:2] == ['-1', '7'] and set(found) == {'-1', '7', '5', str(2**40)}
-  mixed = [[5], [2**70], [None], ['a'], [True], [1.5]] * 20
+  mixed = [[5], [2**70], [None], ['a'], [True], [1.5], [math.inf]] * 20
   assert words(mixed, layers.IntegerLookup())[0] == ['-1', '5']
+  assert words(np.array([5, math.nan, 1e300, 2.5] * 20), layers.IntegerLookup())[0] == [
+      '-1', '5']
   masked = layers.IntegerLookup(mask_token=0)
   assert words(np.array([1, 1, 0] * 20, np.uint8), masked)[0] == ['0', '-1', '1']
 
@@ -307,7 +309,10 @@ def test_what_does_not_fit_is_refused():
   refused('num_bins >= 2', layers.Discretization(bin_boundaries=[0.0]), **box)
   refused('rows of numbers, got', layers.Normalization(), np.array([['a']]), **box)
   refused('rows of texts, got', lookup, delta=0.1)
-  refused('rows of integers, got', layers.IntegerLookup(), delta=0.1)
+  refused('rows of integers, got', layers.IntegerLookup(), ROWS > 3, delta=0.1)
+  refused('Expected data whose shape is known', layers.Normalization(),
+          tf.data.Dataset.from_generator(lambda: iter([ROWS]), output_signature=(
+              tf.TensorSpec(None, tf.float64))), **box)
   refused('ragged or sparse', lookup, tf.ragged.constant([['a'], []]), delta=0.1)
   refused('Expected batches of one array', lookup, iter([(ROWS, ROWS)]), delta=0.1)
   refused('Expected a batched dataset', layers.Normalization(),
@@ -318,6 +323,8 @@ def test_what_does_not_fit_is_refused():
   refused('499 ids for 500 rows', layers.Normalization(), units=np.arange(499), **box)
   refused('whose order may be another', layers.Normalization(), iter([ROWS]),
           units=np.arange(500), **box)
+  refused('all integers or all strings, got list', layers.Normalization(),
+          units=[[1], [1, 2]] * 250, **box)
   refused('A row of two owners', layers.Normalization(), units=np.zeros((500, 2)),
           **box)
   refused('no valid one-dimensional account', layers.Normalization(),

@@ -112,8 +112,8 @@ def _owners(units: Any, data: Any) -> np.ndarray | None:
     raise ValueError('Expected an array or a list of rows with units, got '
                      f'{type(data).__name__}, whose order may be another one than that '
                      'of units; collect rows and ids in one pass over it.')
-  return np.unique(
-      units_lib.checked_ids(units, np.size(units)), return_inverse=True)[1]
+  rows = len(units) if isinstance(units, (list, tuple)) else np.size(units)
+  return np.unique(units_lib.checked_ids(units, rows), return_inverse=True)[1]
 
 
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
@@ -146,7 +146,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
   if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
                      f'and type {array.dtype}.')
-  if array.dtype.kind in 'biuf':
+  if dtype is not object and np.can_cast(array.dtype, dtype, 'same_kind'):
     with np.errstate(all='ignore'):  # A warning would tell of values.
       return array.astype(dtype)
   found = np.empty(array.size, np.float64 if dtype == np.float64 else object)
@@ -170,7 +170,9 @@ def _text(value: Any) -> bytes:
 
 
 def _integer(value: Any) -> int | None:
-  """Returns a value as an int of 64 bits, None if it is none."""
+  """Returns a whole number as an int of 64 bits, None if the value is none."""
+  # pandas turns integers with missing values into floats.
+  value = int(value) if isinstance(value, float) and value.is_integer() else value
   known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
   return int(value) if known and -2**63 <= value < 2**63 else None
 
@@ -179,7 +181,7 @@ _numbers = functools.partial(
     _array, kinds='biuf', words='numbers', each=_number, dtype=np.float64)
 _texts = functools.partial(_array, kinds='SU', words='texts', each=_text, dtype=object)
 _integers = functools.partial(
-    _array, kinds='iu', words='integers', each=_integer, dtype=np.int64)
+    _array, kinds='iuf', words='integers', each=_integer, dtype=np.int64)
 
 
 def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
@@ -317,7 +319,7 @@ def _row_shape(data: Any) -> tuple[int | None, ...]:
   shape = getattr(getattr(data, 'element_spec', data), 'shape', None)
   if shape is None and isinstance(data, (list, tuple)):
     shape = np.shape(_numbers(data))
-  if shape is None:
+  if shape is None or getattr(shape, 'rank', 0) is None:
     raise ValueError('Expected data whose shape is known, or a layer that was built, '
                      'as by layer.build((None, 4)) for rows of four features, got '
                      f'{type(data).__name__} and a layer that was not built.')
