@@ -161,6 +161,8 @@ def test_slots_leave_the_rest_to_the_adaptive_part(make):
     (lambda account: account.spend(GAUSSIAN(3.0), 0), 'count'),
     (lambda account: account.spend(GAUSSIAN(3.0), unit='user'), "unit='example'"),
     (lambda account: account.spend(GAUSSIAN(3.0), label='a\nb'), 'one line'),
+    (lambda account: account.spend(
+        accounting.AdaptedDpEvent([GAUSSIAN(9.0)], '', True)), "unit='example'"),
     (lambda account: account.spend(GAUSSIAN(0.0)), 'no mu at all'),
     (lambda account: account.spend(dp_accounting.NonPrivateDpEvent()), 'no mu at all'),
     (lambda account: account.spend(accounting.randomized_response_event(0.5, 4)),
@@ -362,8 +364,8 @@ def test_killed_processes_show_all_that_they_released(make, tmp_path, kills):
   log = tmp_path / 'log'
   subprocess.run(
       [sys.executable, '-m', 'tests.data_account.spending_process', account.path,
-       str(log), str(kills)], cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, check=True,
-      timeout=300)
+       str(log), str(kills)], cwd=ROOT, check=True, timeout=300,
+      env={**os.environ, 'PYTHONPATH': str(ROOT)})
   released = collections.Counter(log.read_text().split())
   shown = collections.Counter()
   for entry in make().entries:

@@ -325,11 +325,12 @@ class DataAccount:
     """Enters an event as 'spend' or 'reserve', or as the use of a slot."""
     event, count = book_lib.flat(event, count)
     book_lib.check_label(label)
-    if unit != self.unit:
+    of_units = getattr(event, 'of_units', unit != 'example')  # Of an adapted layer.
+    if unit != self.unit or of_units != (unit != 'example'):
       raise ValueError(
           f'Expected an event for unit={self.unit!r}, as the account is, got '
-          f'unit={unit!r}; enter what one {self.unit} changes, all rows together, with '
-          f'unit={self.unit!r}.')
+          f'{event!r} for unit={unit!r}; enter what one {self.unit} changes, all rows '
+          f'together, with unit={self.unit!r}.')
     with self._writing() as write:
       slot = self._book.slots.get(label)
       if slot is None:

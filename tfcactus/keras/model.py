@@ -95,23 +95,19 @@ class PrivateModel(Fixed, serialization.SavedModel):
       engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
       journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
-        C; 'per_layer' clips the gradient of each of L layers to C / sqrt(L);
-        'automatic' normalises the whole gradient to norm C. All three bound an
-        example's part of the sum by C and cost the same.
+        C; 'per_layer' clips that of each of L layers to C / sqrt(L); 'automatic'
+        normalises the whole to norm C. All three cost the same.
       name: Name of the model.
-      augmentation_multiplicity: Number of passes of each example through the model
-        per step, with new draws of its augmentation layers. The mean of the gradients
-        is clipped; the cost is that of one pass.
+      augmentation_multiplicity: Number of passes of each example per step, with new
+        draws of augmentation layers. Their mean is clipped, at the cost of one pass.
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, so that no worker
         knows all of it; by default the chief adds all. Gaussian noise only.
-      local_steps: Number of plain SGD steps that each unit takes on its rows. The
-        difference that they make to the weights is clipped in place of the gradient
-        (simulated federated learning). For plans with a `unit`.
+      local_steps: Number of plain SGD steps that each `unit` of the plan takes on its
+        rows. What they change is clipped as a gradient is (federated learning).
       local_learning_rate: Learning rate of these steps.
-      account: A `DataAccount`, or its path: `fit` takes steps from it before they are
-        released. Without a slot of the label, the first reserves all of the plan.
-      account_label: Label of the run's slot in the account.
+      account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
+        from, before they are released; the first `fit` makes a slot for the plan.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
