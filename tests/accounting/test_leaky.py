@@ -151,6 +151,9 @@ def test_losses_that_are_infinite_too_often_have_no_part():
   assert 0.01 <= _part(reverse, left=Part(0.02, 1.0)).leak <= 0.02
   assert _part(dp_accounting.NonPrivateDpEvent()).mu == math.inf
   assert _part(_sampled(0.1, 1.0), left=Part(0.0, 1.0)).mu == math.inf
+  for event, count in ((_sampled(0.25, 2.0), 10**6), (_sampled(0.9, 1e-2), 3),
+                       (dp_accounting.LaplaceDpEvent(1e-3), 1)):
+    assert _part(event, count).mu > 10  # Losses of hundreds and more.
 
 
 def test_equal_releases_use_up_leak_and_mu_together():

@@ -29,7 +29,8 @@ def test_an_account_is_begun_shown_and_drawn(file, tmp_path, capsys):
   out = capsys.readouterr().out
   assert picture.stat().st_size > 1000
   for words in ('replace-one', account.head, 'slot march: 5 of 9 left', 'income',
-                'ages: mu <= 0.1', 'Left for what is chosen later', 'No guarantee if results'):
+                'ages: mu <= 0.1', 'Left for what is chosen later',
+                'No guarantee if results'):
     assert words in out
   assert f'mu {_format.lower(account.left.mu)} of' in out
   assert main.main(['account', 'show', file, '--json']) == 0

@@ -48,6 +48,9 @@ CLOSE = 1e-4
 LEAST_SHARE = 1e-6
 """Share of the leak that is left which every release may take. Affects width only."""
 
+LARGEST = 300.0
+"""Largest epsilon at which a profile is bounded; its last bound holds beyond."""
+
 _ROOM = 64 * EPS
 """Relative room for the rounding of a chord, which takes a few operations."""
 
@@ -113,7 +116,7 @@ class _Curve:
     top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
         LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
     self._deltas: dict[float, float] = {}
-    self._add(np.linspace(0.0, max(top, 1e-6), POINTS))
+    self._add(np.linspace(0.0, min(max(top, 1e-6), LARGEST), POINTS))
 
   def _add(self, epsilon: np.ndarray) -> None:
     """Adds points; the chords between all points are made anew."""
