@@ -156,6 +156,16 @@ def test_losses_that_are_infinite_too_often_have_no_part():
     assert _part(event, count).mu > 10  # Losses of hundreds and more.
 
 
+def test_small_releases_take_small_parts():
+  rare = _part(accounting.ThresholdDpEvent(1e-9))
+  assert 1e-9 <= rare.leak < 1.02e-9 and rare.mu < 1e-3
+  for scale in (1e2, 1e4, 1e6):
+    part = _part(dp_accounting.LaplaceDpEvent(scale))
+    assert 0.99 / scale < part.mu < 1.3 / scale and part.leak < 2e-10
+  assert _part(_sampled(1e-4, 5.0)).mu < 2e-4
+  assert _part(_sampled(0.01, 1.0), left=Part(1e-320, 1.0)).mu == math.inf
+
+
 def test_equal_releases_use_up_leak_and_mu_together():
   event, left = _sampled(250 / 60000, 1.3), Part(1e-6, 0.75)
   for index in range(9):

@@ -48,6 +48,10 @@ CLOSE = 1e-4
 LEAST_SHARE = 1e-6
 """Share of the leak that is left which every release may take. Affects width only."""
 
+LEAST_TOP, CLOSEST = 0.01, 1e-8
+"""Least range of points, and least distance between them. Closer ones would see the
+rounding of the bounds. Affects width only."""
+
 LARGEST = 300.0
 """Largest epsilon at which a profile is bounded; its last bound holds beyond."""
 
@@ -86,7 +90,7 @@ def part(accountant: PairAccountant, left: Part) -> Part:
     return Part(0.0, (1 + _ROOM) * max(math.sqrt(math.fsum(
         step.loss.mu**2 * count for step, count in found.groups
         if step.loss is not None)) for found in accountant.compositions().values()))
-  if not left.leak > 0:
+  if not left.leak > 1e-300:
     return Part(0.0, math.inf)
   curve = _Curve(accountant, left.leak)
   leak = left.leak
@@ -116,7 +120,7 @@ class _Curve:
     top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
         LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
     self._deltas: dict[float, float] = {}
-    self._add(np.linspace(0.0, min(max(top, 1e-6), LARGEST), POINTS))
+    self._add(np.linspace(0.0, min(max(top, LEAST_TOP), LARGEST), POINTS))
 
   def _add(self, epsilon: np.ndarray) -> None:
     """Adds points; the chords between all points are made anew."""
@@ -150,7 +154,8 @@ class _Curve:
     """Adds points where the chord of the largest mu is too far from the profile."""
     for _ in range(REFINED):
       worst = int(np.argmax(self._mus(leak)))
-      if worst + 1 == self._at.size:
+      if worst + 1 == self._at.size or (
+          self._at[worst + 1] - self._at[worst] < CLOSEST):
         return
       middle = 0.5 * (self._at[worst] + self._at[worst + 1])
       chord = self._y[worst] - self._x[worst] * math.exp(middle)

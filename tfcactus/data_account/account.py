@@ -273,8 +273,10 @@ class DataAccount:
       try:
         file = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
       except FileNotFoundError:
-        raise ValueError(f'Expected the account {self.path!r} to stay where it is, got '
-                         'no file; put it back.') from None
+        raise ValueError(
+            f'Expected a folder for {self.path!r}, got none; make it.' if create else
+            f'Expected the account {self.path!r} to stay where it is, got no file; put '
+            'it back.') from None
       try:
         _record_file.lock(file, self.path, wait=True)
         self._catch_up(_record_file.whole(file))
