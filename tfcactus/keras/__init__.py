@@ -24,6 +24,7 @@ from tfcactus.keras.data.batches import (
   PoissonBatches,
   ShuffledBatches,
 )
+from tfcactus.keras.data.split import Split
 from tfcactus.keras.data.stored_examples import store_examples, StoredExamples
 from tfcactus.keras.data.tfrecord_examples import TFRecordExamples
 from tfcactus.keras.data.units import UnitData
@@ -60,6 +61,7 @@ __all__ = [
     'PoissonBatches',
     'PrivateModel',
     'ShuffledBatches',
+    'Split',
     'StoredExamples',
     'TFRecordExamples',
     'TableNoiseQuery',

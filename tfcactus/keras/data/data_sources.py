@@ -25,6 +25,7 @@ class ExampleData(abc.ABC):
 
   num_examples: int  # Number of examples.
   specs: Rows  # `TensorSpec`s of a batch, in the structure that `rows` returns.
+  side: Any = None  # The `Side` of a split that the examples are, or None for no split.
 
   @abc.abstractmethod
   def rows(self, index: np.ndarray) -> Rows:
