@@ -16,6 +16,7 @@ from tfcactus.accounting.events import (
     RandomAllocationDpEvent,
     randomized_response_event,
     SteppedDpEvent,
+    ValidationDpEvent,
 )
 from tfcactus.accounting.exponential import ExponentialMechanismDpEvent
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
@@ -47,6 +48,6 @@ __all__ = [
     'PoissonRuns', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
     'RenyiAccountant', 'RunLaw', 'SearchDpEvent', 'StepLoss', 'SteppedDpEvent',
     'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'TwoSidedAccountant',
-    'continuous_pair', 'dominating_pair', 'noise_event',
+    'ValidationDpEvent', 'continuous_pair', 'dominating_pair', 'noise_event',
     'randomized_response_event', 'views',
 ]

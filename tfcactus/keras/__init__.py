@@ -43,6 +43,7 @@ from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel, privatize
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
+from tfcactus.keras.validation import PrivateEarlyStopping, PrivateValidation
 
 __all__ = [
     'AllocatedBatches',
@@ -59,7 +60,9 @@ __all__ = [
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
+    'PrivateEarlyStopping',
     'PrivateModel',
+    'PrivateValidation',
     'ShuffledBatches',
     'Split',
     'StoredExamples',

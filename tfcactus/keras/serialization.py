@@ -162,11 +162,11 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
-_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent')
+_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent', 'ValidationDpEvent')
 
 
 def _value_config(value: Any) -> Any:
-  """Returns a field of an event: a number, or a dict whose one key names its type."""
+  """Returns a field of an event: a number, a text, or a dict {type: value}."""
   if isinstance(value, dp_accounting.DpEvent):
     return {'event': event_config(value)}
   if isinstance(value, (list, tuple)):
@@ -178,6 +178,8 @@ def _value_config(value: Any) -> Any:
     return {'relation': value.name}
   if isinstance(value, noise_lib.Noise):
     return {'noise': noise_lib.to_config(value)}
+  if isinstance(value, str):
+    return value
   return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 

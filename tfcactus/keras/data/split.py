@@ -11,46 +11,48 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, relations
+from tfcactus.accounting import events
 from tfcactus.keras.data import units as units_lib
 from tfcactus.keras.data.data_sources import ExampleData, Rows
 from tfcactus.relations import Relation
 
-_PROVED = {
-    'coin': (relations.ADD_OR_REMOVE, relations.ZERO_OUT, relations.REPLACE),
-    'id': (relations.ADD_OR_REMOVE, relations.ZERO_OUT),
-    'position': (relations.ZERO_OUT, relations.REPLACE)}
 
-_UNPROVED = {
-    'id': 'a record that replaces another has another id, so that one side may lose a '
-          "record and the other gain one; use Split(fraction), a secret coin",
-    'position': 'an added record moves others to other positions, and so to the other '
-                "side; use Split(fraction), a secret coin, or by='id'"}
+class Side(NamedTuple):
+  """Which side of which split some data are, and the data that were divided."""
+
+  split: Split
+  held_out: bool
+  whole: ExampleData
+
+
+class Sides(NamedTuple):
+  """Both sides of a `Split`, as data sources: `training` and `validation`."""
+
+  training: ExampleData
+  validation: ExampleData
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
   """Division of records into a training side and a validation side.
 
-  The side of a record depends on no other record. Then each person pays for the
-  releases of one side only, and the total is the maximum of the sides, for any schedule
-  of releases that depends on earlier ones. A split of fixed size moves a record if
-  another is added, and has no such proof under add-or-remove.
+  The side of a record depends on no other record. So each person pays for the releases
+  of one side only, and the total is the maximum of the sides, for any schedule of
+  releases that depends on earlier ones. Use one split for all that counts its sides.
 
-  Use one split for everything that counts its sides. To go on in another process, keep
-  `key` secret and pass it: `Split(0.1, key=key)`. Without ids the records then have to
-  come in the same order.
+  To go on in another process, keep `key` secret and pass it: `Split(0.1, key=key)`.
+  Examples without ids then have to come in the same order.
 
   Attributes:
-    fraction: Probability that a record is on the validation side, in (0, 1).
+    fraction: Probability of the validation side, in (0, 1).
     by: 'coin': a secret coin per record, proved for add-or-remove, zero-out and
       replace. 'id': a public rule on the id of the record or unit, proved for
-      add-or-remove and zero-out. 'position': a public rule on the place of the record
-      in the data, proved for zero-out and replace.
-    rule: For 'id' and 'position': a function of one id or place that returns True for
-      the validation side, such as `lambda place: place % 10 == 0`. It must not depend
-      on the data. None for 'id' takes a hash of the id, and `fraction`.
-    key: 32 secret bytes that the coins are made of, by default from the operating
-      system.
+      add-or-remove and zero-out. 'position': a public rule on the place in the data,
+      such as a split of fixed size, proved for zero-out and replace.
+    rule: For 'id' and 'position': a function of one id or place, and of no data, that
+      returns True for the validation side, such as `lambda place: place % 10 == 0`.
+      None for 'id' takes a hash of the id, and `fraction`.
+    key: 32 secret bytes that coins are made of, by default from the operating system.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -63,24 +65,21 @@ class Split:
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'fraction', _checks.delta(self.fraction, 'fraction'))
-    _checks.choice('by', self.by, tuple(_PROVED))
+    _checks.choice('by', self.by, tuple(events.PROVED_OF_SPLITS))
     if not (isinstance(self.key, bytes) and len(self.key) == 32):
       raise ValueError('Expected key to be the 32 bytes of the key of another Split, '
                        f'got {type(self.key).__name__}; leave it out for a new one.')
-    if self.rule is not None and self.by == 'coin' or not (
-        self.rule is None or callable(self.rule)):
+    if not (callable(self.rule) and self.by != 'coin' or
+            self.rule is None and self.by != 'position'):
       raise ValueError(
-          "Expected rule to be a function, with by='id' or by='position', got "
-          f'rule={self.rule!r} with by={self.by!r}.')
-    if self.rule is None and self.by == 'position':
-      raise ValueError(
-          "Expected a rule with by='position', such as rule=lambda place: place % 10 "
-          '== 0, got none; Split(fraction) draws a secret coin for each record.')
+          "Expected a rule, a function of one place or id, with by='position', maybe "
+          f"with by='id', and not with by='coin', got by={self.by!r} and rule="
+          f'{self.rule!r}.')
 
   @property
   def relations(self) -> tuple[dp_accounting.NeighboringRelation, ...]:
     """The neighbouring relations for which the total is the maximum of the sides."""
-    return _PROVED[self.by]
+    return events.PROVED_OF_SPLITS[self.by]
 
   @property
   def digest(self) -> str:
@@ -97,29 +96,25 @@ class Split:
       ValueError: if the maximum of the sides is not proved for the relation.
     """
     relation = relations.check(value)
-    if relation not in self.relations:
-      raise ValueError(unproved(self.by, relation))
+    events.check_split(self.by, relation)
     return relation
 
   def sides(self, x: Any, y: Any = None, *, sample_weight: Any = None,
             units: Any = None, examples_per_unit: int | None = None,
             ids: Any = None) -> Sides:
-    """Divides examples, or units such as users, with all rows of each on one side.
-
-    Both sides go where data go: `PoissonBatches(sides.training, batch_size=...)`.
+    """Divides examples, or units such as users with all their rows.
 
     Args:
-      x: Examples, as for `PoissonBatches`; or `UnitData`.
-      y: Targets, as for `PoissonBatches`.
-      sample_weight: Weights, as for `PoissonBatches`.
-      units: Owner of each row, as for `PoissonBatches`; coins and rules are then per
-        owner.
-      examples_per_unit: As for `PoissonBatches`, with `units`.
-      ids: Without `units`, an id of each example, integers or strings. Coins then
-        belong to ids and not to places.
+      x: Examples, as for `PoissonBatches`, which take a side in turn; or `UnitData`.
+      y: As for `PoissonBatches`.
+      sample_weight: As for `PoissonBatches`.
+      units: As for `PoissonBatches`; coins and rules are then per unit.
+      examples_per_unit: As for `PoissonBatches`.
+      ids: Without `units`, an id of each example, integers or strings, to which its
+        coin belongs; without ids it belongs to the place.
 
     Returns:
-      (training, validation), two data sources.
+      (training, validation).
 
     Raises:
       ValueError: if an argument is invalid, or a side has no examples.
@@ -136,71 +131,37 @@ class Split:
       ids = data.ids
     elif ids is not None:
       ids = units_lib.checked_ids(ids, data.num_examples, 'ids')
-    held = self._held_out(data.num_examples, ids)
+    elif self.by == 'id':
+      raise ValueError("Expected ids, one for each example, or units, with by='id', "
+                       'got neither.')
+    held = np.zeros(data.num_examples, bool)  # Units without rows have no ids.
+    keys = range(held.size) if ids is None or self.by == 'position' else ids.tolist()
+    held[:len(keys)] = [self._holds_out(key) for key in keys]
     if not 0 < held.sum() < held.size:
       raise ValueError('Expected a split with examples on both sides, got none on one '
                        f'of them, from {self!r}; use more data or another fraction.')
     return Sides(*(_part(data, np.flatnonzero(held == side), Side(self, side, data))
                    for side in (False, True)))
 
-  def _held_out(self, count: int, ids: np.ndarray | None) -> np.ndarray:
-    """Returns which of `count` records are on the validation side, bool."""
-    if self.by == 'position':
-      return self._ruled(range(count))
-    if ids is None and self.by == 'id':
-      raise ValueError("Expected ids, one for each example, or units, with by='id', "
-                       'got neither.')
-    keys = range(count) if ids is None else ids.tolist()
-    if self.rule is not None:
-      found = self._ruled(keys)
-    else:
+  def _holds_out(self, key: bytes | str | int) -> bool:
+    """Returns whether the record of an id or place is on the validation side."""
+    if self.rule is None:
       secret = self.key if self.by == 'coin' else b''
-      below = int(self.fraction * 2**64)
-      found = np.array([int.from_bytes(hashlib.blake2b(
-          _text(each), key=secret, digest_size=8).digest(), 'big') < below
-                        for each in keys], bool)
-    # Units without rows, of which there are no ids, are on either side.
-    return np.append(found, np.zeros(count - found.size, bool))
-
-  def _ruled(self, keys: Any) -> np.ndarray:
-    """Returns the answers of the rule to one key at a time, bool."""
-    assert self.rule is not None, 'It was checked.'
-    found = [self.rule(each) for each in keys]
-    wrong = [each for each in found if not isinstance(each, (bool, np.bool_))]
-    if wrong:
+      word = hashlib.blake2b(_text(key), key=secret, digest_size=8).digest()
+      return int.from_bytes(word, 'big') < int(self.fraction * 2**64)
+    found = self.rule(key)
+    if not isinstance(found, (bool, np.bool_)):
       raise ValueError('Expected a rule that returns True or False for one id or place '
-                       f'at a time, got {wrong[0]!r}.')
-    return np.array(found, bool)
-
-
-class Sides(NamedTuple):
-  """Both sides of a `Split`.
-
-  Attributes:
-    training: Data source of the training side.
-    validation: Data source of the validation side.
-  """
-
-  training: ExampleData
-  validation: ExampleData
-
-
-class Side(NamedTuple):
-  """Which side of which split some data are, and the data that were divided."""
-
-  split: Split
-  held_out: bool
-  whole: ExampleData
+                       f'at a time, got {found!r}.')
+    return bool(found)
 
 
 class _Part(ExampleData):
   """The examples of another data source at some places."""
 
   def __init__(self, data: ExampleData, places: np.ndarray):
-    self._data = data
-    self._places = places
-    self.num_examples = places.size
-    self.specs = data.specs
+    self._data, self._places = data, places
+    self.num_examples, self.specs = places.size, data.specs
 
   def rows(self, index: np.ndarray) -> Rows:
     return self._data.rows(self._places[index])
@@ -212,14 +173,6 @@ def _part(data: ExampleData, places: np.ndarray, side: Side) -> ExampleData:
       data, units_lib.UnitData) else _Part(data, places)
   part.side = side
   return part
-
-
-def unproved(by: str, relation: dp_accounting.NeighboringRelation) -> str:
-  """Returns why the maximum of the sides is not proved for a relation."""
-  proved = ' or '.join(name for name, known in relations.NAMES.items()
-                       if known in _PROVED[by])
-  return (f'Expected neighboring_relation {proved} with a split by {by}, got '
-          f'{relations.label(relation)}: {_UNPROVED[by]}.')
 
 
 def _text(key: bytes | str | int) -> bytes:

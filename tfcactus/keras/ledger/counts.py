@@ -118,6 +118,7 @@ class Record:
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
+    validated: {event: place of the last validation}, see `PrivateValidation`.
   """
 
   def __init__(self, plan_number: int):
@@ -131,6 +132,7 @@ class Record:
     self.weights = weight_watch.Watch()
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
+    self.validated: dict[Any, int] = {}
     _records.add(self)
 
   @property
