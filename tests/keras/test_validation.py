@@ -76,7 +76,7 @@ def test_logs_have_metrics_with_their_standard_error():
   assert history['val_private_loss'][-1] == pytest.approx(
       np.mean(np.minimum(losses, 3.0)), abs=1e-3)
   error = 1e-3 * math.sqrt(2) / 2 / held.num_examples
-  assert history[f'{MONITOR}_error'] == [error] * 5
+  assert history[f'{MONITOR}_error'] == pytest.approx([error] * 5, rel=1e-12)
   assert history['val_private_loss_error'][0] == pytest.approx(3 * error)
 
 
@@ -239,6 +239,61 @@ def test_the_guarantee_is_the_maximum_of_the_sides():
     assert model.guarantee(rows_of_one=2).upper > found.upper
 
 
+def delta_of(law, other, epsilon):
+  """Returns the exact delta of two laws over outcomes."""
+  return sum(max(law[each] - math.exp(epsilon) * other[each], 0.0) for each in law)
+
+
+def schedule_law(key, flips, sides):
+  """Returns the law of an adaptive schedule of releases on two sides.
+
+  `flips` has, for each side, the probability that a release lies, and the number of
+  releases. Each tells whether the record is on that side, which is if it is in `sides`.
+  Which side comes next depends on everything released.
+  """
+  laws = {(): 1.0}
+  for _ in range(sum(count for _, count in flips)):
+    more = {}
+    for past, mass in laws.items():
+      left = [count - sum(each[0] == side for each in past)
+              for side, (_, count) in enumerate(flips)]
+      draw = np.random.default_rng([key, *(2 * a + b for a, b in past), 9]).random()
+      side = int(draw < 0.5) if min(left) else int(left[1] > 0)
+      for told in (0, 1):
+        lie = told != int(side in sides)
+        more[(*past, (side, told))] = mass * (
+            flips[side][0] if lie else 1 - flips[side][0])
+    laws = more
+  return laws
+
+
+def test_no_adaptive_schedule_costs_more_than_the_larger_side():
+  exceeded = 0
+  for key in range(40):
+    rng = np.random.default_rng(key)
+    flips = [(rng.uniform(0.1, 0.45), int(rng.integers(1, 4))) for _ in range(2)]
+    coin, none = rng.uniform(0.05, 0.95), schedule_law(key, flips, ())
+    one, other = (schedule_law(key, flips, (side,)) for side in (0, 1))
+    mixed = {each: (1 - coin) * mass + coin * other[each] for each, mass in one.items()}
+    both = schedule_law(key, flips, (0, 1))
+    for epsilon in (0.1, 0.5, 1.0, 2.0):
+      alone = max(delta_of(*({k: math.comb(count, k) * p**k * (1 - p)**(count - k)
+                              for k in range(count + 1)} for p in (flip, 1 - flip)),
+                           epsilon) for flip, count in flips)
+      assert delta_of(mixed, none, epsilon) <= alone + 1e-12
+      assert delta_of(none, mixed, epsilon) <= alone + 1e-12
+      exceeded += delta_of(both, none, epsilon) > alone + 1e-6
+  assert exceeded > 80  # A record on both sides pays more.
+
+
+def test_two_validations_of_one_event_are_refused_in_one_fit():
+  validation, another = validation_of(), validation_of()
+  model, batches = model_of(validation)
+  with pytest.raises(ValueError, match='got two, of which the plan counts one'):
+    model.fit(batches, epochs=5, callbacks=[validation, another], verbose=0)
+  assert model.releases == 0
+
+
 def test_without_a_split_the_guarantee_composes():
   validation = PrivateValidation(X, Y, noise=tfcactus.Gaussian(3.0), releases=5)
   plan = plan_of(steps=20, releases=[validation])
@@ -355,13 +410,28 @@ def test_batches_and_validation_are_sides_of_the_same_data():
       model.fit(wrong, callbacks=[validation], verbose=0)
   with pytest.raises(ValueError, match='batches of the training side'):
     model.fit(X[:22], Y[:22], batch_size=11, callbacks=[validation], verbose=0)
-  with pytest.raises(ValueError, match='the same divided data'):
+  with pytest.raises(ValueError, match='the same data, divided by one'):
     model.fit(PoissonBatches(shuffled, sampling_prob=0.25), callbacks=[validation],
               verbose=0)
   # Equal data may be divided twice.
   whole = PrivateValidation(X, Y, split=Split(0.4, key=KEY), releases=5,
                             noise=tfcactus.Gaussian(20.0))
   model.fit(batches, callbacks=[whole], verbose=0)
+
+
+def test_events_made_by_hand_name_no_split():
+  event = accounting.ValidationDpEvent(
+      accounting.noise_event(tfcactus.Gaussian(20.0)), 6, 'coin')
+  model = privatized(plan_of(releases=[event]))
+  with pytest.raises(ValueError, match='batches of the training side'):
+    model.fit(PoissonBatches(X, Y, 0.25), verbose=0)
+
+
+def test_one_key_with_other_settings_is_another_split():
+  validation = validation_of(divided(Split(0.5, key=KEY)).validation)
+  model, batches = model_of(validation)
+  with pytest.raises(ValueError, match='divided by one split'):
+    model.fit(batches, callbacks=[validation], verbose=0)
 
 
 def test_another_plan_does_not_forget_the_validation():

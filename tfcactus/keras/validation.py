@@ -89,7 +89,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError('Expected the validation side of a split, got its training '
                        'side; use split.sides(x, y).validation.')
     self._metrics = _metrics(metrics)
-    self._sensitivity = 0.5 * math.sqrt(len(self._metrics))
+    self._sensitivity = 0.5 * math.nextafter(  # Not rounded down.
+        math.sqrt(len(self._metrics)), math.inf)
     self._noise = noise_lib.check(noise)
     self._noise.check_dim(len(self._metrics))
     self._releases = _checks.integer('releases', releases, 1)
@@ -119,12 +120,13 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError('Expected one worker for private validation, got several, each '
                        'of which would release metrics with noise of its own.')
     training = ledger.counter.side
-    if side is not None and training.whole is not side.whole and (
-        data_sources.checksum(training.whole) != data_sources.checksum(side.whole)):
+    if side is not None and (training.split != side.split or (
+        training.whole is not side.whole and data_sources.checksum(training.whole) !=
+        data_sources.checksum(side.whole))):
       raise ValueError(
-          'Expected batches and validation of the same divided data, got others, such '
-          'as data in another order, which has other sides; divide once: training, '
-          'validation = split.sides(x, y).')
+          'Expected batches and validation of the same data, divided by one split, got '
+          'others, such as data in another order, which has other sides; divide once: '
+          'training, validation = split.sides(x, y).')
     self._ledger, self._plan = ledger, ledger.plan
     done = ledger.record.validated.setdefault(self.event, self._allowed())
     steps = self.params.get('steps')
@@ -135,7 +137,12 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError(
           'Expected num_examples, which the first part of this training released as '
           'validation.num_examples, got None; releasing it again would cost more.')
-    ledger.counter.private_logs |= {f'val_private_{name}' for name, *_ in self._metrics}
+    if self.event in ledger.counter.private_logs.values():
+      raise ValueError(
+          'Expected one PrivateValidation of this noise and number of releases in a fit, '
+          'got two, of which the plan counts one; give all metrics to one.')
+    ledger.counter.private_logs |= {
+        f'val_private_{name}': self.event for name, *_ in self._metrics}
 
   def _allowed(self) -> int:
     """Returns how many releases are allowed so far, in proportion to the steps."""
@@ -285,7 +292,7 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Raises ValueError unless the monitored log is a private release of this fit."""
     ledger = _ledger(self.model)
-    known = ledger.counter.private_logs if ledger else set()
+    known = ledger.counter.private_logs if ledger else {}
     if self.monitor not in known:
       raise ValueError(
           'Expected to monitor what a PrivateValidation of this fit releases, one of '

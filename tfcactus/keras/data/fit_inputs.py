@@ -77,7 +77,7 @@ def _check_side(plan: PrivacyPlan, x: Any) -> None:
   """Raises ValueError unless `x` is the training side, if the plan has a split."""
   side = getattr(x, 'side', None)
   for event in guarantee.validations(plan.releases):
-    if event.split and (
+    if event.by and (
         side is None or side.held_out or side.split.digest != event.split):
       raise ValueError(
           'Expected batches of the training side of the split that the validation of '

@@ -118,7 +118,7 @@ class Record:
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
-    validated: {event: place of the last validation}, see `PrivateValidation`.
+    validated: {event: number of releases}, see `PrivateValidation`.
   """
 
   def __init__(self, plan_number: int):
@@ -192,6 +192,7 @@ class Record:
       for each in sources or [each for each in others if any(
           each is not other and each.weights.shares(other.weights) for other in near)]:
         total = total.plus(each.merge_counts())
+        self.changed = self.changed or bool(each.validated)  # Two lists of releases.
       self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:

@@ -36,7 +36,7 @@ class StepCounter:
     journal: The `Journal` if it is open, or None.
     journal_path: Absolute path of the journal, or None.
     side: Which `Side` of a split the batches of the last `fit` are, or None.
-    private_logs: Names of logs of the last `fit` that are private releases.
+    private_logs: {name of a log of the last `fit` that is a private release: its event}.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
@@ -55,7 +55,7 @@ class StepCounter:
     self._agreement = agreement.StepAgreement()
     self._agreed = self.in_parts = False
     self.side: Any = None
-    self.private_logs: set[str] = set()
+    self.private_logs: dict[str, Any] = {}
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Journal | None = None
@@ -102,7 +102,7 @@ class StepCounter:
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
     self.in_parts = self.in_parts or getattr(batches, 'part_of', None) is not None
-    self.side, self.private_logs = getattr(batches, 'side', None), set()
+    self.side, self.private_logs = getattr(batches, 'side', None), {}
     self._marks.append(marks)
     try:
       yield
