@@ -1,4 +1,4 @@
-"""Measures whether early stopping on noisy validation stops where it would without noise.
+"""Measures whether early stopping on noisy validation stops where the exact one does.
 
     python -m benchmarks.early_stopping          # 50 runs, some minutes
     python -m benchmarks.early_stopping --show   # the table of the saved runs

@@ -163,8 +163,12 @@ class ReleasedStatistic:
   seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
-def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
-  """Returns the events of releases; ValueError if one is seeded or has no account."""
+def release_events(releases: object, unit: str | None = None
+                   ) -> tuple[dp_accounting.DpEvent, ...]:
+  """Returns the events of releases; ValueError if one is seeded or has no account.
+
+  Raises ValueError too if a layer was adapted for another unit than a plan's `unit`.
+  """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
         'Expected releases to be a list or tuple, of results of '
@@ -174,6 +178,13 @@ def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
     raise ValueError(
         f'Expected validation on the sides of one split, got {len(splits)} splits: a '
         'record may be on the validation side of several; use one split for all.')
+  for event in found:
+    if unit and isinstance(event, accounting.AdaptedDpEvent) and (
+        bool(event.of_units) == (unit == 'example')):
+      raise ValueError(
+          f'Expected layers adapted for the unit of the plan, unit={unit!r}, got one '
+          f'for {"owners of rows" if event.of_units else "rows"}. Neither covers the '
+          'other: give adapt and the batches the same units, or give units to neither.')
   return found
 
 
@@ -204,6 +215,12 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
   """Returns those of the events of releases that are on validation records."""
   return [event for event in releases
           if isinstance(event, accounting.ValidationDpEvent)]
+
+
+def of_units(release: object) -> bool:
+  """Returns whether a release is for the plan's unit, which `releases` or fit checks.
+  """
+  return isinstance(release, accounting.AdaptedDpEvent) or bool(validations([release]))
 
 
 def default_relation(given: Relation | None,
@@ -268,17 +285,12 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     events.check_split(each.by, relation)
   if held and rows_of_one == 1:
     beside = [each for each in releases if each not in held]
-    training, validation = (
+    return _of_sides(held, *(
         guarantee(event, steps, delta, relation, statement=words, releases=own,
                   proven=proven, sampled_alike=sampled_alike)
         for steps, words, own in (
             (count, statement, beside),
-            (0, 'For any one record on the validation side: all planned releases of '
-             'validation.', [*beside, *(each.all_releases for each in held)])))
-    return _of_sides(
-        training, validation, held,
-        statement if proven else f'{_UNPROVEN} {statement}').given(*dict.fromkeys(
-            (*training.conditions, *validation.conditions)))
+            (0, _HELD_OUT, [*beside, *(each.all_releases for each in held)]))))
   accountant = accounting.PhiAccountant(
       relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike)
   if count:
@@ -301,9 +313,12 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   return found.given(*dict.fromkeys(conditions))
 
 
-def _of_sides(training: Guarantee, validation: Guarantee,
-              held: Sequence[accounting.ValidationDpEvent], statement: str
-             ) -> Guarantee:
+_HELD_OUT = (
+    'For any one record on the validation side: all planned releases of validation.')
+
+
+def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,
+              validation: Guarantee) -> Guarantee:
   """Returns the maximum of the guarantees of both sides, with a statement for both."""
   note = (
       f'A split by {held[0].by} puts each record on one side, and only that side costs '
@@ -312,8 +327,10 @@ def _of_sides(training: Guarantee, validation: Guarantee,
       f'the validation side, by {sum(each.releases for each in held)} planned releases '
       'of validation. The guarantee is the maximum.')
   return dataclasses.replace(
-      training, account=None, sides=(training, validation), conditions=(),
-      statement=f'{statement} {note}',
+      training, account=None, sides=(training, validation),
+      conditions=tuple(dict.fromkeys((*training.conditions, *validation.conditions))),
+      statement=' '.join((training.statement, note, *(
+          each for each in validation.conditions if each not in training.conditions))),
       **{side: max(getattr(training, side), getattr(validation, side))
          for side in ('lower', 'estimate', 'upper')})
 

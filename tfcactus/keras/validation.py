@@ -139,8 +139,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
           'validation.num_examples, got None; releasing it again would cost more.')
     if self.event in ledger.counter.private_logs.values():
       raise ValueError(
-          'Expected one PrivateValidation of this noise and number of releases in a fit, '
-          'got two, of which the plan counts one; give all metrics to one.')
+          'Expected one PrivateValidation of this noise and number of releases in a '
+          'fit, got two, of which the plan counts one; give all metrics to one.')
     ledger.counter.private_logs |= {
         f'val_private_{name}': self.event for name, *_ in self._metrics}
 

@@ -36,7 +36,7 @@ class StepCounter:
     journal: The `Journal` if it is open, or None.
     journal_path: Absolute path of the journal, or None.
     side: Which `Side` of a split the batches of the last `fit` are, or None.
-    private_logs: {name of a log of the last `fit` that is a private release: its event}.
+    private_logs: {log of the last `fit`: event of the release that made it}.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
