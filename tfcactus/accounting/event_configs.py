@@ -38,7 +38,8 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
 _OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent',
-               'RandomAllocationDpEvent', 'AdaptedDpEvent', 'ThresholdDpEvent')
+               'RandomAllocationDpEvent', 'AdaptedDpEvent', 'ThresholdDpEvent',
+               'ValidationDpEvent')
 
 
 def _value_config(value: Any) -> Any:
