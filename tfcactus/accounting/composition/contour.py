@@ -102,9 +102,6 @@ class Contour:
   groups: Sequence[tuple[base.Loss, int]]
   quick: bool = False
 
-  _decay_margin = 0.0
-  """Added to log |phi| of the total loss if `log_decay` is computed but not proved."""
-
   @one_thread
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
@@ -117,7 +114,6 @@ class Contour:
     profile, found = inversion.solved(
         lambda near: inversion.Profile([self.table(saddles, near, log_delta)]),
         delta, guess)
-    self._certify(profile.tables[0])
     return profile.bracket(delta, found)
 
   @one_thread
@@ -134,7 +130,6 @@ class Contour:
           raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
-    self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   @property
@@ -150,7 +145,7 @@ class Contour:
   @property
   def _max_order(self) -> float:
     """The approximate largest tilt that all losses support."""
-    return min(loss.max_order for loss, _ in self._all)
+    return min(loss.max_order for loss, _ in self.groups)
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
@@ -183,13 +178,8 @@ class Contour:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
     orders = _geometric(low, high, points)
     return Saddles(orders, *sum(
-        (count * loss.cumulants(orders) for loss, count in self._all),
+        (count * loss.cumulants(orders) for loss, count in self.groups),
         np.zeros((3, points))))
-
-  @property
-  def _all(self) -> Sequence[tuple[base.Loss, int]]:
-    """All terms of the total loss: the groups, and any that a subclass adds."""
-    return self.groups
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
@@ -229,7 +219,7 @@ class Contour:
     """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
-            for loss, number in self._all]
+            for loss, number in self.groups]
 
   def transform(self, order: float, spacing: float, count: int
                 ) -> tuple[np.ndarray, np.ndarray]:
@@ -242,10 +232,7 @@ class Contour:
 
   def log_moment(self, order: float) -> float:
     """Returns an upper bound on the log moment log M(order) of the total loss."""
-    return math.fsum(number * loss.log_moment(order) for loss, number in self._all)
-
-  def _certify(self, table: inversion.Table) -> None:
-    """Accepts every table: `log_decay` is proved. Overrides raise IntractableError."""
+    return math.fsum(number * loss.log_moment(order) for loss, number in self.groups)
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
@@ -271,8 +258,7 @@ class Contour:
     """Returns bounds on log |phi| on the increasing `grid`, and an index or None."""
     # From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
     decay = sum((number * loss.log_decay(order, grid)
-                 for loss, number in self._all), np.zeros_like(grid))
-    decay = decay + self._decay_margin
+                 for loss, number in self.groups), np.zeros_like(grid))
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
     return decay, int(enough[0]) if enough.size else None
 
@@ -286,7 +272,7 @@ class Contour:
     if not self._moments_are_proved:
       mgf = self.log_moment(order)
     grid = _SPREAD / math.sqrt(max(variance, 1e-300))
-    decay = sum(number * loss.log_decay(order, grid) for loss, number in self._all)
+    decay = sum(number * loss.log_decay(order, grid) for loss, number in self.groups)
     # |s (s + 1)| >= c (c + 1) + t^2 for s = c + i t.
     root = math.sqrt(order * (order + 1))
     shares = np.diff(np.arctan(grid / root), prepend=0.0, append=0.5 * math.pi)

@@ -46,8 +46,6 @@ class Table:
                tilted: Sequence[tuple[base.TiltedLoss, int]],
                alias: Alias, log_tail: float):
     self.order = order
-    self.tilted = tilted
-    self.log_tail = log_tail
     self._period = 2 * math.pi / spacing
     self._alias = alias
     self._t = spacing * np.arange(count)
@@ -96,11 +94,6 @@ class Table:
   def spacing(self) -> float:
     """Distance of the nodes."""
     return 2 * math.pi / self._period
-
-  @property
-  def last(self) -> float:
-    """The last node."""
-    return float(self._t[-1])
 
   @property
   def margin(self) -> float:

@@ -60,12 +60,13 @@ class Resolution:
 
   # Wanted effect of the lattice on epsilon; the spacing follows.
   tolerance: float = 2e-5
-  # Largest lattice; where it binds, bounds widen and stay true.
-  max_points: int = 1 << 20
   share: float = 1e-6  # Wanted effect as a share of epsilon, where that is less.
+  # Largest lattice for the wanted effect, and for an effect of `ENOUGH`. Where they
+  # bind, bounds widen and stay true.
+  max_points: tuple[int, int] = (1 << 20, 1 << 22)
 
 
-FINE = Resolution(1e-9, 1 << 19)
+FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 """The resolution for compositions that have no better method."""
 
 

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.mean_lognormal import Line, MeanLognormal
 
@@ -97,7 +98,7 @@ class AllocatedGaussian(base.ReleaseLoss):
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
     del tolerance
     if order > self.max_order:
-      raise base.IntractableError
+      raise IntractableError
     q = self._power(order)
     lines, start = [], 0.0
     while start <= t_max:
@@ -125,7 +126,7 @@ class TiltedAllocated(base.TiltedLoss):
     self._log_bound = log_bound
     # phi is a ratio over M(order), which has to be about right for clipping below.
     if not line.log_error_at(zero, log_bound)[0] - self.log_mgf < math.log(MAX_ERROR):
-      raise base.IntractableError
+      raise IntractableError
 
   @property
   def nodes(self) -> int:
@@ -179,6 +180,6 @@ def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
     return bound
   try:
     found = _line(law, q, 0.0, 0.0).log_moment()
-  except base.IntractableError:
+  except IntractableError:
     return bound
   return min(found, bound) if math.isfinite(found) else bound
