@@ -30,7 +30,6 @@ from tfcactus.accounting.bounds import Bounds, IntractableError, Method
 from tfcactus.accounting.composition import contour, lattice
 from tfcactus.accounting.composition.discrete_contours import MixedContours
 from tfcactus.accounting.composition.enumeration import Enumeration
-from tfcactus.accounting.composition.grouped_contours import GroupedContours
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss, ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm, GaussianLoss
@@ -244,7 +243,7 @@ class Composition:
     if self._steps == 1 and isinstance(first, GroupedGaussian):
       return [lambda: ClosedForm(first)]
     if any(isinstance(loss, GroupedGaussian) for loss, _ in losses):
-      return [lambda: GroupedContours(losses)]
+      return [lambda: contour.GroupedContours(losses)]
     whole = contour.Contour(losses)
     if gaussians is None:
       return [lambda: whole]

@@ -32,8 +32,13 @@ import threadpoolctl
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import inversion
+from tfcactus.accounting.composition.inversion import (
+  Alias,
+  Saddles,
+  STEP_ROUNDOFF,
+)
 from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.saddles import Alias, Saddles, STEP_ROUNDOFF
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta aimed at per cause. Affects speed only."""
@@ -291,3 +296,48 @@ _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
   """Returns `points` numbers from `low` to `high` in equal ratios."""
   return low * (high / low)**_STEPS[points]
+
+
+SHARE = 1e-11
+"""Mass that is set aside, as a share of delta. Affects speed and width only."""
+
+ROUNDS = 3
+"""Rounds of the search for a delta of which the mass is that share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedContours:
+  """A composition of releases, some with several rows of one person."""
+
+  # Pairs (loss of a release, number of steps).
+  groups: Sequence[tuple[base.ReleaseLoss, int]]
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    whole, aside = self._contour(SHARE * delta)
+    low = whole.epsilon(delta)
+    high = whole.epsilon(delta - aside) if aside > 0 else low
+    return Bounds(low.lower, low.estimate, max(low.upper, high.upper))
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Returns bounds on delta; raises IntractableError if a contour is too hard."""
+    most = SHARE
+    for _ in range(ROUNDS):
+      whole, aside = self._contour(most)
+      bounds = whole.delta(epsilon)
+      if aside <= 1e-9 * bounds.lower:
+        break
+      most = SHARE * bounds.upper
+    return Bounds(bounds.lower, bounds.estimate, min(bounds.upper + aside, 1.0))
+
+  def _contour(self, most: float) -> tuple[Contour, float]:
+    """Returns a contour, and a bound on the mass set aside, which is at most `most`."""
+    steps = sum(count for _, count in self.groups)
+    groups, aside = [], 0.0
+    for loss, count in self.groups:
+      # Without the rows the output has no such samples: nothing is set aside.
+      if isinstance(loss, GroupedGaussian) and loss.direction == 'remove':
+        loss, mass = loss.truncated(most / steps)
+        aside += count * mass
+      groups.append((loss, count))
+    return Contour(tuple(groups)), aside

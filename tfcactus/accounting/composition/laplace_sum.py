@@ -35,8 +35,7 @@ import itertools
 import math
 
 from tfcactus._numerics import EPS
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, first_end, IntractableError, root
 
 QUICK_COUNT = 128
 """Number of releases that takes hundredths of a second."""
@@ -102,12 +101,12 @@ def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
   if _delta(high, law.count, 0.0)[1] <= delta:
     return Bounds(0.0, 0.0, 0.0)
   half = 0.5 * law.top * law.count
-  near = monotone.root(
+  near = root(
       lambda x: float(_delta(law.top, law.count, x)[0]), delta, near=half, width=half)
   move = 4 * EPS * (near + law.top)
-  lower = monotone.first_end(
+  lower = first_end(
       near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
-  upper = monotone.first_end(
+  upper = first_end(
       near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
   return Bounds(lower, min(max(near, lower), upper), upper)
 

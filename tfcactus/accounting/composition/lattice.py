@@ -119,7 +119,7 @@ class Lattice:
       lower = min(view.lower_epsilon(most), upper)
       if bulk < 0 or lower > self.steps * bulk:
         break
-    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper), upper)
+    return Bounds(lower, 0.5 * (lower + upper), upper)
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0."""

@@ -27,15 +27,14 @@ from typing import Callable
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, crossing, IntractableError
 from tfcactus.accounting.composition import contour, inversion
+from tfcactus.accounting.composition.inversion import Saddles
 from tfcactus.accounting.composition.losses.gaussian_parts import (
   Groups,
   PartLoss,
   RareLoss,
 )
-from tfcactus.accounting.composition.saddles import Saddles
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
 """First levels that are tried in turn, each over the distance from the least total loss
@@ -57,7 +56,8 @@ LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Allowance for rounding in the log bound on omitted measures; cf. saddles.ROUNDOFF."""
+"""Allowance for rounding in the log bound on omitted measures, as
+`inversion.ROUNDOFF`."""
 
 CHECK_NODES = 6
 """Number of nodes of a table at which the parts are checked to add up to the whole."""
@@ -168,7 +168,7 @@ class _Split:
     """Returns the saddle points' estimate of epsilon."""
     low = max(part.epsilon_at(log_delta) for part in self.saddles)
     width = max(1e-3 * abs(low), 1e-12)
-    high = monotone.crossing(
+    high = crossing(
         lambda x: self.log_delta_at(x) <= log_delta, low, low + width,
         tolerance=1e-12 * width, limit=low + MAX_RISE)[1]
     if math.isinf(high):
