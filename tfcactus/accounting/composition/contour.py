@@ -1,18 +1,20 @@
-"""Bounds on delta and epsilon by inverting the phi function on a tilted contour.
+"""Bounds on delta and epsilon by an integral along a vertical line, the contour.
 
-The phi function is the characteristic function of the privacy loss. With K(t) the sum
-of the steps' log moment generating functions and c > 0,
+Let L be the total privacy loss and M(s) = E_P[e^(s L)], the product of the steps' M.
+Then for every c > 0
 
-    delta(eps) = 1/(2 pi i) * integral over Re t = c of
-                     exp(K(t) - t eps) / (t (t + 1)) dt,
+    delta(eps) = 1 / (2 pi i) * integral over Re s = c of
+                     M(s) e^(-s eps) / (s (s + 1)) ds,
 
-and the derivative with respect to eps has the kernel -1 / (t + 1). One table of phi
-values therefore serves every epsilon near the one sought. All four errors are bounded:
+since delta(eps) is the mean of (1 - e^(eps - L))^+ under P, and 1 / (s (s + 1)) is the
+Laplace transform of (1 - e^-x)^+. The number c is the tilt, and phi(t) = M(c + i t) /
+M(c). The integral becomes a sum over t = 0, h, 2 h, ...; its values of phi serve every
+eps nearby. All errors are bounded:
 
-- aliasing: the trapezoidal rule of step 2 pi / T equals the sum over m of e^(c m T)
-  delta(eps + m T). Chernoff's inequality bounds its excess over delta(eps);
-- truncation: |phi| is bounded at every later point;
-- quadrature and rounding: node by node.
+- aliasing: the sum also holds delta at eps + 2 pi m / h for all integers m, times e^(2
+  pi c m / h), which Chernoff's inequality bounds;
+- truncation: each loss bounds |phi| at all later t;
+- errors of M and rounding: node by node.
 
 Source: the phi function is Definition 11 of Zhu, Dong and Wang (AISTATS 2022); tilting
 and bounds are this library's.

@@ -1,18 +1,18 @@
 """Contours for compositions whose epsilon comes from a few rare large losses.
 
 With a tiny sampling probability nearly every step loses next to nothing, and no single
-tilt serves. At small tilts |phi| stays near one, because the many small losses are
-close to each other; at large tilts losses far beyond epsilon determine the moments. So
-the composition is split into measures with a tilt each. With smooth weights 0 = w_0 <=
-w_1 <= ... <= w_n = 1 on the outputs of a step and M_i the moments of its density times
-w_i, small losses first, compositions of groups of k steps have
+tilt serves: at small tilts |phi| stays near one, as the many small losses are close to
+each other; at large tilts losses far beyond epsilon determine the moments. So the
+composition is split into measures that have a tilt each. Let M_i be a step's moments
+where only losses below level i count, for levels that rise to infinity at i = n. For k
+steps, M_n^k is a telescoping sum,
 
-    product of M^k = product of M_1^k + sum over i > 1 of
-                     (product of M_i^k - product of M_{i-1}^k).
+    M_n^k = M_1^k + sum over i > 1 of (M_i^k - M_(i-1)^k).
 
-Each term is a positive measure, decays like M_i - M_{i-1}, and is a loss like any other
-to `contour.Contour`. A term is left out if Chernoff's inequality shows that it is
-negligible at epsilon.
+Term i is the part of the composition whose largest loss lies between levels i - 1 and
+i: a positive measure, which decays like a step's own such part. To `contour.Contour` it
+is a loss like any other (`gaussian_parts.RareLoss`). A term is left out if Chernoff's
+inequality shows that it is negligible at epsilon.
 
 Source: this library's; the bounds are those of `gaussian.GaussianLoss`.
 """

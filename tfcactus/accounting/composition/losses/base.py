@@ -1,7 +1,8 @@
 """The interface of a privacy loss for methods of composition.
 
-A contour needs only M(s) = E_P[exp(s loss)] on the right half plane. Each loss whose M
-has bounds on its errors and on its decay is one class here.
+With M(s) = E_P[e^(s loss)], phi(t) = M(c + i t) / M(c) is the characteristic function
+of the loss under the exponential tilt c > 0. A contour needs values of phi, bounds on
+their errors, and a bound on |phi| at large t. A loss that has all three is one class.
 """
 
 from __future__ import annotations
