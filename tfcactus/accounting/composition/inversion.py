@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Callable, TypeVar
+from typing import Callable
 
 import numpy as np
 
@@ -36,7 +36,6 @@ tried: clipping phi to its possible range assumes that it is about right."""
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
-_Profile = TypeVar('_Profile', bound='Profile')
 
 
 ROUNDOFF = 1e-6
@@ -253,6 +252,8 @@ class Profile:
   tables: Sequence[Table]  # One table per measure.
   # Returns an upper bound on the delta of measures without a table.
   omitted: Callable[[float], float] = lambda epsilon: 0.0
+  # The place of each table's measure in a split composition.
+  indices: Sequence[int] = ()
 
   def _at(self, epsilon: float) -> tuple[float, float]:
     """Returns estimates of delta and of its derivative with respect to epsilon."""
@@ -313,8 +314,8 @@ class Profile:
     return Bounds(max(low, 0.0), min(value, 1.0), min(high, 1.0))
 
 
-def solved(make: Callable[[float], _Profile], delta: float, guess: float
-           ) -> tuple[_Profile, float]:
+def solved(make: Callable[[float], Profile], delta: float, guess: float
+           ) -> tuple[Profile, float]:
   """Returns a profile, and the epsilon at which its estimate of delta is `delta`."""
   # The guess is poor if a few rare losses compete with many small ones; the last
   # profile's epsilon replaces it.

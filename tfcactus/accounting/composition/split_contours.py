@@ -175,7 +175,7 @@ class _Split:
       raise IntractableError
     return high
 
-  def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
+  def profile(self, epsilon: float, log_delta: float) -> inversion.Profile:
     """Returns the profile near `epsilon`: a table or a Chernoff bound per measure."""
     # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
@@ -186,11 +186,11 @@ class _Split:
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
         indices.append(index)
-    return _SplitProfile(tables, lambda x: sum(
+    return inversion.Profile(tables, lambda x: sum(
         math.exp(log_moment - order * x + _numerics.log_kernel(order) +
                  OMITTED_SLACK) for order, log_moment in left_out), indices)
 
-  def check(self, profile: _SplitProfile) -> None:
+  def check(self, profile: inversion.Profile) -> None:
     """Raises IntractableError unless the parts add up to the whole within errors."""
     # Compares moments and phi at some nodes at each tilt used. Parts up to a level add
     # up to the composition of all losses up to it, computed directly. The first part is
@@ -210,10 +210,3 @@ class _Split:
         allowed += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
       if not np.all(np.abs(rest) <= allowed):
         raise IntractableError
-
-
-@dataclasses.dataclass(frozen=True)
-class _SplitProfile(inversion.Profile):
-  """The profile of a split; `indices` are the tables' measures in `_Split.parts`."""
-
-  indices: Sequence[int] = ()
