@@ -44,6 +44,9 @@ BULK_SHARES = (0.6, 0.2, 0.0)
 LEAST_TOLERANCE = 1e-9
 """Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
 
+ENOUGH = 3e-6
+"""Relative effect on epsilon for which a lattice may be larger than for less."""
+
 MAX_FACTOR = 700.0
 """Log of the largest factor of tilted masses; beyond it no bound on delta but one."""
 
@@ -205,7 +208,8 @@ class _View:
     wanted = lattice.resolution
     window = Window.around(
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
-        tolerance=max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE))
+        effects=(max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE),
+                 ENOUGH * max(near, 1.0)))
     width = window.width
     raised, label_p, label_q = [], [], []
     floors = [_floor(bounds.upper, tilt, lattice.steps) for bounds, _ in lattice.pilot]

@@ -21,9 +21,6 @@ MAX_PADDING = 64
 """Most cells left at each end of a window for rounding of losses to the lattice; with
 many losses it spreads the sum by less than a twentieth of the window."""
 
-ENOUGH = 1e-5
-"""Effect on epsilon for which a lattice may be larger than for a smaller one."""
-
 LOG_TAIL = 34.0
 """Minus log of the tilted mass outside the lattice, which is counted. For speed."""
 
@@ -56,8 +53,11 @@ class Window:
 
   @classmethod
   def around(cls, mgf: Callable[[float], float], tilt: float, *, steps: int,
-             tolerance: float, max_points: tuple[int, int]) -> Window:
-    """Chooses the window for `steps` losses whose sum has log moments `mgf`."""
+             effects: tuple[float, float], max_points: tuple[int, int]) -> Window:
+    """Chooses the window for `steps` losses whose sum has log moments `mgf`.
+
+    The spacing moves epsilon by the least of `effects`, if its `max_points` allow that.
+    """
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
@@ -71,7 +71,7 @@ class Window:
     reach = above + below + 1e-9 * (1 + abs(mean))
     points = max(min(most, 1 << math.ceil(math.log2(max(reach / math.sqrt(
         8 * effect / (steps * (tilt + 1))), MIN_POINTS)))) for effect, most in zip(
-            (tolerance, ENOUGH), max_points))
+            effects, max_points))
     # Each of few labels may lie up to a cell from its loss, on the same side.
     padding = min(steps, MAX_PADDING)
     width = reach / (points - 2 * padding)
