@@ -16,6 +16,7 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy_statement,
 )
 from tfcactus.keras import fine_tuning
+from tfcactus.keras.adapting import adapt
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
   AllocatedBatches,
@@ -67,6 +68,7 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'adapt',
     'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement',
     'fine_tuning',
