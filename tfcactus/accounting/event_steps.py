@@ -129,7 +129,6 @@ class NoiseStep(PairedStep):
     return StepLoss(lambda cells: _sampled(
         gaussian.shifted_pair(mu, cells), prob, way), loss)
 
-
   def _of_rows(self, direction: str) -> StepLoss:
     """Returns the privacy loss of a person with `sample.rows` rows (group privacy)."""
     # In a sample of fixed size a row also takes the place of another.
