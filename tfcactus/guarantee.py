@@ -240,7 +240,7 @@ def words_beside(releases: Sequence[object]) -> tuple[str, str]:
       f' Covers {others} statistics released beside the training.' if others else '')
 
 
-def _conditions(event: object) -> list[str]:
+def conditions(event: object) -> list[str]:
   """Returns the conditions of events: pairs given by a user, and searches."""
   found = []
   if isinstance(event, accounting.DominatingPairDpEvent) or (
@@ -254,7 +254,7 @@ def _conditions(event: object) -> list[str]:
     parts = event
   elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
     parts = (getattr(event, field.name) for field in attr.fields(type(event)))
-  return found + [condition for part in parts for condition in _conditions(part)]
+  return found + [condition for part in parts for condition in conditions(part)]
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
@@ -305,7 +305,7 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
       account=accountant,
       statement=statement if proven else f'{_UNPROVEN} {statement}')
-  return found.given(*dict.fromkeys(_conditions([*releases, *[event][:count]])))
+  return found.given(*dict.fromkeys(conditions([*releases, *[event][:count]])))
 
 
 _HELD_OUT = (

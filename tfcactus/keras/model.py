@@ -20,6 +20,7 @@ from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
+from tfcactus.keras.ledger.paid_steps import Account, PaidSteps, StopAtEnd
 from tfcactus.keras.step import private_step
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -81,7 +82,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
                clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
                split_noise: bool = False, local_steps: int | None = None,
-               local_learning_rate: float | None = None):
+               local_learning_rate: float | None = None,
+               account: Account | None = None, account_label: str = 'training'):
     """Initialises the model.
 
     Args:
@@ -91,23 +93,21 @@ class PrivateModel(Fixed, serialization.SavedModel):
       physical_batch_size: Larger batches are processed in parts of this size (virtual
         batches). The default holds most drawn batches, as far as memory allows.
       engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
-      journal: Path of a file that counts steps before they are released, so that a
-        killed run can be resumed; see `Journal`.
+      journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
-        C; 'per_layer' clips the gradient of each of L layers to C / sqrt(L);
-        'automatic' normalises the whole gradient to norm C. All three bound an
-        example's part of the sum by C and cost the same.
+        C; 'per_layer' clips that of each of L layers to C / sqrt(L); 'automatic'
+        normalises the whole to norm C. All three cost the same.
       name: Name of the model.
-      augmentation_multiplicity: Number of passes of each example through the model
-        per step, with new draws of its augmentation layers. The mean of the gradients
-        is clipped; the cost is that of one pass.
+      augmentation_multiplicity: Number of passes of each example per step, with new
+        draws of augmentation layers. Their mean is clipped, at the cost of one pass.
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, so that no worker
         knows all of it; by default the chief adds all. Gaussian noise only.
-      local_steps: Number of plain SGD steps that each unit takes on its rows. The
-        difference that they make to the weights is clipped in place of the gradient
-        (simulated federated learning). For plans with a `unit`.
+      local_steps: Number of plain SGD steps that each `unit` of the plan takes on its
+        rows. What they change is clipped as a gradient is (federated learning).
       local_learning_rate: Learning rate of these steps.
+      account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
+        from, before they are released; the first `fit` makes a slot for the plan.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
@@ -122,8 +122,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
         steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
-    self._ledger = ModelLedger(model, plan, self._step.norm, journal,
-                               self._step.seeded, loaded, self._step.condition)
+    self._paid = PaidSteps.of(account, account_label, plan, self._step.seeded)
+    self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
+                               loaded, self._step.condition, self._paid)
     self._begin()
 
   def _begin(self) -> None:
@@ -298,6 +299,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
     callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
+    if self._paid is not None:
+      callbacks = [*callbacks, StopAtEnd(self._paid)]
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
         training.built_on(self, feed.example)), self._swapping(callbacks):
       return super().fit(
@@ -404,6 +407,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'local_steps': self.local_steps,
         'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
+        **({} if self._paid is None else {
+            'account': self._paid.path, 'account_label': self._paid.label}),
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
         'trained': trainability.config(self.inner)}
 
@@ -434,7 +439,9 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False, local_steps: int | None = None,
-              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
+              local_learning_rate: float | None = None,
+              account: Account | None = None, account_label: str = 'training',
+              **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Compile and fit the returned model, on `PoissonBatches` or other batches of this
@@ -448,4 +455,5 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,
-                      local_learning_rate=local_learning_rate)
+                      local_learning_rate=local_learning_rate, account=account,
+                      account_label=account_label)
