@@ -251,13 +251,16 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
 
 
 def search_guarantee(search: accounting.SearchDpEvent, delta: float,
-                     neighboring_relation: Relation) -> Guarantee:
+                     neighboring_relation: Relation, *, searches: int = 1,
+                     releases: Iterable[dp_accounting.DpEvent] = ()) -> Guarantee:
   """Returns the guarantee of a search: the best of a secret number of runs.
 
   Args:
     search: The search; accountants compose it with other events too.
     delta: In (0, 1).
     neighboring_relation: As for `tfcactus.relations.check`.
+    searches: Number of such searches of the same records.
+    releases: Events of further releases.
 
   Returns:
     The guarantee, on the conditions of the search.
@@ -272,6 +275,10 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
   public = relations.public(
       relation, 'The law of the number of runs and all that a run takes as public',
       'record')
-  return guarantee(search, 1, _checks.delta(delta), relation, statement=(
-      f'{relations.protected(relation, "record", "the data")}: one result of a search. '
-      f'{public}.'))
+  releases = tuple(releases)
+  shown = 'one result of a search' if searches == 1 else (
+      f'the results of {searches} searches, one each')
+  beside = f', and {len(releases)} statistics released beside it' if releases else ''
+  return guarantee(search, searches, _checks.delta(delta), relation, statement=(
+      f'{relations.protected(relation, "record", "the data")}: {shown}{beside}. '
+      f'{public}.'), releases=releases)
