@@ -22,6 +22,8 @@ import tfcactus
 from tfcactus import accounting, keras as private, randomness, relations
 from tfcactus.keras import hyperparameters, tuning
 
+pytestmark = pytest.mark.usefixtures('random_sums')
+
 N = len(X)
 PLAN = {'num_examples': N, 'batch_size': N, 'epochs': 1, 'l2_norm_clip': 1.0}
 
@@ -325,6 +327,7 @@ def test_losing_runs_leave_nothing(coarse, tmp_path, monkeypatch, capfd):  # noq
   assert logging.root.manager.disable == logging.NOTSET
 
 
+@pytest.mark.more
 def test_models_of_a_seeded_process_start_apart(coarse):  # noqa: F811
   starts = []
 
@@ -340,6 +343,7 @@ def test_models_of_a_seeded_process_start_apart(coarse):  # noqa: F811
   assert len(set(starts)) >= 8  # But for the rehearsals, all runs differ.
 
 
+@pytest.mark.more
 def test_failures_cannot_win(coarse):  # noqa: F811
   calls = []
 
@@ -394,6 +398,7 @@ def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
     search_of(journal=path, target_epsilon=3.0).search(X, Y)
 
 
+@pytest.mark.more
 def test_mistakes_show_before_a_search_counts(coarse):  # noqa: F811
   one = build(settings())
   search = search_of(lambda hp: one)
@@ -430,6 +435,42 @@ def test_costs_that_a_plan_hides_are_refused(coarse):  # noqa: F811
 
   with pytest.raises(ValueError, match='set l2_norm_clip alone'):
     search_of(plan=hidden).search(X, Y)
+
+
+def test_validation_people_pay_for_scores_alone(coarse):  # noqa: F811
+  sides = private.Split(0.25).sides(X, Y)
+  trained = sides.training.num_examples
+  validation = private.PrivateValidation(
+      sides.validation, noise=tfcactus.Gaussian(9.0), releases=1, num_examples=10)
+  plan = {**PLAN, 'num_examples': trained, 'batch_size': trained}
+  search = search_of(validation=validation, objective='val_private_accuracy', plan=plan)
+  one, other = (each.upper for each in search.guarantee.sides)
+  law = accounting.ListedRuns([0, 0, 0, 1])
+  assert other == pytest.approx(tfcactus.search_guarantee(accounting.SearchDpEvent(
+      law, dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(9.0), 2),
+      score='released'), 1e-5, 'add-or-remove').upper, rel=1e-6)
+  assert other < one == search.guarantee.upper <= 2.0
+  scores = []
+  score, search._score = search._score, lambda model: scores.append(
+      score(model)) or scores[-1]
+  found = search.search(sides.training)
+  assert len(scores) == 3 and found.score == max(scores)
+  assert len(set(scores)) == 3  # Each run draws noise of its own.
+  # Without a split, the costs of both add up in each run.
+  both = search_of(
+      validation=private.PrivateValidation(
+          X, Y, noise=tfcactus.Gaussian(9.0), releases=1, num_examples=10),
+      objective='val_private_accuracy')
+  assert not both.guarantee.sides
+  first, second = (next(iter(each.plans.values())).noise.noise_multiplier
+                   for each in (search, both))
+  assert second > first
+  moved = private.Split(0.25, by='id').sides(X, Y, ids=np.arange(N))
+  for options in ({'objective': 'val_accuracy'}, {'neighboring_relation': 'replace'}):
+    with pytest.raises(ValueError, match='val_private_|a split by id'):
+      search_of(validation=private.PrivateValidation(
+          moved.validation, noise=tfcactus.Gaussian(9.0), releases=1, num_examples=10),
+          plan=plan, **{'objective': 'val_private_accuracy', **options})
 
 
 @pytest.mark.parametrize('options, words', [

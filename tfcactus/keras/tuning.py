@@ -13,6 +13,7 @@ import os
 from typing import Any, Callable, Union
 import warnings
 
+import dp_accounting
 import numpy as np
 import tensorflow as tf
 
@@ -28,6 +29,7 @@ from tfcactus.keras.hyperparameters import HyperParameters, Path
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel, privatize
+from tfcactus.keras.validation import PrivateValidation
 from tfcactus.noise import Gaussian
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -46,7 +48,7 @@ factor then changes the noise of all runs. Affects utility only."""
 
 _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_size')
 
-Validation = Union[tuple[Any, Any], Callable[[PrivateModel], float]]
+Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
 
 _Arguments = dict[str, Any]
 
@@ -115,9 +117,11 @@ class PrivateSearch:
         `Float` without steps may set `l2_norm_clip` only.
       target_epsilon: Largest epsilon of the whole search at `delta`.
       delta: Delta of the whole search.
-      validation: Public data (x, y); or a function of the model that returns a number,
-        larger if better, and reads no private data.
-      objective: Metric of `evaluate` with prefix 'val_'; or (metric, 'min' or 'max').
+      validation: A `PrivateValidation` with a public num_examples; its last release
+        in a run is the score. Or public data (x, y). Or a function of the model that
+        returns a number, larger if better, and reads no private data.
+      objective: Metric with prefix 'val_' or 'val_private_'; or (metric, 'min' or
+        'max').
       runs: Law of the number of runs; by default `LogarithmicRuns(mean=10)`.
       neighboring_relation: As for `search_guarantee`.
       batches: Function of (data, plan) that returns the batches of a run; by default
@@ -140,6 +144,7 @@ class PrivateSearch:
           'number of trials or a seed, all runs count.')
     self._build, self._options, self._journal = build, options, journal
     self._plan = plan if callable(plan) else lambda hp: dict(plan)
+    self._private = validation if isinstance(validation, PrivateValidation) else None
     self._score = _score(validation, objective)
     self._batches = batches or _default_batches
     self._runs = run_laws.LogarithmicRuns(10) if runs is None else runs
@@ -162,17 +167,23 @@ class PrivateSearch:
         **each, 'l2_norm_clip': 1.0, 'delta': self._delta,
         'target_epsilon': _PART * target}) for key, each in arguments.items()}
 
+    held = None if self._private is None else self._private.event
+    # Without a split, the same person may be in training and validation.
+    beside = [held.all_releases] if held and not held.by else []
+
     @functools.cache
     def at(factor: float) -> tuple[dict[str, PrivacyPlan], Guarantee]:
       """Returns plans with `factor` times the noise of `start`, and the guarantee."""
       plans = {key: dataclasses.replace(
           plan, target_epsilon=None, noise=Gaussian(
               factor * plan.noise.noise_multiplier)) for key, plan in start.items()}
-      events = [(share, plans[key].training_event(arguments[key].get('sampling')))
-                for key, share in shares.items()]
+      events = [(share, dp_accounting.ComposedDpEvent([plans[key].training_event(
+          arguments[key].get('sampling')), *beside])) for key, share in shares.items()]
       return plans, search_guarantee(accounting.SearchDpEvent(
-          self._runs, events if len(events) > 1 else events[0][1], score='public'),
-          self._delta, self._relation, searches=self._searches, releases=self._releases)
+          self._runs, events if len(events) > 1 else events[0][1],
+          score='public' if held is None else 'released'), self._delta, self._relation,
+          searches=self._searches, releases=self._releases,
+          validation=held if held and held.by else None)
 
     return at(calibration.calibrate_noise(
         target, lambda factor: at(factor)[1].upper, low=0.1, high=100.0,
@@ -214,7 +225,8 @@ class PrivateSearch:
         id(each) for each in models.weights(second.inner)}:
       raise ValueError('Expected build(hp) to return a new model each time, got two '
                        'that share variables; make all layers inside build.')
-    self._score(first)
+    if self._private is None:
+      self._score(first)
 
   def _run(self, stream: KeyStream, data: ExampleData) -> tuple[float, Found | None]:
     """Returns the score and the result of one run; (-inf, None) if it failed."""
@@ -225,6 +237,8 @@ class PrivateSearch:
       with models.apart():
         model = self._trained(hp, data, {})
       score = float(self._score(model))
+      model.history = None  # Losses on private data, without noise.
+      model.reset_metrics()
     except _UnaccountedError:
       raise
     except Exception:  # pylint: disable=broad-except
@@ -247,14 +261,16 @@ class PrivateSearch:
     if not isinstance(inner, keras.Model) or getattr(inner, 'optimizer', None) is None:
       raise ValueError('Expected build(hp) to return a compiled Keras model, got '
                        f'{inner!r}; call model.compile(optimizer, loss, metrics=...).')
+    beside: dict[str, Any] = {}
+    if self._private is not None and not shorter and data is not None:
+      plan = dataclasses.replace(plan, releases=(self._private.event,))
+      beside = {'callbacks': [self._private]}
     model = privatize(inner, plan, **self._options)
     model.compile(**training.compiled_with(inner))
     if data is not None:
-      model.fit(self._batches(data, plan), verbose=0, **(
+      model.fit(self._batches(data, plan), verbose=0, **beside, **(
           shorter or {'epochs': arguments['epochs']}))
       self._check_counted(model, arguments)
-      model.reset_metrics()
-      model.history = None  # Losses on private data, without noise.
     return model
 
   def _planned(self, arguments: _Arguments, path: Path) -> PrivacyPlan:
@@ -390,7 +406,13 @@ def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
   """Returns the score of a model, larger if better."""
-  if callable(validation):
+  if isinstance(validation, PrivateValidation):
+    if validation.num_examples is None or not str(objective).startswith('val_private_'):
+      raise ValueError(
+          "Expected an objective of the PrivateValidation, such as 'val_private_"
+          "accuracy', and a public num_examples for it, got "
+          f'objective={objective!r} and num_examples={validation.num_examples!r}.')
+  elif callable(validation):
     return validation
   if isinstance(objective, str):
     objective = (objective, {'loss': 'min', 'accuracy': 'max'}.get(
@@ -402,10 +424,13 @@ def _score(validation: Validation, objective: str | tuple[str, str]
         f"as ('val_auc', 'max'), got {objective!r}. A score that reads the training "
         'data without noise has no account: the best of fair coins, which cost nothing '
         'each, in a logarithmic number of mean ten, can cost epsilon 1.487.')
+  sign = 1 if direction == 'max' else -1
+  if isinstance(validation, PrivateValidation):
+    return lambda model: sign * model.history.history[name][-1]
   if not (isinstance(validation, tuple) and len(validation) == 2):
     raise ValueError(
-        'Expected validation to be public data (x, y), or a function of the model, got '
-        f'{type(validation).__name__}.')
+        'Expected validation to be a PrivateValidation, public data (x, y), or a '
+        f'function of the model, got {type(validation).__name__}.')
 
   def score(model: PrivateModel) -> float:
     """Returns the metric on the validation data, or minus it if less is better."""
@@ -413,7 +438,7 @@ def _score(validation: Validation, objective: str | tuple[str, str]
     if name[4:] not in found:
       raise ValueError(f'Expected objective={name!r} to be a metric of compile(...), '
                        f'got {", ".join(f"val_{each}" for each in found)}.')
-    return (1 if direction == 'max' else -1) * float(found[name[4:]])
+    return sign * float(found[name[4:]])
 
   return score
 
