@@ -280,9 +280,7 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     of both sides if releases are on one side of a split, and persons have one row.
   """
   relation, releases = relations.check(relation), tuple(releases)
-  held = [each for each in validations(releases) if each.by]
-  for each in held:
-    events.check_split(each.by, relation)
+  held = _held_out(releases, relation)
   if held and rows_of_one == 1:
     beside = [each for each in releases if each not in held]
     return _of_sides(held, *(
@@ -303,18 +301,24 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     accountant.compose(release)
   bounds = accountant.epsilon_bounds(delta)
   found = Guarantee(
-      lower=float(bounds.lower), estimate=float(bounds.estimate),
-      upper=float(bounds.upper),
-      delta=delta, steps=count, neighboring_relation=relations.label(relation),
-      accountant=_ACCOUNTANT, proven=proven,
-      statement=statement if proven else f'{_UNPROVEN} {statement}',
-      account=accountant)
-  conditions = _conditions([*releases, *([event] if count else [])])
-  return found.given(*dict.fromkeys(conditions))
+      float(bounds.lower), float(bounds.estimate), float(bounds.upper), delta, count,
+      relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
+      account=accountant,
+      statement=statement if proven else f'{_UNPROVEN} {statement}')
+  return found.given(*dict.fromkeys(_conditions([*releases, *[event][:count]])))
 
 
 _HELD_OUT = (
     'For any one record on the validation side: all planned releases of validation.')
+
+
+def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
+             ) -> list[accounting.ValidationDpEvent]:
+  """Returns the releases on one side of a split; checks that its proof holds."""
+  held = [each for each in validations(releases) if each.by]
+  for each in held:
+    events.check_split(each.by, relation)
+  return held
 
 
 def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,

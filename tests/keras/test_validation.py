@@ -239,53 +239,6 @@ def test_the_guarantee_is_the_maximum_of_the_sides():
     assert model.guarantee(rows_of_one=2).upper > found.upper
 
 
-def delta_of(law, other, epsilon):
-  """Returns the exact delta of two laws over outcomes."""
-  return sum(max(law[each] - math.exp(epsilon) * other[each], 0.0) for each in law)
-
-
-def schedule_law(key, flips, sides):
-  """Returns the law of an adaptive schedule of releases on two sides.
-
-  `flips` has, for each side, the probability that a release lies, and the number of
-  releases. Each tells whether the record is on that side, which is if it is in `sides`.
-  Which side comes next depends on everything released.
-  """
-  laws = {(): 1.0}
-  for _ in range(sum(count for _, count in flips)):
-    more = {}
-    for past, mass in laws.items():
-      left = [count - sum(each[0] == side for each in past)
-              for side, (_, count) in enumerate(flips)]
-      draw = np.random.default_rng([key, *(2 * a + b for a, b in past), 9]).random()
-      side = int(draw < 0.5) if min(left) else int(left[1] > 0)
-      for told in (0, 1):
-        lie = told != int(side in sides)
-        more[(*past, (side, told))] = mass * (
-            flips[side][0] if lie else 1 - flips[side][0])
-    laws = more
-  return laws
-
-
-def test_no_adaptive_schedule_costs_more_than_the_larger_side():
-  exceeded = 0
-  for key in range(40):
-    rng = np.random.default_rng(key)
-    flips = [(rng.uniform(0.1, 0.45), int(rng.integers(1, 4))) for _ in range(2)]
-    coin, none = rng.uniform(0.05, 0.95), schedule_law(key, flips, ())
-    one, other = (schedule_law(key, flips, (side,)) for side in (0, 1))
-    mixed = {each: (1 - coin) * mass + coin * other[each] for each, mass in one.items()}
-    both = schedule_law(key, flips, (0, 1))
-    for epsilon in (0.1, 0.5, 1.0, 2.0):
-      alone = max(delta_of(*({k: math.comb(count, k) * p**k * (1 - p)**(count - k)
-                              for k in range(count + 1)} for p in (flip, 1 - flip)),
-                           epsilon) for flip, count in flips)
-      assert delta_of(mixed, none, epsilon) <= alone + 1e-12
-      assert delta_of(none, mixed, epsilon) <= alone + 1e-12
-      exceeded += delta_of(both, none, epsilon) > alone + 1e-6
-  assert exceeded > 80  # A record on both sides pays more.
-
-
 def test_two_validations_of_one_event_are_refused_in_one_fit():
   validation, another = validation_of(), validation_of()
   model, batches = model_of(validation)
