@@ -315,17 +315,6 @@ class PrivacyPlan:
     self.check_independent()
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
-  def training_event(self, sampling: type[SamplingScheme] | None = None
-                     ) -> dp_accounting.DpEvent:
-    """Returns the DpEvent of all planned steps, without `releases`.
-
-    Args:
-      sampling: As for `guarantee`.
-    """
-    scheme = self._scheme(sampling)
-    return dp_accounting.SelfComposedDpEvent(
-        scheme.event(accounting.noise_event(self.noise)), self._draws(scheme))
-
   def guarantee(self, steps: int | None = None,
                 neighboring_relation: Relation | None = None, *,
                 sampling: type[SamplingScheme] | None = None,

@@ -437,6 +437,16 @@ def test_costs_that_a_plan_hides_are_refused(coarse):  # noqa: F811
     search_of(plan=hidden).search(X, Y)
 
 
+def test_bands_of_correlated_noise_can_be_searched(coarse):  # noqa: F811
+  search = search_of(runs=accounting.FixedRuns(1), plan=lambda hp: {
+      **PLAN, 'batch_size': 10, 'epochs': 2,
+      'correlation': tfcactus.correlated.BandedStrategy(hp.Choice('bands', [2, 4]))})
+  assert len(search.plans) == 2
+  found = search.search(X, Y)
+  assert found.model.plan.groups == found.values['bands']
+  assert found.sampling == found.run_card()['sampling'] != 'unknown'
+
+
 def test_validation_people_pay_for_scores_alone(coarse):  # noqa: F811
   sides = private.Split(0.25).sides(X, Y)
   trained = sides.training.num_examples

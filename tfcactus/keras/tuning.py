@@ -120,8 +120,7 @@ class PrivateSearch:
       validation: A `PrivateValidation` with a public num_examples; its last release
         in a run is the score. Or public data (x, y). Or a function of the model that
         returns a number, larger if better, and reads no private data.
-      objective: Metric with prefix 'val_' or 'val_private_'; or (metric, 'min' or
-        'max').
+      objective: Metric with prefix 'val_' or 'val_private_'; or (metric, direction).
       runs: Law of the number of runs; by default `LogarithmicRuns(mean=10)`.
       neighboring_relation: As for `search_guarantee`.
       batches: Function of (data, plan) that returns the batches of a run; by default
@@ -132,28 +131,20 @@ class PrivateSearch:
       journal: Path of a file that counts searches before they begin; see `Journal`.
       **options: Arguments of `privatize`.
 
-    Raises:
-      ValueError: if an argument is out of range or the target cannot be kept.
+    Raises ValueError if an argument is out of range or the target cannot be kept.
     """
-    if not callable(build) or set(options) - set(_OPTIONS):
-      raise ValueError(
-          f'Expected build to be a function of hp, and options among '
-          f'{", ".join(_OPTIONS)}, got build={build!r} and options '
-          f'{", ".join(options) or "none"}. Each run draws its settings anew, and the '
-          'number of runs is secret (runs=): for a grid, Bayesian search, a known '
-          'number of trials or a seed, all runs count.')
+    _check_options(build, options)
     self._build, self._options, self._journal = build, options, journal
     self._plan = plan if callable(plan) else lambda hp: dict(plan)
     self._private = validation if isinstance(validation, PrivateValidation) else None
     self._score = _score(validation, objective)
     self._batches = batches or _default_batches
     self._runs = run_laws.LogarithmicRuns(10) if runs is None else runs
-    self._delta = _checks.delta(delta)
-    self._relation = relations.check(neighboring_relation)
+    self._delta, self._relation = _checks.delta(delta), relations.check(
+        neighboring_relation)
     self._releases = release_events(releases)
     self._searches = _checks.integer('searches', searches, 1)
-    self._begun = 0
-    self._leaves = dict(_leaves(self._plan))
+    self._begun, self._leaves = 0, dict(_leaves(self._plan))
     self.plans, self.guarantee = self._calibrated(
         _checks.positive('target_epsilon', target_epsilon))
 
@@ -177,8 +168,9 @@ class PrivateSearch:
       plans = {key: dataclasses.replace(
           plan, target_epsilon=None, noise=Gaussian(
               factor * plan.noise.noise_multiplier)) for key, plan in start.items()}
-      events = [(share, dp_accounting.ComposedDpEvent([plans[key].training_event(
-          arguments[key].get('sampling')), *beside])) for key, share in shares.items()]
+      events = [(share, dp_accounting.ComposedDpEvent([
+          _event(plans[key], arguments[key]), *beside]))
+                for key, share in shares.items()]
       return plans, search_guarantee(accounting.SearchDpEvent(
           self._runs, events if len(events) > 1 else events[0][1],
           score='public' if held is None else 'released'), self._delta, self._relation,
@@ -192,7 +184,7 @@ class PrivateSearch:
   def search(self, x: Any, y: Any = None) -> Found | None:
     """Runs the search and returns the winner.
 
-    Two models of random settings, and a step of one on zeros, show mistakes in `build`
+    Two models of random settings, and an epoch on zeros, show mistakes in `build`
     before the search counts. Each run has new seeds of Python, NumPy and TensorFlow,
     and layers are named as in a new process: neither tells which run it was.
 
@@ -219,7 +211,7 @@ class PrivateSearch:
     """Raises an error in arguments and functions, which would fail all runs."""
     zeros = None if isinstance(data, units_lib.UnitData) else _Zeros(data)
     with models.apart():
-      first = self._trained(self._settings(stream), zeros, {'steps_per_epoch': 1})
+      first = self._trained(self._settings(stream), zeros, {'epochs': 1})
       second = self._trained(self._settings(stream), None, {})
     if {id(each) for each in models.weights(first.inner)} & {
         id(each) for each in models.weights(second.inner)}:
@@ -287,8 +279,7 @@ class PrivateSearch:
   def _check_counted(self, model: PrivateModel, arguments: _Arguments) -> None:
     """Raises unless all that a model released is in the cost of its plan."""
     plan, ledger = model.plan, model.ledger()
-    scheme = sampling_lib.suitable(
-        arguments.get('sampling'), getattr(plan.strategy, 'bands', None))
+    scheme = _scheme(plan, arguments)
     if ledger.scheme is not scheme or ledger.seeded or ledger.condition or (
         ledger.steps > plan.steps or ledger.epochs > arguments['epochs']):
       raise _UnaccountedError(
@@ -316,6 +307,22 @@ class PrivateSearch:
     finally:
       if journal:
         journal.close()
+
+
+def _scheme(plan: PrivacyPlan, arguments: _Arguments
+            ) -> type[sampling_lib.SamplingScheme]:
+  """Returns the kind of sampling of a plan with these arguments."""
+  return sampling_lib.suitable(
+      arguments.get('sampling'), getattr(plan.strategy, 'bands', None))
+
+
+def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
+  """Returns the event of all planned steps."""
+  scheme = _scheme(plan, arguments).of_plan(plan)
+  draws = -(-plan.steps // scheme.batches_per_epoch) if scheme.draws_epochs else (
+      plan.steps)
+  return dp_accounting.SelfComposedDpEvent(
+      scheme.event(accounting.noise_event(plan.noise)), draws)
 
 
 class _UnaccountedError(ValueError):
@@ -394,6 +401,17 @@ def _key(arguments: _Arguments) -> str:
         f'{", ".join(sorted(fixed))}, got {arguments!r}.')
   return repr(sorted((name, value) for name, value in arguments.items()
                      if name != 'l2_norm_clip'))
+
+
+def _check_options(build: object, options: dict[str, Any]) -> None:
+  """Raises ValueError unless `build` is a function, and options are of `privatize`."""
+  if not callable(build) or set(options) - set(_OPTIONS):
+    raise ValueError(
+        f'Expected build to be a function of hp, and options among '
+        f'{", ".join(_OPTIONS)}, got build={build!r} and options '
+        f'{", ".join(options) or "none"}. Each run draws its settings anew, and the '
+        'number of runs is secret (runs=): for a grid, Bayesian search, a known number '
+        'of trials or a seed, all runs count.')
 
 
 def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
