@@ -15,7 +15,7 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy,
   compute_dp_sgd_privacy_statement,
 )
-from tfcactus.keras import fine_tuning
+from tfcactus.keras import fine_tuning, tuning
 from tfcactus.keras.adapting import adapt
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
@@ -80,6 +80,7 @@ __all__ = [
     'make_run_card',
     'privatize',
     'store_examples',
+    'tuning',
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import json
 import os
@@ -27,9 +28,11 @@ SUMS = (
     'their noise if that is larger')
 """Statement on sums and release of clipped gradients (docs/soundness.md, "Numbers")."""
 
+CHOICES = ' and choices of hyperparameters'
+
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
-    'early stopping and choices of hyperparameters on the training data',
+    f'early stopping{CHOICES} on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
     'preparation of the data before the model (scales, vocabularies, features) beyond '
     'releases_beside',
@@ -67,15 +70,19 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   card = _facts(model, ledger)
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
-  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+  return {**card, **cost(guarantee, ledger.guarantees()),
+          **_of_rows(ledger, rows_of_one)}
+
+
+def cost(guarantee: Guarantee, others: Mapping[str, Guarantee]) -> dict[str, Any]:
+  """Returns the entries on a guarantee, and on those of `others` by relation."""
+  return {'delta': guarantee.delta, 'proven': guarantee.proven,
           'seeded': guarantee.seeded,
           'epsilon': {side: getattr(guarantee, side)
                       for side in ('lower', 'estimate', 'upper')},
           'neighboring_relation': guarantee.neighboring_relation,
-          'by_relation': {label: _cost(other)
-                          for label, other in ledger.guarantees().items()},
-          'accountant': guarantee.accountant, 'statement': guarantee.statement,
-          **_of_rows(ledger, rows_of_one)}
+          'by_relation': {label: _cost(other) for label, other in others.items()},
+          'accountant': guarantee.accountant, 'statement': guarantee.statement}
 
 
 def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
