@@ -85,9 +85,12 @@ class Claim:
   poisson: bool = True
 
   @classmethod
-  def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None
-              ) -> Claim:
-    """Returns the claim of a plan's guarantee, for a scheme as in `plan.guarantee`."""
+  def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None,
+              draws: int | None = None) -> Claim:
+    """Returns the claim of a plan's guarantee.
+
+    `sampling` and `draws`, steps or epochs, are the arguments of `plan.guarantee`.
+    """
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
@@ -95,7 +98,7 @@ class Claim:
       other = plan if noise == sampled == 1 else dataclasses.replace(
           plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
           sampling_prob=sampled * plan.sampling_prob)
-      return other.guarantee(sampling=sampling).proven_account()
+      return other.guarantee(draws, sampling=sampling).proven_account()
 
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
                plan.sampling_prob,

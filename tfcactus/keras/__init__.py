@@ -42,9 +42,11 @@ from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel, privatize
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
+from tfcactus.keras.step.canaries import Audit
 
 __all__ = [
     'AllocatedBatches',
+    'Audit',
     'CyclicBatches',
     'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',

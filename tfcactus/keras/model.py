@@ -8,6 +8,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from tfcactus._checks import Fixed
+from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import activations, batch_statistics, whole_model
@@ -21,6 +22,7 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.step import private_step
+from tfcactus.keras.step.canaries import Audit
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
@@ -81,7 +83,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
                clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
                split_noise: bool = False, local_steps: int | None = None,
-               local_learning_rate: float | None = None):
+               local_learning_rate: float | None = None, audit: Audit | None = None):
     """Initialises the model.
 
     Args:
@@ -108,6 +110,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
         difference that they make to the weights is clipped in place of the gradient
         (simulated federated learning). For plans with a `unit`.
       local_learning_rate: Learning rate of these steps.
+      audit: An `Audit`, for the method `audit`: canaries are drawn, clipped and noised
+        with the examples. The weights get the same distribution as without. It is not
+        saved with the model. None audits nothing.
 
     Raises:
       ValueError: if the model cannot be trained privately, or the plan's noise is not
@@ -121,7 +126,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
-        steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
+        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal,
                                self._step.seeded, loaded, self._step.condition)
     self._begin()
@@ -294,7 +299,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
-        self._ledger.counter.journal_path is not None, self.distribute_strategy)
+        self._ledger.counter.journal_path is not None, self.distribute_strategy,
+        None if self._step.canaries is None else self._step.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
     callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
@@ -362,6 +368,35 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(reason)
     return guarantee
 
+  @property
+  def audited(self) -> bool:
+    """Returns whether the model was made with `audit`."""
+    return self._step.canaries is not None
+
+  def audit(self, significance: float = evidence.SIGNIFICANCE) -> evidence.Audit:
+    """Returns the evidence of the canaries on the guarantee of all steps so far.
+
+    Publishing it costs nothing beyond the guarantee, which covers the noisy sums that
+    it is computed from.
+
+    Args:
+      significance: Probability that one bound is wrong, or that a true guarantee is
+        refuted.
+
+    Raises:
+      ValueError: if the model was made without `audit`, made no step yet, or has no
+        guarantee.
+    """
+    if self._step.canaries is None:
+      raise ValueError(
+          'Expected a model made by privatize(model, plan, audit=Audit(canaries=300)), '
+          'got one without canaries.')
+    seen, found = self._step.canaries.seen(), self.ledger()
+    self.guarantee()
+    return evidence.audit_run(seen, evidence.Claim.of_plan(
+        self.plan, found.scheme, found.epochs if found.counts_epochs else found.steps),
+                              significance=significance)
+
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
     x, y, weights, mark, each = batch_marks.unmarked(
@@ -377,7 +412,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     optimizers.make_variables(self)
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, place, each)
+          x, targets, losses.used_weights(weights, outputs), losses, place, each,
+          mark[:, 2] if self.audited and mark.shape[1] == 3 else None)
       optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
       self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
@@ -434,7 +470,8 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False, local_steps: int | None = None,
-              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
+              local_learning_rate: float | None = None, audit: Audit | None = None,
+              **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Compile and fit the returned model, on `PoissonBatches` or other batches of this
@@ -448,4 +485,4 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,
-                      local_learning_rate=local_learning_rate)
+                      local_learning_rate=local_learning_rate, audit=audit)
