@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfcactus import _checks, _format
-from tfcactus.audit import components, families
+from tfcactus.audit import components, families as families_lib, pictures
 from tfcactus.audit.components import Observations
 from tfcactus.audit.counts import Errors
 from tfcactus.audit.families import Claim
@@ -56,11 +56,13 @@ class Audit:
       `significance`.
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound is wrong, or that a true claim is refuted.
+    claimed: Upper bound on epsilon by the claim, or None.
   """
 
   findings: tuple[Finding, ...]
   delta: float
   significance: float = SIGNIFICANCE
+  claimed: float | None = None
 
   @property
   def refuted(self) -> bool:
@@ -86,11 +88,38 @@ class Audit:
         if any(found.p_value is not None for found in self.findings) else
         'No claim was tried.'))
 
+  def picture(self, path: str) -> None:
+    """Writes a picture of the bounds on epsilon and the p-values to a file.
+
+    Args:
+      path: Path of the picture; its extension sets the format.
+
+    Raises:
+      ImportError: if matplotlib is missing.
+    """
+    found = pictures.axes(1, 2, figsize=(12, 4))
+    bounds, tried = ([each for each in self.findings if getattr(each, kind) is not None]
+                     for kind in ('epsilon', 'p_value'))
+    found[0].barh([each.name for each in bounds],
+                  [each.epsilon for each in bounds], color='C0')
+    if self.claimed is not None:
+      found[0].axvline(self.claimed, color='C3', label='claimed')
+      found[0].legend()
+    found[0].set(xlabel=f'epsilon at delta {self.delta:g}, lower bounds')
+    found[1].barh([each.name for each in tried],
+                  [max(each.p_value or 0.0, 1e-12) for each in tried], color='C1')
+    if tried:
+      found[1].axvline(self.significance / len(tried), color='C3',
+                       label='refuted to the left')
+      found[1].set(xscale='log', xlabel='p-value of the claim')
+      found[1].legend()
+    pictures.save(found[0], path)
+
 
 def audit_scores(scores: object, present: object, *, delta: float | None = None,
                  claim: Claim | None = None, guesses: int | None = None,
                  significance: float = SIGNIFICANCE, pilot: float = PILOT,
-                 seed: int = 0) -> Audit:
+                 seed: int = 0, independent: bool = True) -> Audit:
   """Returns the evidence in one score for each canary of a training run.
 
   A pilot of the canaries chooses a threshold, and how many canaries to guess. The
@@ -106,19 +135,23 @@ def audit_scores(scores: object, present: object, *, delta: float | None = None,
     significance: Probability that one bound is wrong.
     pilot: Share of the canaries in the pilot.
     seed: Seed of the random choice of the pilot.
+    independent: Whether scores of different canaries are independent given the coins;
+      False, as for losses of one model, leaves out what needs that.
 
   Raises:
     ValueError: if an argument is out of range, or no delta is given.
   """
   values = _checks.vector('scores', scores)
   coins = components.coins(present, values.size)
-  return _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
-                significance)
+  found = _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
+                 significance)
+  return found if independent else dataclasses.replace(found, findings=tuple(
+      each for each in found.findings if not each.assumes.startswith(_INDEPENDENT)))
 
 
 def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
-              significance: float = SIGNIFICANCE, pilot: float = PILOT, seed: int = 0
-              ) -> Audit:
+              significance: float = SIGNIFICANCE, pilot: float = PILOT, seed: int = 0,
+              families: bool = True) -> Audit:
   """Returns the evidence in the noisy sums of a run, with component checks.
 
   The absent canaries of a pilot give the noise multiplier at which the other canaries
@@ -131,6 +164,8 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     significance: As for `audit_scores`.
     pilot: As for `audit_scores`.
     seed: As for `audit_scores`.
+    families: Whether to bound epsilon by scores within the claim's family too, which
+      takes up to a minute for other schemes than Poisson sampling.
 
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.
@@ -138,7 +173,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
   chosen = _pilot(seen.present, pilot, seed)
   sigma = float(np.sqrt(np.mean(seen.values[:, chosen & ~seen.present]**2)))
   found = _audit(seen.scores(sigma, claim.sampling_prob), seen.present, chosen, 0.0,
-                 None, claim, guesses, significance)
+                 None, claim, guesses, significance, families)
   checked = [Finding(
       f'Check of {check.name}', f'noise is Gaussian; finds {check.fault}',
       p_value=check.p_value) for check in seen.checks(claim)]
@@ -164,7 +199,7 @@ def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
            threshold: float | None, delta: float | None, claim: Claim | None,
-           guesses: int | None, significance: float) -> Audit:
+           guesses: int | None, significance: float, families: bool = True) -> Audit:
   """Returns the evidence in scores of canaries outside of the pilot."""
   if delta is None and claim is None:
     raise ValueError('Expected delta or a claim, got neither.')
@@ -180,7 +215,8 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))
   run = OneRun(left.size, guesses, _correct(left, coins, guesses))
   found = [
-      *([] if claim is None else _of_claim(claim, errors, run, significance)),
+      *([] if claim is None else _of_claim(
+          claim, errors, run, significance, families)),
       Finding('Counts (Clopper-Pearson)', _INDEPENDENT,
               errors.epsilon(delta, significance)),
       _in_family('Gaussian family', errors.refutes, delta, significance,
@@ -189,15 +225,16 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
               run.epsilon(delta, significance)),
       _in_family('One run (f-DP, Gaussian family)', run.refutes, delta, significance,
                  'coins are fair and independent, and the run is mu-GDP; ' + _FAMILY)]
-  return Audit(tuple(found), delta, significance)
+  return Audit(tuple(found), delta, significance, None if claim is None else (
+      claim.account(1.0, 1.0).epsilon_bounds(delta).upper))
 
 
-def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float
-              ) -> list[Finding]:
+def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,
+              in_family: bool) -> list[Finding]:
   """Returns the test of the claim itself, and epsilons within its family."""
   found = [Finding('Claim, by its trade-off curve', _INDEPENDENT,
                    p_value=errors.p_value(claim.curve()))]
-  if claim.noise_multiplier is None:
+  if claim.noise_multiplier is None or not in_family:
     return found
   family = 'the run is as claimed but for its noise multiplier; ' + _FAMILY
   return [*found, *(
@@ -212,8 +249,8 @@ def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float
 def _in_family(name: str, refutes: Callable[..., bool], delta: float,
                significance: float, assumes: str) -> Finding:
   """Returns an epsilon within the Gaussian family."""
-  mu = families.gaussian_mu(functools.partial(refutes, significance=significance))
-  return Finding(name, assumes, families.gaussian_epsilon(mu, delta))
+  mu = families_lib.gaussian_mu(functools.partial(refutes, significance=significance))
+  return Finding(name, assumes, families_lib.gaussian_epsilon(mu, delta))
 
 
 def _threshold(scores: np.ndarray, present: np.ndarray) -> float:

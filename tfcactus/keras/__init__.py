@@ -16,6 +16,7 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy_statement,
 )
 from tfcactus.keras import fine_tuning
+from tfcactus.keras.black_box import black_box_audit, BlackBoxAudit
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
   AllocatedBatches,
@@ -47,6 +48,7 @@ from tfcactus.keras.step.canaries import Audit
 __all__ = [
     'AllocatedBatches',
     'Audit',
+    'BlackBoxAudit',
     'CyclicBatches',
     'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',
@@ -69,6 +71,7 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'black_box_audit',
     'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement',
     'fine_tuning',

@@ -369,11 +369,17 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return guarantee
 
   @property
-  def audited(self) -> bool:
-    """Returns whether the model was made with `audit`."""
-    return self._step.canaries is not None
+  def canaries(self) -> int:
+    """Number of canaries of an audit; 0 without."""
+    return 0 if self._step.canaries is None else self._step.canaries.count
 
-  def audit(self, significance: float = evidence.SIGNIFICANCE) -> evidence.Audit:
+  @property
+  def audited_steps(self) -> int:
+    """Number of steps whose noisy sums an audit has seen."""
+    return 0 if self._step.canaries is None else self._step.canaries.steps
+
+  def audit(self, significance: float = evidence.SIGNIFICANCE, *,
+            families: bool = True) -> evidence.Audit:
     """Returns the evidence of the canaries on the guarantee of all steps so far.
 
     Publishing it costs nothing beyond the guarantee, which covers the noisy sums that
@@ -382,6 +388,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     Args:
       significance: Probability that one bound is wrong, or that a true guarantee is
         refuted.
+      families: As for `tfcactus.audit.audit_run`; False saves time.
 
     Raises:
       ValueError: if the model was made without `audit`, made no step yet, or has no
@@ -395,7 +402,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self.guarantee()
     return evidence.audit_run(seen, evidence.Claim.of_plan(
         self.plan, found.scheme, found.epochs if found.counts_epochs else found.steps),
-                              significance=significance)
+                              significance=significance, families=families)
 
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
@@ -413,7 +420,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place, each,
-          mark[:, 2] if self.audited and mark.shape[1] == 3 else None)
+          mark[:, 2] if mark.shape[1] == 3 else None)
       optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
       self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)

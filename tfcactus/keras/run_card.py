@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 from typing import Any, TYPE_CHECKING
@@ -51,6 +53,10 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   card = _facts(model, ledger)
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
+  if model.audited_steps:
+    found = model.audit(families=False)
+    card['audit'] = {**found.as_dict(), 'canaries': model.canaries,
+                     'steps': model.audited_steps, 'words': str(found).splitlines()}
   return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
           'seeded': guarantee.seeded,
           'epsilon': {side: getattr(guarantee, side)
@@ -146,9 +152,15 @@ def check_path(path: PathLike) -> None:
 
 def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
           ) -> None:
-  """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
+  """Writes the run card of a model as JSON, atomically; as `make_run_card`.
+
+  Beside it, writes a picture of an audit, if there is one and matplotlib is installed.
+  """
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
     json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)
+  if model.audited_steps and importlib.util.find_spec('matplotlib'):
+    with contextlib.suppress(ValueError):  # There is no guarantee.
+      model.audit(families=False).picture(f'{path}.audit.png')

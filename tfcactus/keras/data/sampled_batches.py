@@ -144,8 +144,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'the process that holds all examples.')
     if self._canaries is not None or (self.scheme.cyclic and self._drawn):
       raise ValueError(
-          f'Expected {kind} that no other training has drawn from with audit=, got used '
-          'ones, whose canaries or groups are drawn already; make new ones.')
+          f'Expected {kind} that no other training has drawn from with audit=, got '
+          'used ones, whose canaries or groups are drawn already; make new ones.')
     with self._lock:
       self._canaries = present
       self._next_draw = dataclasses.replace(  # type: ignore[type-var]

@@ -1,9 +1,10 @@
 """Gradients of canaries along shadow weights, which no model has.
 
 A canary is a row of the batch whose loss has weight zero, so that its gradient along
-the model's weights is zero. Its gradient along the shadow weights is known: it is longer
-than the clipping norm, and clipping has to shorten it. Shadow weights are `LAYERS`
-vectors, as if they were of so many layers; a canary has one coordinate in each.
+the model's weights is zero. Its gradient along the shadow weights is known: it is
+longer than the clipping norm, and clipping has to shorten it. Shadow weights are
+`LAYERS` vectors, as if they were of so many layers; a canary has one coordinate in
+each.
 """
 
 from __future__ import annotations

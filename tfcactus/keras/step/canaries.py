@@ -63,6 +63,11 @@ class Canaries:
     self._plan = plan
     self._steps: list[tuple[np.ndarray, np.ndarray, Place | None]] = []
 
+  @property
+  def steps(self) -> int:
+    """Number of steps kept."""
+    return len(self._steps)
+
   def keep(self, averages: list[tf.Tensor], numbers: tf.Tensor, place: tf.Tensor
           ) -> None:
     """Keeps a step's noisy averages along the shadow weights.
@@ -95,8 +100,9 @@ class Canaries:
     noise = np.concatenate([along[:, ~self.present], across], 1)
     strategy = plan.strategy
     if strategy is not None and strategy.bands > 1:
-      begins = [0, *(i for i in range(1, len(steps)) if steps[i][2] is None or
-                     not steps[i][2].follows(steps[i - 1][2])), len(steps)]
+      places = [place for _, _, place in steps]
+      begins = [0, *(i for i, (before, place) in enumerate(zip(places, places[1:]), 1)
+                     if place is None or not place.follows(before)), len(steps)]
       along, noise = (np.concatenate([
           whitened(strategy, part[first:last], filtered)
           for first, last in zip(begins, begins[1:])])
@@ -134,13 +140,13 @@ def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | 
   if not isinstance(plan.noise, Gaussian):
     raise ValueError(
         'Expected a plan of Gaussian noise with audit=, whose coordinates are '
-        f'independent and whose law the checks know, got {plan.noise!r}; plant canaries '
-        'of your own and pass their scores to tfcactus.audit.audit_scores.')
+        f'independent and whose law the checks know, got {plan.noise!r}; plant '
+        'canaries of your own and pass their scores to tfcactus.audit.audit_scores.')
   if plan.adaptive_clipping is not None:
     raise ValueError(
         'Expected a plan without adaptive_clipping with audit=, got '
-        f'{plan.adaptive_clipping!r}: canaries would count as clipped examples and move '
-        'the norm.')
+        f'{plan.adaptive_clipping!r}: canaries would count as clipped examples and '
+        'move the norm.')
   for name, value in others.items():
     if value != _PLAIN[name][0]:
       raise ValueError(
@@ -150,8 +156,8 @@ def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | 
 
 
 _PLAIN = {
-    'clipping': ('flat', 'canaries would take a share of the clipping norm, or come out '
-                         'below it'),
+    'clipping': ('flat', 'canaries would take a share of the clipping norm, or be '
+                         'clipped below it'),
     'seed': (None, 'whoever knows the seed can subtract the noise, and an audit with '
                    'repeated noise says nothing of another run'),
     'local_steps': (None, 'a canary has no weights that local steps could move'),

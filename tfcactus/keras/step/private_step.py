@@ -187,15 +187,17 @@ class Step:
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
         0 if self.canaries is None else self.canaries.count)
-    if self.canaries is not None and numbers is None:
+    if self.canaries is None:
+      numbers = None  # The batches may serve the audit of another model.
+    elif numbers is None:
       numbers = tf.zeros(tf.shape(weights)[:1], tf.int64)
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
     release, scale = self.norm.to_release(batch)
     self._check_vector()
-    # Further sums are along shadow weights; or adaptive clipping also releases the count
-    # of unclipped examples.
+    # Further sums are along shadow weights; or adaptive clipping also releases the
+    # count of unclipped examples.
     own = len(self._model.trainable_variables)
     like = [*self._model.trainable_variables, *release[own:]]
     # One replica (of each worker, if noise is split) adds noise before replicas sum.
