@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
+import contextlib
 from typing import Any
 from unittest import mock
 
@@ -14,7 +14,6 @@ from tests.keras.tiny import NONE
 import tfcactus
 from tfcactus import audit, correlated, keras as private, sampling
 from tfcactus.keras.gradients import clipping, engine
-from tfcactus.keras.noise import noise_addition
 from tfcactus.keras.step import canaries as canaries_lib, clip_norm
 from tfcactus.randomness import KeyStream
 
@@ -76,13 +75,13 @@ def planted(fault: str | None) -> Iterator[None]:
 
 def _noise(change: Callable[..., np.ndarray]) -> Any:
   """Changes draws of noise: `change` takes draw, number of the draw, and memory."""
-  true, memory, number = noise_addition.NoiseSampler._sample, {}, [0]
+  true, memory, number = tfcactus.Gaussian.sample_vector, {}, [0]
 
-  def drawn(self: Any, size: int, *extra: Any) -> np.ndarray:
+  def drawn(self: Any, rng: Any, size: int) -> np.ndarray:
     number[0] += 1
-    return change(true(self, size, *extra), number[0] - 1, memory)
+    return change(true(self, rng, size), number[0] - 1, memory)
 
-  return mock.patch.object(noise_addition.NoiseSampler, '_sample', drawn)
+  return mock.patch.object(tfcactus.Gaussian, 'sample_vector', drawn)
 
 
 def _of_epoch_again(noise: np.ndarray, number: int, memory: Any) -> np.ndarray:

@@ -189,7 +189,8 @@ def _correlated(rows: np.ndarray) -> float:
   count, size = rows.shape
   if count < 2 or size < 2:
     return 1.0
-  unit = rows / np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
+  length = np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
+  unit = rows / np.where(length > 0, length, 1.0)
   most = 0.0
   for start in range(0, count, _BLOCK):
     block = np.abs(unit[start:start + _BLOCK] @ unit[start:].T)

@@ -165,7 +165,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     pilot: As for `audit_scores`.
     seed: As for `audit_scores`.
     families: Whether to bound epsilon by scores within the claim's family too, which
-      takes up to a minute for other schemes than Poisson sampling.
+      takes some ten seconds, and up to a minute for random allocation.
 
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.
@@ -181,7 +181,9 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     checked.append(Finding(
         'Components', 'noise is Gaussian and amplitude and rate are constant; '
         + _FAMILY, seen.epsilon(claim, significance)))
-  return dataclasses.replace(found, findings=(*checked, *found.findings))
+  return dataclasses.replace(
+      found, findings=(*checked, *found.findings),
+      claimed=claim.account(1.0, 1.0).epsilon_bounds(claim.delta).upper)
 
 
 def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
@@ -225,8 +227,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
               run.epsilon(delta, significance)),
       _in_family('One run (f-DP, Gaussian family)', run.refutes, delta, significance,
                  'coins are fair and independent, and the run is mu-GDP; ' + _FAMILY)]
-  return Audit(tuple(found), delta, significance, None if claim is None else (
-      claim.account(1.0, 1.0).epsilon_bounds(delta).upper))
+  return Audit(tuple(found), delta, significance)
 
 
 def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,

@@ -25,8 +25,8 @@ Refutes = Callable[[Curve], bool]
 """A test: whether the counts refute a trade-off function."""
 
 POINTS, FEW_POINTS = 60, 20
-"""Points of the profile of a claim, for Poisson samples and for other schemes, whose
-profile takes ten times as long. Affects tightness only."""
+"""Points of the profile of a claim, and in the search of its family, which computes
+many. Affects tightness only."""
 
 TOLERANCE = 0.005
 """Tolerance in the log of the noise of a claim's family. Affects tightness only."""
@@ -137,5 +137,5 @@ class Claim:
 def _curve(claim: Claim, noise: float) -> Curve:
   """Implements `Claim.curve`."""
   return attacks.TradeoffCurve.of(
-      claim.account(noise, 1.0), POINTS if claim.poisson else FEW_POINTS, 1e-6
+      claim.account(noise, 1.0), POINTS if noise == 1 else FEW_POINTS, 1e-6
       ).false_negatives

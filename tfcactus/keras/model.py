@@ -398,11 +398,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(
           'Expected a model made by privatize(model, plan, audit=Audit(canaries=300)), '
           'got one without canaries.')
-    seen, found = self._step.canaries.seen(), self.ledger()
+    found = self.ledger()
     self.guarantee()
-    return evidence.audit_run(seen, evidence.Claim.of_plan(
-        self.plan, found.scheme, found.epochs if found.counts_epochs else found.steps),
-                              significance=significance, families=families)
+    return self._step.canaries.audit(
+        found.scheme, found.epochs if found.counts_epochs else found.steps,
+        significance, families)
 
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""

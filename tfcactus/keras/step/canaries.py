@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks, audit as audit_lib, correlated
+from tfcactus.audit import evidence
 from tfcactus.keras.data.batch_marks import Place
 from tfcactus.keras.gradients import shadow
 from tfcactus.noise import Gaussian
@@ -62,6 +63,7 @@ class Canaries:
     self.present = KeyStream().below(0.5, self.count)
     self._plan = plan
     self._steps: list[tuple[np.ndarray, np.ndarray, Place | None]] = []
+    self._last: tuple[Any, evidence.Audit | None] = ((), None)
 
   @property
   def steps(self) -> int:
@@ -83,6 +85,21 @@ class Canaries:
                         Place.of(place)))
     return np.int64(0)
 
+  def audit(self, *claimed: Any) -> evidence.Audit:
+    """Returns the evidence on a claim; the last one is kept for run cards.
+
+    `claimed` are sampling and draws as for `Claim.of_plan`, and significance and
+    families as for `audit_run`.
+    """
+    key, (*claim, significance, families) = (len(self._steps), *claimed), claimed
+    before, found = self._last
+    if found is None or before != key:
+      found = evidence.audit_run(
+          self.seen(), evidence.Claim.of_plan(self._plan, *claim),
+          significance=significance, families=families)
+      self._last = key, found
+    return found
+
   def seen(self) -> audit_lib.Observations:
     """Returns what all steps so far showed; ValueError before the first."""
     steps = list(self._steps)
@@ -94,10 +111,11 @@ class Canaries:
     drawn = np.zeros((len(steps), self.count), bool)
     for row, (_, numbers, _) in zip(drawn, steps):
       row[numbers] = True
-    # Orthogonal directions: along the canary, and across it.
     along, across = ((sums[:, 0] + sign * sums[:, 1]) / shadow.LAYERS**0.5
                      for sign in (1, -1))
-    noise = np.concatenate([along[:, ~self.present], across], 1)
+    # Two coordinates of each absent canary, and across each present one.
+    noise = np.concatenate([
+        *np.moveaxis(sums[:, :, ~self.present], 1, 0), across[:, self.present]], 1)
     strategy = plan.strategy
     if strategy is not None and strategy.bands > 1:
       places = [place for _, _, place in steps]
