@@ -271,7 +271,7 @@ def test_the_model_reports_its_audit_and_the_run_card_keeps_it(tmp_path):
   model.fit(poisson(), epochs=2, verbose=0,
             callbacks=[private_keras.EpsilonCallback(run_card=path)])
   found = model.audit()
-  assert model.audited_steps == 8 and model.canaries == 100
+  assert model.canaries.steps == 8 and model.canaries.count == 100
   assert "Claim's family" in str(found) and not found.refuted
   assert found.claimed == model.guarantee().upper
   card = json.loads(path.read_text())['audit']

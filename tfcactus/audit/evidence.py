@@ -97,23 +97,19 @@ class Audit:
     Raises:
       ImportError: if matplotlib is missing.
     """
-    found = pictures.axes(1, 2, figsize=(12, 4))
-    bounds, tried = ([each for each in self.findings if getattr(each, kind) is not None]
-                     for kind in ('epsilon', 'p_value'))
-    found[0].barh([each.name for each in bounds],
-                  [each.epsilon for each in bounds], color='C0')
+    left, right = pictures.axes(2, 13)
+    for axis, kind in ((left, 'epsilon'), (right, 'p_value')):
+      found = {each.name: getattr(each, kind) for each in reversed(self.findings)
+               if getattr(each, kind) is not None}
+      axis.barh(list(found), np.maximum(list(found.values()), 1e-12))
+    left.set(xlabel=f'lower bounds on epsilon at delta {self.delta:g}')
+    right.set(xlabel='p-values of the claim', xscale='log')
     if self.claimed is not None:
-      found[0].axvline(self.claimed, color='C3', label='claimed')
-      found[0].legend()
-    found[0].set(xlabel=f'epsilon at delta {self.delta:g}, lower bounds')
-    found[1].barh([each.name for each in tried],
-                  [max(each.p_value or 0.0, 1e-12) for each in tried], color='C1')
-    if tried:
-      found[1].axvline(self.significance / len(tried), color='C3',
-                       label='refuted to the left')
-      found[1].set(xscale='log', xlabel='p-value of the claim')
-      found[1].legend()
-    pictures.save(found[0], path)
+      left.axvline(self.claimed, color='C3', label='claimed')
+      right.axvline(self.significance / len(found), color='C3', label='limit')
+      left.legend()
+      right.legend()
+    left.figure.savefig(path, dpi=120)
 
 
 def audit_scores(scores: object, present: object, *, delta: float | None = None,

@@ -41,12 +41,6 @@ class BlackBoxAudit:
   rates: dict[float, tuple[float, audit_lib.Interval]]
   bounds: evidence.Audit
 
-  def as_dict(self) -> dict[str, Any]:
-    """Returns the audit without the curve, ready for JSON."""
-    return {'area': self.area, 'rates': [
-        {'false_positive': rate, 'true_positive': found, **interval._asdict()}
-        for rate, (found, interval) in self.rates.items()], **self.bounds.as_dict()}
-
   def __str__(self) -> str:
     return '\n'.join((f'Area under the curve: {self.area:.3f}.', *(
         f'True positive rate at false positive rate {rate:g}: {found:.3g}, between '
@@ -55,7 +49,7 @@ class BlackBoxAudit:
 
   def picture(self, path: str) -> None:
     """Writes a picture of the curve; ImportError if matplotlib is missing."""
-    axis = pictures.axes(1, 1, figsize=(6, 5))
+    axis = pictures.axes(1, 6)
     axis.loglog(self.false_positive, self.true_positive, label='by the loss')
     axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
                 label='guessing')
@@ -65,7 +59,7 @@ class BlackBoxAudit:
              title=f'area under the curve {self.area:.3f}')
     axis.grid(alpha=0.3)
     axis.legend()
-    pictures.save(axis, path)
+    axis.figure.savefig(path, dpi=120)
 
 
 def black_box_audit(model: keras.Model, held_in: tuple[Any, Any],

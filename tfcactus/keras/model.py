@@ -22,7 +22,7 @@ from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.step import private_step
-from tfcactus.keras.step.canaries import Audit
+from tfcactus.keras.step.canaries import Audit, Canaries
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
@@ -300,7 +300,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
         self._ledger.counter.journal_path is not None, self.distribute_strategy,
-        None if self._step.canaries is None else self._step.canaries.present)
+        None if self.canaries is None else self.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
     callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
@@ -369,14 +369,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return guarantee
 
   @property
-  def canaries(self) -> int:
-    """Number of canaries of an audit; 0 without."""
-    return 0 if self._step.canaries is None else self._step.canaries.count
-
-  @property
-  def audited_steps(self) -> int:
-    """Number of steps whose noisy sums an audit has seen."""
-    return 0 if self._step.canaries is None else self._step.canaries.steps
+  def canaries(self) -> Canaries | None:
+    """The canaries of an audit, or None."""
+    return self._step.canaries
 
   def audit(self, significance: float = evidence.SIGNIFICANCE, *,
             families: bool = True) -> evidence.Audit:
@@ -394,13 +389,13 @@ class PrivateModel(Fixed, serialization.SavedModel):
       ValueError: if the model was made without `audit`, made no step yet, or has no
         guarantee.
     """
-    if self._step.canaries is None:
+    if self.canaries is None:
       raise ValueError(
           'Expected a model made by privatize(model, plan, audit=Audit(canaries=300)), '
           'got one without canaries.')
     found = self.ledger()
     self.guarantee()
-    return self._step.canaries.audit(
+    return self.canaries.audit(
         found.scheme, found.epochs if found.counts_epochs else found.steps,
         significance, families)
 

@@ -53,10 +53,10 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   card = _facts(model, ledger)
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
-  if model.audited_steps:
+  if model.canaries is not None and model.canaries.steps:
     found = model.audit(families=False)
-    card['audit'] = {**found.as_dict(), 'canaries': model.canaries,
-                     'steps': model.audited_steps, 'words': str(found).splitlines()}
+    card['audit'] = {**found.as_dict(), 'canaries': model.canaries.count,
+                     'steps': model.canaries.steps, 'words': str(found).splitlines()}
   return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
           'seeded': guarantee.seeded,
           'epsilon': {side: getattr(guarantee, side)
@@ -161,6 +161,6 @@ def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
     json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)
-  if model.audited_steps and importlib.util.find_spec('matplotlib'):
-    with contextlib.suppress(ValueError):  # There is no guarantee.
+  if model.canaries is not None and importlib.util.find_spec('matplotlib'):
+    with contextlib.suppress(ValueError):  # No guarantee, or no step.
       model.audit(families=False).picture(f'{path}.audit.png')
