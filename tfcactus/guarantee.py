@@ -156,13 +156,25 @@ class ReleasedStatistic:
   seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
-def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
-  """Returns the events of releases; ValueError if one is seeded or has no account."""
+def release_events(releases: object, unit: str | None = None
+                   ) -> tuple[dp_accounting.DpEvent, ...]:
+  """Returns the events of releases; ValueError if one is seeded or has no account.
+
+  Raises ValueError too if a layer was adapted for another unit than a plan's `unit`.
+  """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
         'Expected releases to be a list or tuple, of results of '
         f'tfcactus.release or DpEvents, got {releases!r}.')
-  return tuple(map(_release_event, releases))
+  events = tuple(map(_release_event, releases))
+  for event in events:
+    if unit and isinstance(event, accounting.AdaptedDpEvent) and (
+        bool(event.of_units) == (unit == 'example')):
+      raise ValueError(
+          f'Expected layers adapted for the unit of the plan, unit={unit!r}, got one '
+          f'for {"owners of rows" if event.of_units else "rows"}. Neither covers the '
+          'other: give adapt and the batches the same units, or give units to neither.')
+  return events
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:

@@ -113,7 +113,7 @@ class PrivacyPlan:
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
     if self.adaptive_clipping is not None:
       self._check_adaptive()
-    set_field('releases', guarantee_lib.release_events(self.releases))
+    set_field('releases', guarantee_lib.release_events(self.releases, self.unit))
     if correlated.check(self.correlation) is not None:
       set_field('correlation', self._solved())
     if self.dim is not None:
@@ -375,7 +375,8 @@ class PrivacyPlan:
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike)
-    if self.unit == 'example' or not self.releases:
+    if self.unit == 'example' or all(  # Which `releases` checks for these.
+        isinstance(each, accounting.AdaptedDpEvent) for each in self.releases):
       return found
     return found.given(
         'This holds if the sensitivity of each statistic released beside the training '

@@ -221,6 +221,12 @@ def _adapted():
   model.guarantee()
 
 
+def _adapted_for_rows():
+  result = private.adapt(LAYERS.Normalization(), X, noise=tfcactus.Gaussian(5.0),
+                         bounds=(-4, 4))
+  _plan(unit='user', releases=[result])
+
+
 def _mutable():
   table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
   return lambda x: x + tf.ensure_shape(table.lookup(tf.cast(x, tf.int64)), x.shape)
@@ -229,6 +235,9 @@ def _mutable():
 CASES = {
     'Expected a new optimizer': lambda folder: _trained_before(),
     'or a vocabulary or bins of a layer': lambda folder: _adapted(),
+    'Neither covers the other': lambda folder: _adapted_for_rows(),
+    'Expected public bounds=(low, high)': lambda folder: private.adapt(
+        LAYERS.Normalization(), X, noise=tfcactus.Gaussian(5.0)),
     'that read tables of fixed entries':
         lambda folder: _private(inner(_Applied(_mutable()))),
     'Expected batches of the unit of the plan':

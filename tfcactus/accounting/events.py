@@ -8,12 +8,13 @@ import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks, _numerics, noise as noise_lib
+from tfcactus import _checks, _numerics, noise as noise_lib, relations
 from tfcactus.noise.base import Noise, NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib
 
-__all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEvent',
-           'dominating_pair', 'noise_event', 'randomized_response_event']
+__all__ = ['AdaptedDpEvent', 'DominatingPairDpEvent', 'NoiseTableDpEvent',
+           'RandomAllocationDpEvent', 'ThresholdDpEvent', 'dominating_pair',
+           'noise_event', 'randomized_response_event']
 
 _MOST = 2**53
 """Largest number of batches or buckets: float64 represents all integers up to here."""
@@ -150,6 +151,47 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ThresholdDpEvent(SteppedDpEvent):
+  """A release that shows what one record alone holds, with a small probability.
+
+  The release is (0, delta)-differentially private, such as the choice of the words
+  whose noisy counts pass a threshold, among words that one record alone may hold.
+
+  Attributes:
+    delta: Bound on that probability, in (0, 1).
+  """
+
+  delta: float
+
+  proved_relations = (relations.ADD_OR_REMOVE, relations.REPLACE, relations.ZERO_OUT)
+
+  def __attrs_post_init__(self) -> None:
+    _checks.delta(self.delta)
+
+  def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
+                  direction: str) -> pair_lib.PairBounds:
+    """Returns the pair of all (0, delta)-private releases, for all directions."""
+    del relation, direction
+    return pair_lib.PairBounds.exact(pair_lib.DominatingPair.from_masses(
+        [1 - self.delta, self.delta, 0], [1 - self.delta, 0, self.delta]))
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class AdaptedDpEvent(dp_accounting.ComposedDpEvent):
+  """The releases by which a preprocessing layer was adapted, composed.
+
+  Attributes:
+    events: The releases.
+    digest: Digest of what the layer holds, by which run cards recognise the layer.
+    of_units: Whether a record is all rows of an owner, instead of one row.
+  """
+
+  events: list[dp_accounting.DpEvent]
+  digest: str
+  of_units: bool
 
 
 def randomized_response_event(noise_parameter: float, num_buckets: int

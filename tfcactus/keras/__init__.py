@@ -16,6 +16,7 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy_statement,
 )
 from tfcactus.keras import fine_tuning
+from tfcactus.keras.adapting import adapt
 from tfcactus.keras.black_box import black_box_audit, BlackBoxAudit
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
@@ -71,6 +72,7 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'adapt',
     'black_box_audit',
     'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement',

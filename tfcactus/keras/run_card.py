@@ -11,8 +11,9 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus import relations
+from tfcactus import accounting, relations
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras.compat import models
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
@@ -32,6 +33,8 @@ NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
     'early stopping and choices of hyperparameters on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
+    'preparation of the data before the model (scales, vocabularies, features) beyond '
+    'releases_beside',
     'rounding of the distribution of the noise, which is float64 and not real-valued '
     '(mode "float")',
     'gradients whose last bits change with the place of their example in the batch; '
@@ -95,7 +98,7 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'sums': SUMS,
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
-      'not_covered': list(NOT_COVERED),
+      'not_covered': [*NOT_COVERED, *_preparation(model)],
       'tensorflow': tf.__version__,
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
@@ -126,6 +129,19 @@ def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
   strategy = plan.strategy
   return None if strategy is None else {
       'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
+
+
+def _preparation(model: PrivateModel) -> list[str]:
+  """Returns a line on layers whose vocabulary, bins or moments no release covers."""
+  covered = {event.digest for event in model.plan.releases
+             if isinstance(event, accounting.AdaptedDpEvent)}
+  found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.
+  for layer in models.flat_layers(model.inner):
+    found.setdefault(models.preparation(layer), layer.name)
+  names = [name for digest, name in found.items() if digest and digest not in covered]
+  return [f'what the layers {", ".join(names)} hold of data (vocabularies, bins, means '
+          'and variances): public, or queries outside of the guarantee unless '
+          'adapted by tfcactus.keras.adapt'] if names else []
 
 
 def _randomness(model: PrivateModel) -> str:

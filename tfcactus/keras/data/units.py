@@ -66,7 +66,7 @@ class UnitData(ExampleData):
     if isinstance(units, str):
       units, self._flat = _read_ids(data, units), _WithoutKey(data, units)
     found, owner = np.unique(
-        _checked_ids(units, data.num_examples), return_inverse=True)
+        checked_ids(units, data.num_examples), return_inverse=True)
     most = _checks.integer('examples_per_unit', examples_per_unit, 1)
     self.num_examples = _checks.integer(
         'num_units', found.size if num_units is None else num_units, found.size)
@@ -189,7 +189,7 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
       for start in range(0, data.num_examples, _BLOCK)])
 
 
-def _checked_ids(units: Any, rows: int) -> np.ndarray:
+def checked_ids(units: Any, rows: int) -> np.ndarray:
   """Returns ids as an array of integers or strings; ValueError unless one per row."""
   if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
     units = units.tolist()  # None where masked.
