@@ -4,7 +4,8 @@
     python -m benchmarks.canary_audit --only faults honest bounds cost
 
 Faults are planted in the library itself (tests/keras/planted.py). Each run trains a
-tiny model for 300 steps, with canaries drawn, clipped and noised as its examples are.
+tiny model for 300 steps, with canaries drawn, clipped and noised as its examples are;
+honest runs have 100 steps.
 A fault is found if the check that the design names for it refutes the claim at 0.05,
 shared over all checks. An honest run is refuted if any p-value of its report does so.
 Lower bounds are medians over runs of 5,000 canaries, divided by the epsilon that the
@@ -58,7 +59,8 @@ def honest(runs, canaries):
   from tfcactus.audit import evidence
   found = {}
   for scheme in planted.SCHEMES:
-    made, refuted, claim, epsilons = planted.Runs(canaries, scheme=scheme), 0, 0, 0
+    made, refuted, claim, epsilons = planted.Runs(
+        canaries, 100, scheme=scheme), 0, 0, 0
     truth = made.claim.account(1.0, 1.0).epsilon_bounds(made.claim.delta).upper
     for _ in range(runs):
       audit = evidence.audit_run(made.seen(), made.claim, families=False)

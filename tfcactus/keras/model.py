@@ -110,13 +110,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
         difference that they make to the weights is clipped in place of the gradient
         (simulated federated learning). For plans with a `unit`.
       local_learning_rate: Learning rate of these steps.
-      audit: An `Audit`, for the method `audit`: canaries are drawn, clipped and noised
-        with the examples. The weights get the same distribution as without. It is not
-        saved with the model. None audits nothing.
+      audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
 
     Raises:
-      ValueError: if the model cannot be trained privately, or the plan's noise is not
-        valid for its number of parameters.
+      ValueError: if the model cannot be trained privately, or not by the plan's noise.
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
@@ -377,8 +374,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
             families: bool = True) -> evidence.Audit:
     """Returns the evidence of the canaries on the guarantee of all steps so far.
 
-    Publishing it costs nothing beyond the guarantee, which covers the noisy sums that
-    it is computed from.
+    Canaries are drawn, clipped and noised with the examples; the weights get the same
+    distribution as without. Publishing the evidence costs nothing beyond the guarantee,
+    which covers the noisy sums that it is computed from.
 
     Args:
       significance: Probability that one bound is wrong, or that a true guarantee is
