@@ -18,6 +18,7 @@ from tfcactus.accounting.events import (
     randomized_response_event,
     SteppedDpEvent,
     ThresholdDpEvent,
+    ValidationDpEvent,
 )
 from tfcactus.accounting.exponential import ExponentialMechanismDpEvent
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
@@ -48,7 +49,7 @@ __all__ = [
     'OneSidedAccountant', 'PairAccountant', 'PairBounds', 'PhiAccountant',
     'PoissonRuns', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
     'RenyiAccountant', 'RunLaw', 'SearchDpEvent', 'StepLoss', 'SteppedDpEvent',
-    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'ThresholdDpEvent',
-    'TwoSidedAccountant', 'continuous_pair', 'dominating_pair', 'noise_event',
+    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'ThresholdDpEvent', 'TwoSidedAccountant',
+    'ValidationDpEvent', 'continuous_pair', 'dominating_pair', 'noise_event',
     'randomized_response_event', 'views',
 ]

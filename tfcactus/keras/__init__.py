@@ -26,6 +26,7 @@ from tfcactus.keras.data.batches import (
   PoissonBatches,
   ShuffledBatches,
 )
+from tfcactus.keras.data.split import Split
 from tfcactus.keras.data.stored_examples import store_examples, StoredExamples
 from tfcactus.keras.data.tfrecord_examples import TFRecordExamples
 from tfcactus.keras.data.units import UnitData
@@ -45,6 +46,7 @@ from tfcactus.keras.model import PrivateModel, privatize
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
 from tfcactus.keras.step.canaries import Audit
+from tfcactus.keras.validation import PrivateEarlyStopping, PrivateValidation
 
 __all__ = [
     'AllocatedBatches',
@@ -63,8 +65,11 @@ __all__ = [
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
+    'PrivateEarlyStopping',
     'PrivateModel',
+    'PrivateValidation',
     'ShuffledBatches',
+    'Split',
     'StoredExamples',
     'TFRecordExamples',
     'TableNoiseQuery',

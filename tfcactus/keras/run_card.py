@@ -11,7 +11,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus import accounting, relations
+from tfcactus import accounting, guarantee as guarantee_lib, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat import models
 from tfcactus.keras.distribution import replicas
@@ -40,7 +40,20 @@ NOT_COVERED = (
     'gradients whose last bits change with the place of their example in the batch; '
     'frozen layers of huge weights can make that change large',
     'side channels such as timing')
-"""Leaks and assumptions that the guarantee on the card does not cover."""
+"""Leaks and assumptions that the guarantee on a card does not cover."""
+
+_WITH_VALIDATION = dict(zip(NOT_COVERED, (
+    'metrics and losses without noise on training and validation data, printed or '
+    'logged',
+    'early stopping by anything but the releases of PrivateValidation, and choices of '
+    'hyperparameters on the training and validation data')))
+"""What replaces lines of `NOT_COVERED` if the plan counts private validation."""
+
+
+def not_covered(plan: PrivacyPlan) -> list[str]:
+  """Returns the leaks and assumptions that the guarantee of a plan does not cover."""
+  instead = _WITH_VALIDATION if guarantee_lib.validations(plan.releases) else {}
+  return [instead.get(line, line) for line in NOT_COVERED]
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
@@ -98,7 +111,7 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'sums': SUMS,
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
-      'not_covered': [*NOT_COVERED, *_preparation(model)],
+      'not_covered': [*not_covered(plan), *_preparation(model)],
       'tensorflow': tf.__version__,
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),

@@ -163,7 +163,7 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
 _OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent', 'AdaptedDpEvent',
-               'ThresholdDpEvent')
+               'ThresholdDpEvent', 'ValidationDpEvent')
 
 
 def _value_config(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfcactus import _checks, sampling
+from tfcactus import _checks, guarantee, sampling
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, data_sources
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
@@ -41,6 +41,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
   `canaries` tells of each canary of an audit whether it is in the data, or is None.
   """
+  _check_side(plan, x)
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
@@ -52,9 +53,8 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
   if canaries is not None:
     raise ValueError(
-        'Expected fit(PoissonBatches(x, y, batch_size=...)), AllocatedBatches or '
-        'CyclicBatches of a model with audit=, whose canaries are drawn with the '
-        f'examples, got {type(x).__name__}.')
+        'Expected fit(PoissonBatches(...)), AllocatedBatches or CyclicBatches of a model '
+        f'with audit=, whose canaries are drawn with the examples, got {type(x)}.')
   if plan.unit != 'example':
     raise ValueError(
         f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
@@ -82,6 +82,20 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
+
+
+def _check_side(plan: PrivacyPlan, x: Any) -> None:
+  """Raises ValueError unless `x` is the training side, if the plan has a split."""
+  side = getattr(x, 'side', None)
+  for event in guarantee.validations(plan.releases):
+    if event.by and (
+        side is None or side.held_out or side.split.digest != event.split):
+      raise ValueError(
+          'Expected batches of the training side of the split that the validation of '
+          f'the plan uses, got {type(x).__name__} of '
+          f'{"no split" if side is None else "another side or split"}; use '
+          'PoissonBatches(split.sides(x, y).training, batch_size=...). In another '
+          'process, make the split with its key: Split(..., key=key).')
 
 
 def given(callbacks: Any) -> list[Any]:
