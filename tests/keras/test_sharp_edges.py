@@ -327,6 +327,10 @@ CASES = {
     'its guarantee holds in its own dimension only':
         lambda folder: _fit(_private(plan=_plan(
             tfcactus.library.get('isotropic-dim3-sigma0.5')))),
+    'plant canaries of your own': lambda _: _private(audit=private.Audit(50)).fit(
+        private.FixedSizeBatches(X, Y, 10), verbose=0),
+    'without that no bound holds': lambda _: private.black_box_audit(
+        _private(), (X, Y), (X, Y), by_fair_coins=False),
     'an experiment that can be repeated, not a private release':
         lambda folder: _card_of_seeded(folder),
     'of the plan. To go on, privatize(model.inner': lambda folder: _fit(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 from typing import Any, TYPE_CHECKING
@@ -70,6 +72,10 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   card = _facts(model, ledger)
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
+  if model.canaries is not None and model.canaries.steps:
+    found = model.audit(families=False)
+    card['audit'] = {**found.as_dict(), 'canaries': model.canaries.count,
+                     'steps': model.canaries.steps, 'words': str(found).splitlines()}
   return {**card, **cost(guarantee, ledger.guarantees()),
           **_of_rows(ledger, rows_of_one)}
 
@@ -182,9 +188,15 @@ def check_path(path: PathLike) -> None:
 
 def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
           ) -> None:
-  """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
+  """Writes the run card of a model as JSON, atomically; as `make_run_card`.
+
+  Beside it, writes a picture of an audit, if there is one and matplotlib is installed.
+  """
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
     json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)
+  if model.canaries is not None and importlib.util.find_spec('matplotlib'):
+    with contextlib.suppress(ValueError):  # No guarantee, or no step.
+      model.audit(families=False).picture(f'{path}.audit.png')
