@@ -192,7 +192,8 @@ def _model(cases: Sequence[Case], policy: str = 'float32', calls: int = 1,
       outputs.append(layers.Flatten()(x) if len(x.shape) > 2 else x)
       layer.trainable = trainable  # Set once the layer has its cells and the like.
     x = layers.Concatenate()(outputs) if len(outputs) > 1 else outputs[0]
-    x = layers.Dense(_CLASSES)(layers.Activation('tanh')(x))
+    # A certain prediction has a gradient of rounding only.
+    x = layers.Dense(_CLASSES)(layers.Rescaling(0.3)(layers.Activation('tanh')(x)))
     model = tf.keras.Model(inputs if len(inputs) > 1 else inputs[0], x)
   finally:
     tf.keras.mixed_precision.set_global_policy('float32')
