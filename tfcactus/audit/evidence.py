@@ -12,9 +12,8 @@ import numpy as np
 from tfcactus import _checks, _format
 from tfcactus.audit import components, families
 from tfcactus.audit.components import Observations
-from tfcactus.audit.counts import Errors
+from tfcactus.audit.counts import Errors, OneRun
 from tfcactus.audit.families import Claim
-from tfcactus.audit.one_run import OneRun
 
 PILOT = 0.2
 """Share of the canaries that choose a test, and on which it is not tried."""

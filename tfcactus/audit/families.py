@@ -15,8 +15,8 @@ import dp_accounting
 from scipy import special
 
 from tfcactus import accounting
-from tfcactus.accounting import attacks, monotone
-from tfcactus.audit.counts import Curve
+from tfcactus.accounting import attacks
+from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 from tfcactus.sampling import PoissonSampling, SamplingScheme
@@ -32,15 +32,6 @@ LARGEST_MU = 20.0
 
 REACH, STRIDE = 5.0, 0.25
 """Log of the largest change of noise that is looked at, and of one step towards it."""
-
-
-def largest(refuted: Callable[[float], bool], low: float, high: float,
-            tolerance: float = 1e-6) -> float:
-  """Returns a refuted value near the largest one, by bisection; `low` if none is."""
-  if not refuted(low):
-    return low
-  return monotone.crossing(lambda value: not refuted(value), low, high,
-                           tolerance=tolerance, limit=high)[0]
 
 
 def gaussian_curve(mu: float) -> Curve:
