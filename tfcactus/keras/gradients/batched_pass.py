@@ -268,7 +268,8 @@ def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor],
 
   Several rows in a row may belong to each of `number` examples.
   """
-  found, answers = [], []
+  found: base.Gradients = []
+  answers = []
   for each, gradient in zip(captured, gradients):
     several = each.outputs.shape[0] // number
     if several > 1:

@@ -46,8 +46,10 @@ class Products(NamedTuple):
                    for term, other in ((given, made), (made, given)))
     summed = self._size(set(given + made) - set(own))
     if summed == 1 and own in (first + last, last + first):
-      pair = [tf.reshape(each, [rows, -1]) for each in self.pair]
-      return forms.Outer(*(pair if own == first + last else pair[::-1]), shape)
+      data, upstream = (tf.reshape(each, [rows, -1]) for each in self.pair)
+      if own != first + last:
+        data, upstream = upstream, data
+      return forms.Outer(data, upstream, shape)
     row = self._fresh()
     found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', *self.pair)
     return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
