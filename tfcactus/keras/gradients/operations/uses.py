@@ -348,5 +348,10 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
 def _unshaped(tensor: tf.Tensor) -> tf.Tensor:
   """Returns the tensor of which another was made by reading, casts and new shapes."""
   while tensor.op.type in REARRANGING and not graphs.has_own_gradient(tensor.op):
-    tensor = tensor.op.inputs[0]
+    before = tensor.op.inputs[0]
+    # No gradient goes back through a cast to integers.
+    if before.dtype != tf.resource and (
+        before.dtype.is_floating != tensor.dtype.is_floating):
+      break
+    tensor = before
   return tensor
