@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 import math
 import string
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
 
@@ -31,15 +31,20 @@ class Products(NamedTuple):
     axes: Letters of each axis of the gradients; several for axes that were merged, none
       for an axis of size 1.
     sizes: {letter: size}.
+    factor: A number that multiplies the gradients, or None.
   """
 
   pair: tuple[tf.Tensor, tf.Tensor]
   terms: tuple[str, str]
   axes: Sequence[str]
   sizes: dict[str, int]
+  factor: Any = None
 
   def written(self) -> forms.GradientForm:
     """Returns the gradients; outer products if the pair has one position only."""
+    if self.factor is not None:
+      return self._replace(
+          pair=(self.pair[0], self.pair[1] * self.factor), factor=None).written()
     (given, made), own = self.terms, ''.join(self.axes)
     shape, rows = [self._size(axis) for axis in self.axes], self.pair[0].shape[0]
     first, last = (''.join(x for x in term if x in own and x not in other)
@@ -75,6 +80,8 @@ class Products(NamedTuple):
     kept = ''.join(x for x in dict.fromkeys(term + group)
                    if x not in group or x in other) + new
     pair, terms = list(self.pair), list(self.terms)
+    if self.factor is not None:
+      matrix *= self.factor  # It is smaller than the pair.
     pair[side] = tf.einsum(
         f'{row}{term},{group}{new}->{row}{kept}', pair[side],
         tf.reshape(matrix, [*(self.sizes[x] for x in group), matrix.shape[1]]))
@@ -178,10 +185,11 @@ def _permuted(gradients: Gradients, order: Sequence[int]) -> Gradients:
 def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
   """Multiplies gradients by a number."""
   value = _tensors(gradients)[-1]
-  scaled = value * tf.cast(factor, value.dtype)
+  factor = tf.cast(factor, value.dtype)
   if isinstance(gradients, Products):
-    return gradients._replace(pair=(gradients.pair[0], scaled))
-  return gradients._of([*gradients.tensors()[:-1], scaled])  # pylint: disable=protected-access
+    before = gradients.factor
+    return gradients._replace(factor=factor if before is None else before * factor)
+  return gradients._of([*gradients.tensors()[:-1], value * factor])  # pylint: disable=protected-access
 
 
 def _tensors(gradients: Gradients) -> Sequence[tf.Tensor]:
