@@ -10,6 +10,7 @@ import dp_accounting
 
 from tfcactus import design as design_lib
 from tfcactus.cli import (
+  account,
   audit,
   calibrate,
   choose_unit,
@@ -36,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     tcdp.COMMAND,
     tuned_epsilon.COMMAND,
     audit.COMMAND,
+    account.COMMAND,
 )
 
 
