@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.compat import models
+from tfcactus.keras.compat import graphs, models
 from tfcactus.keras.gradients import batched_pass, layer_routes
 
 
@@ -37,14 +37,14 @@ def errors(model: tf.keras.Model, loss: Any, x: Any, y: Any,
   @tf.function(autograph=False)
   def run(x: Any, y: Any) -> Any:
     batch = (x, y, tf.ones([number]))
-    with tf.GradientTape(persistent=True) as tape:
-      found = batched_pass.batched(model, routes, compute_loss, batch)
-      losses = batched_pass.weighted_losses(found.losses, batch[2], found.added)
-      totals = [tf.reduce_sum(losses * tf.cast(s, losses.dtype))
-                for s in (random, np.ones(number))]
-    wanted = [tape.gradient(total, [models.tf_variable(v) for v in
-                                    model.trainable_variables],
-                            unconnected_gradients='zero') for total in totals]
+    found = batched_pass.batched(model, routes, compute_loss, batch)
+    losses = batched_pass.weighted_losses(found.losses, batch[2], found.added)
+    graph = losses.graph
+    handles = [graph.capture(models.handle(v)) for v in model.trainable_variables]
+    wanted = [[tf.zeros(v.shape, v.dtype) if each is None else each for v, each in zip(
+        model.trainable_variables, graphs.gradients(graph, tf.reduce_sum(
+            losses * tf.cast(s, losses.dtype)), handles))]
+              for s in (random, np.ones(number))]
     return ([form.dense() for form in found.gradients],
             [form.squared_norms() for form in found.gradients],
             [[tf.convert_to_tensor(each) for each in one] for one in wanted])

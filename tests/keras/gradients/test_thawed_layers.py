@@ -195,7 +195,7 @@ _CASES = {
     'over time': lambda: _wrapped(layers.TimeDistributed(layers.Dense(2))),
     'float64': functools.partial(_float64, 0),
 }
-_WHOLE = ('mixing', 'LoRA, base trained')
+_WHOLE = ('mixing',)
 """Cases in which a layer has to be vectorised."""
 
 

@@ -189,11 +189,6 @@ def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
           if getattr(layer, 'lora_enabled', False)]
 
 
-def depthwise_kernel(layer: keras.layers.Layer) -> keras.Variable:
-  """Returns the kernel of a DepthwiseConv2D."""
-  return layer.kernel if KERAS_3 else layer.depthwise_kernel
-
-
 def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
   """Returns all layers of a model, including nested ones."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access

@@ -142,12 +142,3 @@ def returned(layer: keras.layers.Layer, output: tf.Tensor, states: list[Any]) ->
   if len(states) == 1:
     states = states[0]
   return (output, *states) if KERAS_3 else [output, *states]
-
-
-@contextlib.contextmanager
-def unfused(layer: keras.layers.Layer) -> Iterator[None]:
-  """Makes a Bidirectional call its layers; Keras 3 may run one fused kernel instead."""
-  never = {name: lambda *args, **kwargs: False for name in (
-      '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
-  with patches.replaced(layer, **never):
-    yield

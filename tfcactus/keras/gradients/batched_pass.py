@@ -20,6 +20,7 @@ from tfcactus.keras.compat import (
   patches,
   recurrent,
   texts,
+  wrappers,
 )
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms
@@ -131,32 +132,30 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   captured: list[_Captured] = []
   rows: list[tf.Tensor] = []
   calls = variable_reads.Calls()
-  with tf.GradientTape(watch_accessed_variables=False) as tape:
 
-    def capture(rule: base.LayerRule, layer: keras.layers.Layer, call_number: int,
-                saved: Any, outputs: tf.Tensor) -> tf.Tensor:
-      if outputs.shape[0] != weights.shape[0]:
-        raise NotOneRowEach(
-            f'Expected layer {layer.name!r} to be called on one row for each '
-            f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-            "privatize(..., engine='vectorized').", layer)
-      tape.watch(outputs)
-      captured.append(_Captured(rule, layer, call_number, saved, outputs))
-      return outputs
+  def capture(rule: base.LayerRule, layer: keras.layers.Layer, call_number: int,
+              saved: Any, outputs: tf.Tensor) -> tf.Tensor:
+    if outputs.shape[0] % weights.shape[0]:
+      raise NotOneRowEach(
+          f'Expected layer {layer.name!r} to be called on one row for each '
+          f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
+          "privatize(..., engine='vectorized').", layer)
+    captured.append(_Captured(rule, layer, call_number, saved, outputs))
+    return outputs
 
-    with texts.one_by_one(model), _capturing(routes, capture, calls, rows), (
-        added_losses.of_rows(model, weights.shape[0])) as added:
-      predictions = model(x, training=True)
-    losses = _losses(compute_loss(targets, predictions), added.total())
-    used = weighted_losses(losses, weights, added.total())
-    scale = loss_scale(model)
-    total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
-                          used)
+  with texts.one_by_one(model), wrappers.batched(model), _capturing(
+      routes, capture, calls, rows), (
+      added_losses.of_rows(model, weights.shape[0])) as added:
+    predictions = model(x, training=True)
+  losses = _losses(compute_loss(targets, predictions), added.total())
+  used = weighted_losses(losses, weights, added.total())
+  scale = loss_scale(model)
+  total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
+                        used)
   by_operations = _ByOperations.found(model, batch, used, captured, calls, rows)
-  gradients = by_operations.upstream(tape, total, captured)
   gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
-               for each in gradients]
-  by_rules, answers = _by_rules(captured, gradients)
+               for each in by_operations.upstream(total, captured)]
+  by_rules, answers = _by_rules(captured, gradients, weights.shape[0])
   by_operations = by_operations.without(answers)
   forms_by_variable: dict[int, list[forms.GradientForm]] = {}
   for variable, form in by_rules + by_operations.gradients(
@@ -190,8 +189,6 @@ class _ByOperations(NamedTuple):
     `rows` are other tensors with one row per example.
     """
     variables = model.trainable_variables
-    if tf.executing_eagerly():
-      return cls(variables, {}, {}, {})
     index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
     handles = {name: index[each] for name, each in variable_reads.handles_in(
         losses.graph).items() if each in index}
@@ -206,18 +203,16 @@ class _ByOperations(NamedTuple):
                  losses.graph.captures if tf.is_symbolic_tensor(outside))
     uses = uses_lib.found(
         losses, handles, [each.shape for each in variables], known,
-        batch[2].shape[0], [each.name for each in rows],
+        batch[2].shape[0], {each.name: dependence.Value(
+            dependence.Dependence.ROW_WISE, block=each.shape[0] // batch[2].shape[0])
+                            for each in rows},
         lambda op, place: (call_of[op.name], place) in answered)
     return cls(variables, handles, call_of, dict(enumerate(
         operations.with_rules(uses), len(captured))))
 
-  def upstream(self, tape: tf.GradientTape, total: tf.Tensor,
-               captured: Sequence[_Captured]) -> list[Any]:
+  def upstream(self, total: tf.Tensor, captured: Sequence[_Captured]) -> list[Any]:
     """Returns gradients of captured tensors, then of the uses' outputs or None."""
     tensors = [each.outputs for each in captured]
-    if not self.ruled:
-      return tape.gradient(
-          total, tensors, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     found = graphs.gradients(
         total.graph, total,
         tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
@@ -252,7 +247,7 @@ class _ByOperations(NamedTuple):
 
   def edges(self) -> list[variable_reads.Edge]:
     """Returns the inputs of operations through which these gradients go."""
-    return [variable_reads.Edge(use.op.name, use.place, [
+    return [variable_reads.Edge(use.op.name, use.edge, [
         self.variables[index] for index in use.variables])
             for use, _ in self.ruled.values()]
 
@@ -267,13 +262,21 @@ class _Captured(NamedTuple):
   outputs: tf.Tensor
 
 
-def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor]
-             ) -> tuple[base.Gradients, list[variable_reads.Answer]]:
-  """Returns variables with their gradients by the rules of layers, and the answers."""
-  found, answers = [], []
+def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor],
+              number: int) -> tuple[base.Gradients, list[variable_reads.Answer]]:
+  """Returns variables with their gradients by the rules of layers, and the answers.
+
+  Several rows in a row may belong to each of `number` examples.
+  """
+  found: base.Gradients = []
+  answers = []
   for each, gradient in zip(captured, gradients):
+    several = each.outputs.shape[0] // number
+    if several > 1:
+      gradient *= several
     made = each.rule.gradients(base.LayerCall(each.layer, each.saved, gradient))
-    found.extend(made)
+    found.extend((variable, form.averaged(several) if several > 1 else form)
+                 for variable, form in made)
     answers.append(variable_reads.Answer(
         each.outputs, each.call, [variable for variable, _ in made]))
   return found, answers

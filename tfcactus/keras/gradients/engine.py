@@ -117,8 +117,11 @@ class Engine:
       numbers: The canary of each row, shape (batch,), from one; zero for other rows.
         None without canaries.
     """
+    # Rules of operations need a graph. Eager steps are proved anew, so traced, anyway.
+    run = tf.function(self._run, autograph=False) if tf.executing_eagerly() else (
+        self._run)
     with example_losses.caching_proofs(self._model):
-      return self._run(x, targets, weights, l2_norm_clip, numbers)
+      return run(x, targets, weights, l2_norm_clip, numbers)
 
   def _run(self, x: Any, targets: Any, weights: tf.Tensor,
            l2_norm_clip: tf.Tensor, numbers: tf.Tensor | None) -> BatchResult:
@@ -189,16 +192,13 @@ class Engine:
       cause: BaseException | None = error
       while cause is not None:
         if isinstance(cause, batched_pass.NotOneRowEach):
-          return (str(cause), [layer_routes.holder_of(self.routes, cause.layer)],
-                  cause.layer)
+          return str(cause), [layer_routes.holder_of(self.routes, cause.layer)]
         if isinstance(cause, uses.NoRule):
           return self._without_rule(cause)
         if isinstance(cause, added_losses.NotOneEach):
           return str(cause), [layer_routes.adder_of(self.routes, cause.layer)]
         cause = cause.__context__  # Keras wraps errors in others.
       return f'{type(error).__name__}: {error}', []
-    if found is None and traced.found.edges and tf.executing_eagerly():
-      return 'run_eagerly=True leaves no graph whose operations could be followed', []
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
       return None

@@ -1,14 +1,12 @@
-"""Routes: which layers of a model run by their rules, as written, or vectorised.
+"""Routes: which layers of a model run as written, by a rule, or vectorised.
 
-The rules themselves are listed in `RULES` of gradients/layers/__init__.py.
-
-At first the whole batch goes through the model: layers with rules by their rules, all
-others as written; rules of operations (`gradients.operations`) answer for weights that
-layers without rules use. The engine then needs a proof that examples do not mix and
-that the rules account for every use of the weights. If the proof fails in a layer, or
-an operation in it has no rule, that layer is vectorised, that is run on batches of one,
-which cannot mix examples. If that does not help, all layers without rules are
-vectorised, and then the whole model.
+At first the whole batch goes through the model as written (recurrent layers by their
+rule): rules of operations (`gradients.operations`) answer for the weights. The engine
+then needs a proof that examples do not mix and that the rules account for every use of
+the weights. If the proof fails in a layer, or an operation in it has no rule, that
+layer is vectorised, that is run on batches of one, which cannot mix examples. If that
+does not help, all layers that are not of Keras are vectorised, and then the whole
+model.
 """
 
 from __future__ import annotations
@@ -41,8 +39,7 @@ class Routes(NamedTuple):
       clipped together by 'per_layer' clipping.
     whole: Why the whole model is vectorised, or ''.
     apart: Layers to vectorise because a proof failed in them: from id to reason.
-    opened: Whether layers without rules run as written.
-    unruled: Ids of layers that run as written although they have rules.
+    opened: Whether layers that are not of Keras run as written.
     trained: Ids of the trainable variables that the routes were decided for.
   """
 
@@ -51,7 +48,6 @@ class Routes(NamedTuple):
   whole: str = ''
   apart: Mapping[int, str] = {}
   opened: bool = True
-  unruled: frozenset[int] = frozenset()
   trained: tuple[int, ...] = ()
 
   def holds_for(self, model: keras.Model) -> bool:
@@ -75,12 +71,11 @@ class Routes(NamedTuple):
 
 
 _ATTEMPTS = 4
-"""Layers that are vectorised one by one before all layers without rules are."""
+"""Layers that are vectorised one by one before all that are not of Keras are."""
 
 
 def routes(model: keras.Model, vectorize: bool = False,
-           apart: Mapping[int, str] | None = None, opened: bool = True,
-           unruled: frozenset[int] = frozenset()) -> Routes:
+           apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
   """Decides the routes of a built model; other arguments are as in `Routes`."""
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
@@ -88,12 +83,11 @@ def routes(model: keras.Model, vectorize: bool = False,
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
         'layer with a rule')
-  found = _visited(_parts(model), apart, opened, unruled, 0, set())
+  found = _visited(_parts(model), apart, opened, 0, set())
   for route in found:
     if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
-  made = Routes(
-      found, _layers_of(model), '', apart, opened, unruled, _ids(model))
+  made = Routes(found, _layers_of(model), '', apart, opened, _ids(model))
   return wholly_vectorized(made, whole) if whole else made
 
 
@@ -106,19 +100,11 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
-                  layers: Sequence[keras.layers.Layer | None] = (),
-                  unruled: keras.layers.Layer | None = None) -> Routes:
-  """Returns the routes to try next; `layers` are to blame for `reason`, if known.
-
-  The rule of layer `unruled`, if one is given and has not run as written yet, is to
-  blame.
-  """
-  if unruled is not None and failed.opened and id(unruled) not in failed.unruled:
-    return routes(model, False, failed.apart, True, failed.unruled | {id(unruled)})
+                  layers: Sequence[keras.layers.Layer | None] = ()) -> Routes:
+  """Returns the routes to try next; `layers` are to blame for `reason`, if known."""
   if layers and None not in layers and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {
-        **failed.apart, **{id(layer): reason for layer in layers}}, failed.opened,
-                  failed.unruled)
+        **failed.apart, **{id(layer): reason for layer in layers}}, failed.opened)
     reason = f'{reason}; {more.whole}' if more.whole else reason
   else:
     more = routes(model, False, failed.apart, opened=False)
@@ -171,8 +157,7 @@ def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
-             opened: bool, unruled: frozenset[int], depth: int, seen: set[int]
-            ) -> list[Route]:
+             opened: bool, depth: int, seen: set[int]) -> list[Route]:
   """Returns the routes of `parts`, and of layers inside those that run as written.
 
   `depth` is the number of layers around `parts`. `seen` holds the ids of layers that
@@ -183,12 +168,11 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     if id(layer) in seen:
       continue
     seen.add(id(layer))
-    rule = None if id(layer) in unruled else rule_for(layer)
-    route = route_of(layer, rule, apart, opened)._replace(depth=depth)
+    route = route_of(layer, rule_for(layer), apart, opened)._replace(depth=depth)
     found.append(route)
     if route.rule is None and models.trained_variables(layer):
       found.extend(_visited(
-          _parts(layer), apart, opened, unruled, depth + 1, seen))
+          _parts(layer), apart, opened, depth + 1, seen))
   return found
 
 

@@ -92,7 +92,7 @@ def _share_above(limit: float, mean: float, deviation: float) -> float:
 
 def _overhead(numbers: int, routes: Routes) -> float:
   """Returns the cost of a physical batch beside that of its rows, in rows."""
-  rules = len(routes.differentiated())
+  rules = sum(route.rule is not None or route.by_operations for route in routes.layers)
   return max(_LEAST_OVERHEAD, _NUMBERS_PER_CALL * rules / numbers)
 
 
@@ -107,20 +107,56 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   passing = [2 * size for size in outputs]
   largest = 0
   for index, route in enumerate(routes.layers):
-    if route.rule is not None:
-      needs = route.rule.numbers_per_example(route.layer, _shapes(route))
-      gradients = min(needs, _count(models.trained_variables(route.layer)))
-      kept += gradients
-      largest = max(largest, gradients)
-      passing[index] += needs - gradients
-    elif route.by_operations:
-      gradients = _count(own_variables(route.layer))
-      kept += gradients
-      largest = max(largest, gradients)
-      passing[index] += outputs[index]
+    gradients, transient = _of_gradients(route, outputs[index])
+    kept += gradients
+    largest = max(largest, gradients)
+    passing[index] += transient
   # Clipped sums convert the gradients of one variable at a time to float64, which
   # takes twice their float32 memory.
   return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
+
+
+def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
+  """Returns the numbers in a layer's gradients, and in what is held to compute them.
+
+  `outputs` is the number of the layer's outputs; all are per example.
+  """
+  layer, shapes = route.layer, _shapes(route)
+  if route.rule is not None:
+    needs = route.rule.numbers_per_example(layer, shapes)
+    gradients = min(needs, _count(models.trained_variables(layer)))
+    return gradients, needs - gradients
+  if not route.by_operations:
+    return 0, 0
+  own = own_variables(layer)
+  if isinstance(layer, keras.layers.Embedding) and type(layer) not in (
+      models.layer_classes(['ReversibleEmbedding'])) and len(own) == 1:
+    return 0, 0  # Gradients of the rows that were looked up.
+  if isinstance(layer, keras.layers.Dense) and all(len(each) == 1 for each in shapes):
+    return 0, 0  # Outer products.
+  if type(layer).__module__.startswith(f'{keras.__name__}.'):
+    return _count(own), _patches(layer, shapes)
+  return _count(own), outputs
+
+
+def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
+  """Returns about how many numbers the image patches of a convolution hold."""
+  positions = sum(math.prod(shape[:-1]) for shape in shapes)
+  kernel = getattr(layer, 'pointwise_kernel', None)
+  if kernel is not None:
+    return 4 * kernel.shape[-2] * positions  # Between both convolutions.
+  kernel = getattr(layer, 'kernel', None)
+  if kernel is None or not hasattr(layer, 'kernel_size') or isinstance(
+      layer, (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)):
+    return 0
+  if isinstance(layer, _TRANSPOSED):
+    # Outputs have about as many positions as inputs times the strides.
+    positions = -(-positions // math.prod(layer.strides))
+  return math.prod(kernel.shape[:-1]) * positions * getattr(layer, 'groups', 1)
+
+
+_TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
+               keras.layers.Conv3DTranspose)
 
 
 def _shapes(route: Route) -> list[list[int]]:

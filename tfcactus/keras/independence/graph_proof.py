@@ -165,12 +165,16 @@ def _computed_size(node: Node) -> Value | list[Value]:
   return [dependence.sized(values) for values in found]
 
 
+def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
+  """Returns the graph of the function in attribute `name`; TensorFlow 1's have none."""
+  function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
+  return getattr(function, 'graph', None)
+
+
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
   """Returns output values of the function in attribute `name`, called on `values`."""
-  attribute = node.op.get_attr(name)
-  called = node.op.graph._get_function(attribute.name)  # pylint: disable=protected-access
-  graph = getattr(called, 'graph', None)
-  if graph is None:  # Functions of TensorFlow 1 have no graph.
+  graph = called(node.op, name)
+  if graph is None:
     raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
   return analyse(graph, known, graph.outputs, node.draws)

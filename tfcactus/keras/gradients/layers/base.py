@@ -14,7 +14,7 @@ from typing import Any, Callable, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models, patches
+from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import forms
 
@@ -44,23 +44,20 @@ class LayerRule(abc.ABC):
   Attributes:
     layer_types: Exact types of the layers, no subclasses: they may override `call`.
     also_frozen: Whether the rule also runs layers without trainable variables.
-    composed: Whether the rule is for layers after `enable_lora`.
   """
 
   layer_types: ClassVar[tuple[type, ...]] = ()
   also_frozen: ClassVar[bool] = False
-  composed: ClassVar[bool] = False
 
   def unsupported(self, layer: keras.layers.Layer) -> str:
     """Returns why the rule does not hold for this layer, or ''."""
     del layer
     return ''
 
+  @abc.abstractmethod
   def forward(self, layer: keras.layers.Layer, call: Callable[..., Any],
               capture: Capture, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the layer and passes tensors whose gradients are needed to `capture`.
-
-    The default captures the input of the layer's activation (the pre-activation).
 
     Args:
       layer: The layer.
@@ -70,14 +67,6 @@ class LayerRule(abc.ABC):
       *args: Other positional arguments.
       **kwargs: Keyword arguments.
     """
-    activation = layer.activation
-
-    def captured(outputs: tf.Tensor) -> tf.Tensor:
-      """Captures the input of the activation, then applies the activation."""
-      return activation(capture(inputs, outputs))
-
-    with patches.replaced(layer, activation=captured):
-      return call(inputs, *args, **kwargs)
 
   @abc.abstractmethod
   def gradients(self, call: LayerCall) -> Gradients:
@@ -101,32 +90,3 @@ class LayerRule(abc.ABC):
 def in_stored_dtype(value: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
   """Casts to the dtype that the variable is stored in: float32 in mixed precision."""
   return tf.cast(value, models.stored_dtype(variable))
-
-
-def layer_inputs(call: LayerCall, variable: tf.Variable) -> tf.Tensor:
-  """Returns the inputs as the layer computed with them, in the variable's dtype."""
-  return in_stored_dtype(tf.cast(call.saved, call.layer.compute_dtype), variable)
-
-
-def products(inputs: tf.Tensor, outputs: tf.Tensor) -> forms.GradientForm:
-  """Returns outer products per example, summed over positions.
-
-  `inputs` is (batch, ..., d), `outputs` (batch, ..., p), the output gradients. The
-  gradients are (d, p).
-  """
-  rows = [inputs.shape[0], -1]
-  if inputs.shape[1:-1].num_elements() == 1:
-    return forms.Outer(tf.reshape(inputs, rows), tf.reshape(outputs, rows))
-  inputs = tf.reshape(inputs, rows + [inputs.shape[-1]])
-  outputs = tf.reshape(outputs, rows + [outputs.shape[-1]])
-  values = tf.matmul(inputs, outputs, transpose_a=True)
-  return forms.Dense(values, values.shape[1:])
-
-
-def bias_gradients(layer: keras.layers.Layer, outputs: tf.Tensor) -> Gradients:
-  """Returns output gradients, channels last, summed over positions; [] if no bias."""
-  if not layer.use_bias:
-    return []
-  positions = list(range(1, outputs.shape.rank - 1))
-  return [(layer.bias, forms.Dense(
-      tf.reduce_sum(outputs, positions), layer.bias.shape))]

@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import models, recurrent as compat
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients.layers import base, im2col, recurrent_scan
+from tfcactus.keras.gradients.layers import base, recurrent_scan
+from tfcactus.keras.gradients.operations import im2col
 
 
 class CellMath(abc.ABC):

@@ -1,4 +1,4 @@
-"""The route of one layer: by its rule, as written, or vectorised."""
+"""The route of one layer: batched, by its rule or as written, or vectorised."""
 
 from __future__ import annotations
 
@@ -42,34 +42,33 @@ class Route(NamedTuple):
 
   def __str__(self) -> str:
     """Returns the route in words, as `Routes.summary` shows it."""
+    if self.rule is None and not models.trained_variables(self.layer):
+      return 'no variables'
     if self.rule is None:
-      if not models.trained_variables(self.layer):
-        return 'no variables'
-      return 'batched: by its ' + (
-          'operations' if self.by_operations else 'layers')
+      return 'batched' if self.by_operations else 'batched: by its layers'
     method = 'vectorised' if self.vectorized else 'batched'
     return f'{method}: {self.reason}' if self.reason else method
 
 
 def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
-             apart: Mapping[int, str] | None = None, opened: bool = False) -> Route:
+             apart: Mapping[int, str] | None = None, opened: bool = True) -> Route:
   """Decides the route of a layer, or operation of Keras 3; `rule` is its rule or None.
 
   `apart` maps ids of layers that must be vectorised to the reasons. `opened` tells
-  whether a layer without a rule runs as written (inner layers then have routes of their
-  own, and rules of operations answer for its own variables).
+  whether a layer that is not of Keras runs as written (inner layers then have routes of
+  their own).
   """
   apart = apart or {}
   if id(layer) in apart:
     return Route(layer, VECTORIZED, apart[id(layer)])
   if rule is None:
-    # Recurrent layers call their cells in a loop, where nothing can be captured.
-    if not models.trained_variables(layer) or opened and not isinstance(
+    known = opened or type(layer).__module__.startswith(f'{keras.__name__}.')
+    # Recurrent layers call their cells in a loop.
+    if not models.trained_variables(layer) or known and not isinstance(
         layer, keras.layers.RNN):
       return Route(layer, None)
     return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
-  reason = ('its weights are quantised' if models.is_quantized(layer) else
-            rule.unsupported(layer))
+  reason = rule.unsupported(layer)
   if not models.trained_variables(layer) and not rule.also_frozen:
     return Route(layer, None)
   return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)

@@ -7,14 +7,21 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.compat import graphs, vectorization
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.operations import rules, uses as uses_lib
+from tfcactus.keras.gradients.operations import pull_back, rules, uses as uses_lib
+from tfcactus.keras.independence import graph_proof
 
 Ruled = tuple[uses_lib.Use, rules.Rule]
 
 Apart = Callable[[tf.Tensor, uses_lib.Layout], tf.Tensor]
 """Maps a tensor and its layout to one row per example, each of `Layout.shape`."""
+
+_Found = list[tuple[int, forms.GradientForm]]
+
+_MOST_STEPS = 64
+"""Operations that gradients of one use are taken back through, one by one."""
 
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
@@ -24,15 +31,16 @@ def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
 
 def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
                  handles: dict[str, int], dtypes: Sequence[tf.DType],
-                 shapes: Sequence[Any]) -> list[tuple[int, forms.GradientForm]]:
+                 shapes: Sequence[Any]) -> _Found:
   """Returns (index of a variable, per-example gradients), several for some variables.
 
   `upstream` has the gradient of the summed losses with respect to the output of each
   use, or None if it has none. `handles`, `dtypes` and `shapes` are those of the
   variables, as for `uses.found`. Products are computed in the variable's dtype.
   """
-  found: list[tuple[int, forms.GradientForm]] = []
-  made: dict[str, list[tuple[uses_lib.Use, tf.Tensor]]] = {}
+  found: _Found = []
+  left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
+  made = _made([use.operand for use, _ in ruled], handles)
   for (use, rule), gradient in zip(ruled, upstream):
     if gradient is None:
       continue
@@ -44,39 +52,60 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
       rows = apart(tensor, layout)
       return tf.cast(rows, dtype) if rows.dtype.is_floating else rows
 
-    form = rule({i: part(use.op.inputs[i], layout) for i, layout in use.data.items()},
-                part(tf.convert_to_tensor(gradient), use.out))
-    if use.whole is not None:
-      found.append((use.whole, form.reshaped(shapes[use.whole])))
-    else:
-      made.setdefault(use.operand.name, []).append((use, form.dense()))
+    gradients = rule({i: part(use.tensor(i), layout) for i, layout in use.data.items()},
+                     part(use.like_output(tf.convert_to_tensor(gradient)), use.out))
+    waiting, steps = [(use.operand, pull_back.reshaped(gradients, use.operand))], 0
+    while waiting:
+      tensor, gradients = waiting.pop()
+      steps += 1
+      if tensor.name in handles:
+        index = handles[tensor.name]
+        found.append((index, pull_back.written(gradients).reshaped(shapes[index])))
+        continue
+      inputs = None if steps > _MOST_STEPS else pull_back.before(
+          tensor, gradients, made)
+      if inputs is None:
+        left.setdefault(tensor.name, (tensor, []))[1].append(
+            pull_back.written(gradients).dense())
+      waiting.extend(inputs or [])
   return found + (
-      _pulled_back(list(made.values()), handles, dtypes, shapes) if made else [])
+      _vectorized(list(left.values()), handles, dtypes, shapes) if left else [])
 
 
-def _pulled_back(made: Sequence[Sequence[tuple[uses_lib.Use, tf.Tensor]]],
-                 handles: dict[str, int], dtypes: Sequence[tf.DType],
-                 shapes: Sequence[Any]) -> list[tuple[int, forms.GradientForm]]:
+def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
+  """Returns names of all tensors behind operands that are made of variables."""
+  made = set(handles)
+  for op in graph_proof.needed(operands, handles):
+    if op.type != 'StopGradient' and any(each.name in made for each in op.inputs):
+      made.update(each.name for each in op.outputs
+                  if variable_reads.carries_gradient(each))
+  return made
+
+
+def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
+                handles: dict[str, int], dtypes: Sequence[tf.DType],
+                shapes: Sequence[Any]) -> _Found:
   """Returns gradients of variables from those of tensors that are made of them.
 
-  `made` has, for each such tensor, its uses and the gradients through each. The tensors
-  are differentiated for each example alone, vectorised.
+  `made` has such tensors, each with its gradients through several uses. The tensors are
+  differentiated for each example alone, vectorised.
   """
-  tensors = [each[0][0].operand for each in made]
-  rows = [tf.add_n([rows for _, rows in each]) for each in made]
-  indices = sorted(frozenset().union(*(each[0][0].variables for each in made)))
+  tensors = [tensor for tensor, _ in made]
   graph = tensors[0].graph
-  places = {index: graph.get_tensor_by_name(name) for name, index in handles.items()}
+  behind = graph_proof.needed(tensors, handles)
+  names = {each.name for op in behind for each in op.inputs}
+  places = {index: graph.get_tensor_by_name(name) for name, index in handles.items()
+            if name in names}
 
   def pulled_back(row: list[tf.Tensor]) -> list[Any]:
     """Returns the gradients of one example."""
     found = graphs.gradients(
-        graph, tensors, [places[index] for index in indices],
+        graph, tensors, list(places.values()),
         [tf.cast(each, tensor.dtype) for each, tensor in zip(row, tensors)])
     return [forms.of_example(
         tf.zeros(shapes[index], dtypes[index]) if each is None else each)
-            for index, each in zip(indices, found)]
+            for index, each in zip(places, found)]
 
-  found = vectorization.over_rows(pulled_back, rows)
+  found = vectorization.over_rows(pulled_back, [tf.add_n(rows) for _, rows in made])
   return [(index, forms.of_examples(each, shapes[index]))
-          for index, each in zip(indices, found)]
+          for index, each in zip(places, found)]

@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import conv, depthwise, im2col
+from tfcactus.keras.gradients.operations import convolution, depthwise, im2col
+from tfcactus.keras.gradients.operations.pull_back import Gradients, Products
 from tfcactus.keras.gradients.operations.uses import no_rule, SPREADING, Use
 from tfcactus.keras.independence import dependence, operations
 
-Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], forms.GradientForm]
+Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], Gradients]
 """Maps (operands, gradient of the output) to per-example gradients of `Use.operand`.
 
 Operands are the operation's inputs that hold examples, by index. They and the gradient
@@ -26,7 +27,7 @@ have one row per example, of the shape `Use.shape`."""
 
 def rule_for(use: Use) -> Rule:
   """Returns the rule of an operation; raises NoRule if none covers its use."""
-  kind = use.op.type
+  kind = use.core.type
   # Gradients of products of complex numbers contain conjugates, which no rule takes.
   if any(each.dtype.is_complex for each in (*use.op.inputs, *use.op.outputs)):
     raise no_rule(use.op)
@@ -39,10 +40,13 @@ def rule_for(use: Use) -> Rule:
 
 def _elementwise(use: Use) -> Rule:
   """Rule for entrywise operations: sums over places that share an entry of a weight."""
-  op, out = use.op, use.shape()
+  op, out = use.core, use.shape()
   own = _aligned(use.made, len(out))
-  if op.type == 'BiasAdd' and (use.place != 1 or op.get_attr('data_format') != b'NHWC'):
-    raise no_rule(op)
+  if op.type == 'BiasAdd':
+    if use.place != 1:
+      raise no_rule(op)
+    if op.get_attr('data_format') == b'NCHW':
+      own = [1, own[-1], *own[1:-1]]
   if own[use.out.axis] != 1 or any(size not in (1, whole) for size, whole in zip(
       own, out)):
     raise no_rule(op)
@@ -83,67 +87,48 @@ def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
   weight = tf.broadcast_to(
       tf.reshape(tf.cast(use.operand, upstream.dtype), [1, *own]), upstream.shape)
   given = {i: tf.cast(tensor, upstream.dtype) if tensor.dtype.is_floating else tensor
-           for i, tensor in enumerate(use.op.inputs) if i not in operands}
+           for i, tensor in enumerate(use.core.inputs) if i not in operands}
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weight)
-    output, = dependence.rerun(use.op, [
+    output, = dependence.rerun(use.core, [
         weight if i == use.place else operands[i] if i in operands else given[i]
-        for i in range(len(use.op.inputs))])
+        for i in range(len(use.core.inputs))])
   return tape.gradient(output, weight, upstream,
                        unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
 def _bilinear(use: Use) -> Rule:
-  """Rule for products, as an einsum of the other operand and the output gradients."""
-  op, other = use.op, 1 - use.place
+  """Rule for products of the other operand and the output gradients."""
+  op, other = use.core, 1 - use.place
   if len(op.inputs) != 2 or list(use.data) != [other]:
     raise no_rule(op)
   terms = _terms(use)
-  own, given, made = terms[use.place], terms[other], terms[2]
   if any(len(set(term)) < len(term) for term in terms):
     raise no_rule(op)
   sizes: dict[str, int] = {}
   shapes = (use.made, use.shape(other), use.shape())
-  for term, shape in zip((own, given, made), shapes):
+  named = [terms[use.place], terms[other], terms[2]]
+  for term, shape in zip(named, shapes):
     for letter, size in zip(term, shape):
       sizes[letter] = max(size, sizes.get(letter, 1))
   # Letters along which a tensor is broadcast are left out of its term.
-  (own, _), (given, wide), (made, narrow) = (
-      _kept(term, shape, sizes) for term, shape in zip((own, given, made), shapes))
+  own, given, made = ([letter if size == sizes[letter] else '' for letter, size in zip(
+      term, shape)] for term, shape in zip(named, shapes))
   axis = terms[other][use.data[other].axis]
-  if axis in own or set(own) - set(given + made) or axis != terms[2][use.out.axis]:
+  if axis in own or set(own) - {'', *given, *made} or axis != terms[2][use.out.axis]:
     raise no_rule(op)
-  shape = use.made
-  first = ''.join(letter for letter in given if letter in own and letter not in made)
-  last = ''.join(letter for letter in made if letter in own and letter not in given)
-  once = all(sizes[letter] == 1 for letter in set(given + made) - set(own))
 
-  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
-    rows = upstream.shape[0]
-    data = tf.reshape(operands[other], [rows, *wide])
-    upstream = tf.reshape(upstream, [rows, *narrow])
-    if once and own in (first + last, last + first):
-      data, upstream = (tf.reshape(each, [rows, -1]) for each in (data, upstream))
-      if own != first + last:
-        data, upstream = upstream, data
-      return forms.Outer(data, upstream, shape)
-    row = next(letter for letter in string.ascii_letters if letter not in sizes)
-    found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', data, upstream)
-    return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
+  def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> Gradients:
+    pair = [tf.reshape(tensor, [upstream.shape[0], *(sizes[x] for x in term if x)])
+            for tensor, term in ((operands[other], given), (upstream, made))]
+    return Products((pair[0], pair[1]), (''.join(given), ''.join(made)), own, sizes)
 
   return rule
 
 
-def _kept(term: str, shape: Sequence[int], sizes: dict[str, int]
-         ) -> tuple[str, list[int]]:
-  """Returns letters and sizes of a term without axes along which it is broadcast."""
-  kept = [k for k, letter in enumerate(term) if shape[k] == sizes[letter]]
-  return ''.join(term[k] for k in kept), [shape[k] for k in kept]
-
-
 def _terms(use: Use) -> list[str]:
   """Returns the letters of both inputs and the output of a product."""
-  op = use.op
+  op = use.core
   if op.type == 'Einsum':
     try:
       return operations.einsum_terms(op)
@@ -162,7 +147,7 @@ def _convolution(use: Use) -> Rule:
 
   Transposed convolutions exchange images and outputs.
   """
-  op, flipped = use.op, use.op.type.endswith('Input')
+  op, flipped = use.core, 'Input' in use.core.type
   image = 2 if flipped else 0
   if use.place != 1 or list(use.data) != [image] or not op.get_attr(
       'data_format').endswith(b'C') or op.get_attr('padding') not in (
@@ -183,11 +168,11 @@ def _convolution(use: Use) -> Rule:
       images, outputs = outputs, images
     if op.type == 'DepthwiseConv2dNative':
       found = depthwise.kernel_gradients(images, outputs, windows)
-    elif block == 1 and conv.is_dense(windows, images.shape[-1] // shape[-2]):
+    elif block == 1 and convolution.is_dense(windows, images.shape[-1] // shape[-2]):
       return forms.Outer(tf.reshape(im2col.patches(images, windows), [rows, -1]),
                          tf.reshape(outputs, [rows, -1]), shape)
     else:
-      found = conv.kernel_gradients(
+      found = convolution.kernel_gradients(
           images, outputs, windows, images.shape[-1] // shape[-2])
     if block > 1:
       found = tf.reduce_sum(tf.reshape(found, [rows, block, *found.shape[1:]]), 1)
@@ -198,7 +183,7 @@ def _convolution(use: Use) -> Rule:
 
 def _lookup(use: Use) -> Rule:
   """Rule for a table: gradients of the rows that an example looked up."""
-  op = use.op
+  op = use.core
   if op.type == 'GatherV2':
     axis = dependence.static(op.inputs[2])
     if axis is None or int(axis) != 0:
@@ -221,7 +206,7 @@ _RULES: dict[str, Callable[[Use], Rule]] = {
     **dict.fromkeys(('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', 'Einsum',
                      'MatMul'), _bilinear),
     **dict.fromkeys(('Conv2D', 'Conv2DBackpropInput', 'Conv3D',
-                     'DepthwiseConv2dNative'), _convolution),
+                     'Conv3DBackpropInputV2', 'DepthwiseConv2dNative'), _convolution),
     **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup)}
 """Rules by type of operation; each raises NoRule for uses that it does not cover.
 

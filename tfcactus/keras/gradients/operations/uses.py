@@ -8,25 +8,22 @@ to the other in one operation. The gradient of a weight is the sum over these us
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
 from tfcactus.keras.checks import variable_reads
 from tfcactus.keras.compat import graphs
+from tfcactus.keras.gradients.operations.pull_back import REARRANGING
 from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 SPREADING = ('BroadcastTo', 'Tile')
 """Operations that may give each example a copy of a weight."""
 
-_SIZED = (*SPREADING, 'Conv2DBackpropInput')
+_SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
 """Operations one of whose inputs is a shape, which may tell the number of examples."""
-
-_REARRANGING = frozenset((
-    'Cast', 'ExpandDims', 'Identity', 'ReadVariableOp', 'Reshape', 'Squeeze'))
-"""Operations that keep all entries of a weight in their order."""
 
 Explained = Callable[[tf.Operation, int], bool]
 """(operation, index of a variable) -> whether a layer rule gives the gradient of the
@@ -107,20 +104,21 @@ class Use(NamedTuple):
 
   Attributes:
     op: The operation.
-    place: Index of the input that is made of weights.
+    core: The operation that computes: `op`, or the one of the function that it calls.
+    place: Index of the input of `core` that is made of weights.
+    sources: The indices of the inputs of `op` that are, reshaped, those of `core`.
     reads: Pairs (operation that reads a variable, index of the variable) for all that
       the input is made of.
-    whole: The variable whose gradient, reshaped, is that of the input; None if the
-      input is computed in a way that changes gradients.
     made: Shape of the input.
-    data: {index of an input that holds examples: its layout}.
-    out: The layout of the output.
+    data: {index of an input of `core` that holds examples: its layout}.
+    out: The layout of the output of `core`.
   """
 
   op: tf.Operation
+  core: tf.Operation
   place: int
+  sources: Sequence[int | None]
   reads: frozenset[_Read]
-  whole: int | None
   made: list[int]
   data: dict[int, Layout]
   out: Layout
@@ -131,15 +129,39 @@ class Use(NamedTuple):
     return frozenset(index for _, index in self.reads)
 
   @property
+  def edge(self) -> int:
+    """Returns the index of the input of `op` that is made of weights."""
+    source = self.sources[self.place]
+    assert source is not None
+    return source
+
+  @property
   def operand(self) -> tf.Tensor:
     """Returns the tensor made of weights; a variable's handle in ResourceGather."""
-    return self.op.inputs[self.place]
+    return self.op.inputs[self.edge]
+
+  def tensor(self, i: int) -> tf.Tensor:
+    """Returns an input of `core` that holds data, as a tensor of the graph of `op`."""
+    source = self.sources[i]
+    assert source is not None
+    return _like(self.op.inputs[source], self.core.inputs[i])
+
+  def like_output(self, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient of the output of `op` in the shape of that of `core`."""
+    return _like(tensor, self.core.outputs[0])
 
   def shape(self, i: int | None = None) -> list[int]:
     """Returns the shape of input `i`, or of the output, for one example."""
-    tensor = self.op.outputs[0] if i is None else self.op.inputs[i]
+    tensor = self.core.outputs[0] if i is None else self.core.inputs[i]
     layout = self.out if i is None else self.data.get(i)
     return layout.shape(tensor) if layout else tensor.shape.as_list()
+
+
+def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  """Returns a tensor in the shape and dtype of another with the same entries."""
+  tensor = tf.cast(tensor, other.dtype)
+  return tensor if tensor.shape.rank == other.shape.rank else tf.reshape(
+      tensor, [-1 if size is None else size for size in other.shape])
 
 
 class _Meeting(NamedTuple):
@@ -155,7 +177,7 @@ class _Meeting(NamedTuple):
 
 def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
           known: dict[str, dependence.Value], number: int | None = None,
-          rows: Sequence[str] = (),
+          rows: Mapping[str, dependence.Value] = {},
           explained: Explained = lambda op, index: False) -> list[Use]:
   """Returns all uses of variables in losses of one row per example.
 
@@ -165,7 +187,7 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     shapes: Shapes of the variables.
     known: Dependences of tensors of the graph that hold data, by name.
     number: Number of examples, or None if it is not known.
-    rows: Names of other tensors with one row per example.
+    rows: Values of other tensors with rows of examples, by name.
     explained: Tells which reads to leave out.
 
   Raises:
@@ -177,16 +199,14 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     raise NoRule('a loss is computed from weights alone')
   if not meetings:
     return []
-  known = {**known, **_drawn(operations, number),
-           **dict.fromkeys(rows, dependence.ROW_WISE)}
+  known = {**known, **_drawn(operations, number), **rows}
   tensors = {tensor.name: tensor for each in meetings
              for tensor in (*each.op.inputs, each.op.outputs[0])}
   known.update({each.op.outputs[0].name: _spread_value(each.op, number)
                 for each in meetings if _spreads(each.op, number)})
   values = dict(zip(tensors, graph_proof.analyse(
       losses.graph, known, list(tensors.values()))))
-  return each_or_raise(lambda each: _use(
-      each, handles, shapes, values, made), meetings)
+  return each_or_raise(lambda each: _use(each, handles, shapes, values), meetings)
 
 
 def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
@@ -260,14 +280,22 @@ def _drawn(operations: Sequence[tf.Operation], number: int | None
 
 
 def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
-         values: dict[str, dependence.Value], made: set[str]) -> Use:
+         values: dict[str, dependence.Value]) -> Use:
   """Returns a use with its layouts; raises NoRule if one is not known."""
-  op, place, reads = meeting
-  if graphs.has_own_gradient(op) or None in reads:
+  op, _, reads = meeting
+  if None in reads:
     raise no_rule(op)
+  core, sources = _core(op)
+  if sources.count(meeting.place) != 1:
+    raise no_rule(op)
+  place = sources.index(meeting.place)
+  found = [values[tensor.name] for tensor in (*op.inputs, op.outputs[0])]
+  if core is not op:
+    found = graph_proof.analyse(
+        core.graph, {tensor.name: value for tensor, value in zip(
+            core.graph.inputs, found)}, [*core.inputs, core.outputs[0]])
   layouts = {}
-  for i, tensor in enumerate([*op.inputs, op.outputs[0]]):
-    value = values[tensor.name]
+  for i, (tensor, value) in enumerate(zip([*core.inputs, core.outputs[0]], found)):
     if value.dependence == Dependence.ROW_WISE:
       sizes = tensor.shape.as_list()
       if None in sizes[:value.axis] + sizes[value.axis + 1:]:
@@ -275,31 +303,55 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
       layouts[i] = Layout(value.axis, value.block)
     elif value.dependence > Dependence.ROW_WISE:
       reason = NoRule(value.why)
-      reason.uses = [(value.operation, None)]
+      reason.uses = [(value.operation if core is op else op.name, None)]
       raise reason
-    elif value.dependence == Dependence.BATCH_SIZE and op.type not in _SIZED:
+    elif value.dependence == Dependence.BATCH_SIZE and core.type not in _SIZED:
       raise no_rule(op)
-  out = layouts.pop(len(op.inputs), None)
+  out = layouts.pop(len(core.inputs), None)
   if place in layouts or out is None:
     raise no_rule(op)
-  tensor = op.inputs[place]
-  shape = shapes[handles[tensor.name]] if tensor.name in handles else tensor.shape
-  known = frozenset(read for read in reads if read)
-  return Use(op, place, known, _whole(tensor, handles, made), list(shape), layouts, out)
+  shape = core.inputs[place].shape
+  if core.inputs[place].dtype == tf.resource:
+    index = handles.get(op.inputs[meeting.place].name)
+    if index is None:
+      raise no_rule(op)
+    shape = shapes[index]
+  return Use(op, core, place, sources, frozenset(read for read in reads if read),
+             list(shape), layouts, out)
 
 
-def _whole(tensor: tf.Tensor, handles: dict[str, int], made: set[str]) -> int | None:
-  """Returns the variable whose gradient is that of a tensor made of it, or None.
+def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
+  """Returns the operation that computes an operation, and the sources of its inputs.
 
-  Nothing may change its entries or their order but the addition of constants.
+  If a function is called, as XLA's for grouped convolutions, it must compute with one
+  operation, apart from changes of shape; else this raises NoRule.
   """
-  while tensor.name not in handles:
-    op = tensor.op
-    moving = [each for each in op.inputs if each.name in made or each.name in handles]
-    added = op.type in ('Add', 'AddV2') or (
-        op.type == 'Sub' and moving and moving[0] is op.inputs[0])
-    if len(moving) != 1 or graphs.has_own_gradient(op) or not (
-        op.type in _REARRANGING or added and moving[0].shape == tensor.shape):
-      return None
-    tensor = moving[0]
-  return handles[tensor.name]
+  if graphs.has_own_gradient(op):
+    raise no_rule(op)
+  if op.type not in graph_proof.CALLS:
+    return op, list(range(len(op.inputs)))
+  graph = graph_proof.called(op) if op.type.endswith('PartitionedCall') else None
+  # Differentiation adds outputs to the function's graph, but not to later calls.
+  if graph is None or len(op.outputs) != 1:
+    raise no_rule(op)
+  core = _unshaped(graph.outputs[0]).op
+  places = {tensor.name: i for i, tensor in enumerate(graph.inputs)}
+  sources = [places.get(_unshaped(tensor).name) for tensor in core.inputs]
+  if core.type in graph_proof.CALLS or graphs.has_own_gradient(core) or any(
+      each is None and dependence.static(tensor) is None
+      for each, tensor in zip(sources, core.inputs)) or None in [
+          tensor.shape.rank for tensor in (*core.inputs, core.outputs[0])]:
+    raise no_rule(op)
+  return core, sources
+
+
+def _unshaped(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns the tensor of which another was made by reading, casts and new shapes."""
+  while tensor.op.type in REARRANGING and not graphs.has_own_gradient(tensor.op):
+    before = tensor.op.inputs[0]
+    # No gradient goes back through a cast to integers.
+    if before.dtype != tf.resource and (
+        before.dtype.is_floating != tensor.dtype.is_floating):
+      break
+    tensor = before
+  return tensor

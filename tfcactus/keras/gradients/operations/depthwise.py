@@ -1,4 +1,4 @@
-"""Rule for depthwise convolutions, whose channels have separate kernels.
+"""Kernel gradients of depthwise convolutions, whose channels have separate kernels.
 
 The gradient of a channel's kernel is a convolution of its image by the gradient of its
 output. Strides of the layer are dilations of that convolution, and its dilations are
@@ -14,25 +14,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
-from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.layers import base, conv, im2col
-
-
-class DepthwiseRule(conv.ChannelsLastRule):
-  """Rule for depthwise convolutions over one or two axes."""
-
-  layer_types = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-
-  def gradients(self, call: base.LayerCall) -> base.Gradients:
-    """Returns gradients of the kernel and the bias."""
-    layer = call.layer
-    kernel = models.depthwise_kernel(layer)
-    images, outputs, windows = conv.images_and_windows(call, kernel)
-    values = kernel_gradients(images, outputs, windows)
-    return [(kernel, forms.Dense(values, kernel.shape)),
-            *base.bias_gradients(layer, outputs)]
+from tfcactus.keras.gradients.operations import im2col
 
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,

@@ -1,0 +1,197 @@
+"""Takes gradients of tensors that are made of weights back to the weights.
+
+A tensor may be a sum of weights and of products of others, as in low-rank adaptation
+(LoRA). Gradients stay sums of products meanwhile: thin factors multiply one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+import math
+import string
+from typing import Any, NamedTuple, Union
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.gradients import forms
+from tfcactus.keras.independence import dependence
+
+REARRANGING = frozenset((
+    'Cast', 'ExpandDims', 'Identity', 'ReadVariableOp', 'Reshape', 'Squeeze'))
+"""Operations that keep all entries of a tensor in their order."""
+
+
+class Products(NamedTuple):
+  """Per-example gradients as sums of products of two tensors, not written out.
+
+  Attributes:
+    pair: The tensors, each with one row per example.
+    terms: Letters of the other axes of each, as in an einsum.
+    axes: Letters of each axis of the gradients; several for axes that were merged, none
+      for an axis of size 1.
+    sizes: {letter: size}.
+    factor: A number that multiplies the gradients, or None.
+  """
+
+  pair: tuple[tf.Tensor, tf.Tensor]
+  terms: tuple[str, str]
+  axes: Sequence[str]
+  sizes: dict[str, int]
+  factor: Any = None
+
+  def written(self) -> forms.GradientForm:
+    """Returns the gradients; outer products if the pair has one position only."""
+    if self.factor is not None:
+      return self._replace(
+          pair=(self.pair[0], self.pair[1] * self.factor), factor=None).written()
+    (given, made), own = self.terms, ''.join(self.axes)
+    shape, rows = [self._size(axis) for axis in self.axes], self.pair[0].shape[0]
+    first, last = (''.join(x for x in term if x in own and x not in other)
+                   for term, other in ((given, made), (made, given)))
+    summed = self._size(set(given + made) - set(own))
+    if summed == 1 and own in (first + last, last + first):
+      data, upstream = (tf.reshape(each, [rows, -1]) for each in self.pair)
+      if own != first + last:
+        data, upstream = upstream, data
+      return forms.Outer(data, upstream, shape)
+    row = self._fresh()
+    found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', *self.pair)
+    return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
+
+  def reshaped(self, shape: Sequence[int]) -> Products | None:
+    """Returns the gradients in another shape; None if that splits a letter's axis."""
+    letters, axes = [x for x in ''.join(self.axes) if self.sizes[x] > 1], []
+    for size in shape:
+      axes.append('')
+      while letters and self._size(axes[-1]) < size:
+        axes[-1] += letters.pop(0)
+      if self._size(axes[-1]) != size:
+        return None
+    return self._replace(axes=axes)
+
+  def times(self, matrix: tf.Tensor, axis: int) -> Products:
+    """Contracts an axis of the gradients with the rows of a matrix."""
+    group, new = self.axes[axis], self._fresh()
+    row = self._fresh(new)
+    # The side that alone has letters of the axis; shared letters stay, to be summed.
+    side = int(not set(group) & set(self.terms[0]) - set(self.terms[1]))
+    term, other = self.terms[side], self.terms[1 - side]
+    kept = ''.join(x for x in dict.fromkeys(term + group)
+                   if x not in group or x in other) + new
+    pair, terms = list(self.pair), list(self.terms)
+    if self.factor is not None:
+      matrix *= self.factor  # It is smaller than the pair.
+    pair[side] = tf.einsum(
+        f'{row}{term},{group}{new}->{row}{kept}', pair[side],
+        tf.reshape(matrix, [*(self.sizes[x] for x in group), matrix.shape[1]]))
+    terms[side] = kept
+    return Products(
+        (pair[0], pair[1]), (terms[0], terms[1]),
+        [*self.axes[:axis], new, *self.axes[axis + 1:]],
+        {**self.sizes, new: matrix.shape[1]})
+
+  def _size(self, letters: Sequence[str] | set[str]) -> int:
+    return math.prod(self.sizes[x] for x in letters)
+
+  def _fresh(self, others: str = '') -> str:
+    """Returns a letter that is not taken."""
+    return next(x for x in string.ascii_letters if x not in self.sizes and
+                x not in others)
+
+
+Gradients = Union[forms.GradientForm, Products]
+
+
+def written(gradients: Gradients) -> forms.GradientForm:
+  """Returns gradients as one of `forms`."""
+  return gradients.written() if isinstance(gradients, Products) else gradients
+
+
+def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
+          ) -> list[tuple[tf.Tensor, Gradients]] | None:
+  """Returns inputs of a tensor's operation that are made of weights, with gradients.
+
+  `made` has the names of tensors made of weights. Returns None for operations that it
+  does not know.
+  """
+  op = tensor.op
+  places = [i for i, each in enumerate(op.inputs) if each.name in made]
+  inputs = [op.inputs[i] for i in places]
+  if graphs.has_own_gradient(op):
+    return None
+  if op.type in REARRANGING and len(inputs) == 1:
+    return [(inputs[0], reshaped(gradients, inputs[0]))]
+  if op.type in ('Add', 'AddN', 'AddV2', 'Sub') and all(
+      each.shape == tensor.shape for each in inputs):
+    return [(op.inputs[i], _scaled(gradients, -1) if i and op.type == 'Sub' else
+             gradients) for i in places]
+  if op.type == 'Mul' and len(inputs) == 1 and not op.inputs[1 - places[0]].shape.rank:
+    return [(inputs[0], _scaled(gradients, op.inputs[1 - places[0]]))]
+  if op.type == 'Transpose' and places == [0]:
+    order = dependence.static(op.inputs[1])
+    return None if order is None else [
+        (inputs[0], _permuted(gradients, [list(order).index(k) for k in
+                                          range(len(order))]))]
+  if op.type == 'MatMul':
+    return [(op.inputs[i], _of_factor(op, i, gradients)) for i in places]
+  return None
+
+
+def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:
+  """Returns gradients in the shape of a tensor with the same entries."""
+  if like.dtype == tf.resource:
+    return gradients
+  shape = like.shape.as_list()
+  found = gradients.reshaped(shape)
+  return written(gradients).reshaped(shape) if found is None else found
+
+
+def _of_factor(op: tf.Operation, place: int, gradients: Gradients) -> Gradients:
+  """Returns gradients of a factor of a matrix product from those of the product."""
+  flipped = dependence.transposed(op)
+  other = op.inputs[1 - place]
+  # The gradient of A in A B is G B^T, that of B is A^T G.
+  found = _times(gradients, tf.transpose(other) if place == flipped[1 - place] else
+                 other, 1 - place)
+  return _permuted(found, [1, 0]) if flipped[place] else found
+
+
+def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
+  """Contracts an axis of gradients of a matrix with the rows of another."""
+  matrix = tf.cast(matrix, _tensors(gradients)[-1].dtype)
+  if isinstance(gradients, Products):
+    return gradients.times(matrix, axis)
+  if isinstance(gradients, forms.Rows) and axis:
+    return forms.Rows(gradients.ids, tf.matmul(gradients.values, matrix),
+                      gradients.vocabulary)
+  if isinstance(gradients, forms.Rows):
+    found = tf.matmul(tf.gather(matrix, gradients.ids), gradients.values,
+                      transpose_a=True)
+  else:
+    found = tf.einsum('abc,cd->abd' if axis else 'abc,bd->adc', gradients.dense(),
+                      matrix)
+  return forms.Dense(found, found.shape[1:])
+
+
+def _permuted(gradients: Gradients, order: Sequence[int]) -> Gradients:
+  """Permutes the axes of the gradients."""
+  if isinstance(gradients, Products):
+    return gradients._replace(axes=[gradients.axes[k] for k in order])
+  found = tf.transpose(gradients.dense(), [0, *(k + 1 for k in order)])
+  return forms.Dense(found, found.shape[1:])
+
+
+def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
+  """Multiplies gradients by a number."""
+  value = _tensors(gradients)[-1]
+  factor = tf.cast(factor, value.dtype)
+  if isinstance(gradients, Products):
+    before = gradients.factor
+    return gradients._replace(factor=factor if before is None else before * factor)
+  return gradients._of([*gradients.tensors()[:-1], value * factor])  # pylint: disable=protected-access
+
+
+def _tensors(gradients: Gradients) -> Sequence[tf.Tensor]:
+  """Returns the tensors of gradients; the last has the sizes of all, linearly."""
+  return gradients.pair if isinstance(gradients, Products) else gradients.tensors()
