@@ -23,6 +23,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('CUDA_VISIBLE_DEVICES', '-1')
 
 from benchmarks import _results  # noqa: E402
+from tfcactus import _format  # noqa: E402
 
 PARTS = ('faults', 'honest', 'bounds', 'cost')
 QUICK = ('--only', 'faults', '--runs', '1', '--canaries', '200')
@@ -151,7 +152,7 @@ def show(found):
            "One run (f-DP, claim's family)", 'One run (Steinke, Nasr and Jagielski)')
   _results.show('canary_bounds', _results.markdown(
       ['epsilon proved', *names],
-      [[f'{each["epsilon"]:.3f}', *(f'{each[name]:.2f}' for name in names)]
+      [[_format.upper(each['epsilon']), *(f'{each[name]:.2f}' for name in names)]
        for each in found['bounds'].values()]))
   _results.show('canary_cost', _results.markdown(
       ['canaries', 'CPU ms a step', 'over no canaries'],

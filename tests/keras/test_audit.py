@@ -134,7 +134,7 @@ def test_an_honest_run_is_not_refuted(scheme):
 @representatives('fault', FAULTS, 3)
 def test_a_fault_planted_in_the_library_is_found_by_the_check_that_names_it(fault):
   with planted.planted(fault):
-    runs = Runs(600, 100)
+    runs = Runs(1500, 100)
     seen = runs.seen()
   found = evidence.audit_run(seen, runs.claim, families=False)
   by_name = {each.name: each.p_value for each in found.findings}

@@ -101,7 +101,7 @@ class Audit:
       found = {each.name: getattr(each, kind) for each in reversed(self.findings)
                if getattr(each, kind) is not None}
       axis.barh(list(found), np.maximum(list(found.values()), 1e-12))
-    left.set(xlabel=f'lower bounds on epsilon at delta {self.delta:g}')
+    left.set(xlabel=f'lower bounds on epsilon at delta {_format.upper(self.delta)}')
     right.set(xlabel='p-values of the claim', xscale='log')
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')

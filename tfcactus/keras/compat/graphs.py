@@ -49,10 +49,29 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
   added. `upstream` is the gradient with respect to `of`; None stands for ones. Returns
   tensors, `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
   """
-  return gradients_util._GradientsHelper(  # pylint: disable=protected-access
-      tf.nest.flatten(of), list(by),
-      None if upstream is None else tf.nest.flatten(upstream), src_graph=graph,
-      unconnected_gradients=tf.UnconnectedGradients.NONE)
+  def found(stop: Sequence[tf.Tensor]) -> list[Any]:
+    """Returns the gradients; none goes through the operations that made `stop`."""
+    made: list[Any] = gradients_util._GradientsHelper(  # pylint: disable=protected-access
+        tf.nest.flatten(of), list(by),
+        None if upstream is None else tf.nest.flatten(upstream), src_graph=graph,
+        unconnected_gradients=tf.UnconnectedGradients.NONE, stop_gradients=stop)
+    return made
+
+  try:
+    return found([])
+  except LookupError:  # TensorFlow looks for gradients behind `stop_gradient` too.
+    return found(_not_passed(graph, by))
+
+
+def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns the outputs of operations that no gradient reaches on its way to `by`."""
+  moving, found = {tensor.name for tensor in by}, []
+  for op in graph.get_operations():
+    if op.type != 'StopGradient' and any(each.name in moving for each in op.inputs):
+      moving.update(each.name for each in op.outputs if not each.dtype.is_integer)
+    elif not any(each.name in moving for each in op.outputs):
+      found += op.outputs
+  return found
 
 
 def has_no_gradient(op: tf.Operation) -> bool:

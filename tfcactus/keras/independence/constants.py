@@ -51,6 +51,9 @@ def value(node: Node) -> Value | list[Value]:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
     return node.values
+  if kind == 'EnsureShape' and node.draws is None and (
+      node.op.inputs[0].shape.rank is None):  # Python code made it, such as a seed.
+    return Value(Dependence.CONSTANT, varies=frozenset(range(len(node.out()))))
   if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
     own = [each.varies for each in node.values if each.varies is not None]
     return Value(Dependence.CONSTANT, varies=None if len(own) < len(node.values) else (
