@@ -126,7 +126,8 @@ def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
       each.shape == tensor.shape for each in inputs):
     return [(op.inputs[i], _scaled(gradients, -1) if i and op.type == 'Sub' else
              gradients) for i in places]
-  if op.type == 'Mul' and len(inputs) == 1 and not op.inputs[1 - places[0]].shape.rank:
+  if op.type == 'Mul' and len(inputs) == 1 and (
+      op.inputs[1 - places[0]].shape.rank == 0):
     return [(inputs[0], _scaled(gradients, op.inputs[1 - places[0]]))]
   if op.type == 'Transpose' and places == [0]:
     order = dependence.static(op.inputs[1])
