@@ -165,13 +165,17 @@ def test_slots_leave_the_rest_to_the_adaptive_part(make):
         accounting.AdaptedDpEvent([GAUSSIAN(9.0)], '', True)), "unit='example'"),
     (lambda account: account.spend(GAUSSIAN(0.0)), 'no mu at all'),
     (lambda account: account.spend(dp_accounting.NonPrivateDpEvent()), 'no mu at all'),
+    (lambda account: account.spend(dp_accounting.ComposedDpEvent(
+        [GAUSSIAN(20.0), dp_accounting.NonPrivateDpEvent()])), 'no mu at all'),
+    (lambda account: account.spend(dp_accounting.ComposedDpEvent(
+        [GAUSSIAN(20.0), GAUSSIAN(0.0)])), 'no mu at all'),
     (lambda account: account.spend(accounting.randomized_response_event(0.5, 4)),
      'relation of the account'),
     (lambda account: account.spend(dp_accounting.UnsupportedDpEvent()), 'known cost'),
     (lambda account: account.spend(GAUSSIAN(0.1)), 'one Gaussian release of noise'),
     (lambda account: account.release(release.histogram, [0, 1], num_bins=2, seed=1,
                                      noise=tfcactus.Gaussian(9.0)), 'from a seed'),
-    (lambda account: account.release(lambda: 3), 'which returned int'),
+    (lambda account: account.release(lambda: 3), 'a function of tfcactus.release'),
 ])
 def test_what_has_no_cost_or_exceeds_the_budget_is_refused(make, refused, words):
   account = make()

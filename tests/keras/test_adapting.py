@@ -331,6 +331,12 @@ def test_what_does_not_fit_is_refused():
           noise=tfcactus.Laplace(1.0), **box)
 
 
+def test_a_row_of_another_length_erases_nobody():
+  rows = [['a', 'b']] * 3 + [['c']]
+  with pytest.raises(ValueError, match='rows of one shape'):
+    words(rows, words_per_unit=2)
+
+
 def test_a_vocabulary_is_adapted_once():
   layer = layers.StringLookup()
   words([['a']] * 30, layer)

@@ -19,7 +19,7 @@ from tests.accounting.test_tuning import coarse, law_of, masses_of  # noqa: F401
 from tests.keras.tiny import MEAN, X, Y
 from tests.representatives import representatives
 import tfcactus
-from tfcactus import accounting, keras as private, randomness, relations
+from tfcactus import accounting, keras as private, randomness, relations, sampling
 from tfcactus.keras import hyperparameters, tuning
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -435,6 +435,11 @@ def test_costs_that_a_plan_hides_are_refused(coarse):  # noqa: F811
 
   with pytest.raises(ValueError, match='set l2_norm_clip alone'):
     search_of(plan=hidden).search(X, Y)
+
+
+def test_sampling_without_an_account_for_the_relation_is_refused():
+  with pytest.raises(ValueError, match='no account of that is known'):
+    search_of(plan={**PLAN, 'sampling': sampling.OnePassSampling})
 
 
 def test_bands_of_correlated_noise_can_be_searched(coarse):  # noqa: F811

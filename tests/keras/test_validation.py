@@ -383,8 +383,17 @@ def test_events_made_by_hand_name_no_split():
 def test_one_key_with_other_settings_is_another_split():
   validation = validation_of(divided(Split(0.5, key=KEY)).validation)
   model, batches = model_of(validation)
-  with pytest.raises(ValueError, match='divided by one split'):
+  with pytest.raises(ValueError, match='training side of the split'):
     model.fit(batches, callbacks=[validation], verbose=0)
+
+
+def test_one_key_with_coins_of_ids_and_of_places_is_two_divisions():
+  split = Split(0.4, key=KEY)
+  training = split.sides(X, Y, ids=np.arange(len(X)) + 100).training
+  validation = validation_of(split.sides(X, Y).validation)
+  model, batches = model_of(validation, training)
+  with pytest.raises(ValueError, match='training side of the split'):
+    model.fit(batches, epochs=5, callbacks=[validation], verbose=0)
 
 
 def test_another_plan_does_not_forget_the_validation():

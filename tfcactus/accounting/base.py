@@ -142,6 +142,11 @@ class OneSidedAccountant(PairAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     """Returns an upper bound on delta of a composition in one direction."""
 
+  @property
+  def non_private(self) -> bool:
+    """Whether an event protects nothing, such as one without noise."""
+    return self._non_private
+
   def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
     """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
     if self._non_private:
@@ -194,6 +199,11 @@ class TwoSidedAccountant(PairAccountant):
     """Returns True if a cheap test proves (epsilon, delta)-DP; False proves nothing."""
     del part, epsilon, delta
     return False
+
+  @property
+  def non_private(self) -> bool:
+    """Whether an event protects nothing, such as one without noise."""
+    return self._non_private
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:

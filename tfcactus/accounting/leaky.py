@@ -82,6 +82,8 @@ def part(accountant: PairAccountant, left: Part) -> Part:
     left: The budget; the part may be larger, which shows that the release exceeds it.
   """
   accountant.check_both()
+  if accountant.non_private:
+    return Part(0.0, math.inf)
   steps = [group for found in accountant.compositions().values()
            for group in found.groups]
   if accountant.get_delta(0.0) == 0:

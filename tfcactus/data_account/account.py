@@ -147,7 +147,11 @@ class DataAccount:
     Raises:
       ValueError: as `spend`, or if the release is drawn from a seed.
     """
-    name, found = getattr(function, '__name__', 'release'), function(*args, **settings)
+    name = getattr(function, '__name__', 'release')
+    if not getattr(function, '__module__', '').startswith('tfcactus.release'):
+      raise ValueError('Expected a function of tfcactus.release, which changes nothing '
+                       f'but what it returns, got {name!r}; spend its event first.')
+    found = function(*args, **settings)
     if not isinstance(found, ReleasedStatistic) or found.seeded:
       what = 'noise from a seed' if isinstance(found, ReleasedStatistic) else (
           type(found).__name__)

@@ -143,6 +143,10 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
     array = np.asarray(batch, object if isinstance(batch, (list, tuple)) else None)
   except ValueError as error:
     raise ValueError(f'Expected rows of one shape, got others: {error}.') from None
+  if array.dtype.kind == 'O' and 2 * sum(isinstance(value, (
+      list, tuple, np.ndarray)) for value in array.ravel()) > array.size:
+    # A row of another shape among many of one shape would leave all without values.
+    raise ValueError('Expected rows of one shape, got others.')
   if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
                      f'and type {array.dtype}.')

@@ -158,6 +158,8 @@ class PrivateSearch:
         **each, 'l2_norm_clip': 1.0, 'delta': self._delta,
         'target_epsilon': _PART * target}) for key, each in arguments.items()}
 
+    for key, each in arguments.items():
+      _scheme(start[key], each).check_relation(self._relation)
     held = None if self._private is None else self._private.event
     # Without a split, the same person may be in training and validation.
     beside = [held.all_releases] if held and not held.by else []
@@ -203,9 +205,12 @@ class PrivateSearch:
     data = units_lib.open_data(x, y)
     self._rehearse(stream, data)
     with self._counted(), _quiet():
-      won = best_of(self._runs, lambda: self._run(stream, data), stream)
-      gc.collect()
-    return won
+      try:
+        return best_of(self._runs, lambda: self._run(stream, data), stream)
+      finally:
+        if self._private is not None:
+          self._private.forget()  # The last run may have lost.
+        gc.collect()
 
   def _rehearse(self, stream: KeyStream, data: ExampleData) -> None:
     """Raises an error in arguments and functions, which would fail all runs."""

@@ -99,7 +99,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         'num_examples', num_examples, 1)
     self.event = accounting.ValidationDpEvent(
         accounting.noise_event(self._noise), self._releases + 1,  # And the number.
-        *(('', '') if side is None else (side.split.by, side.split.digest)))
+        *(('', '') if side is None else (side.split.by, side.name)))
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Checks that the plan counts this validation; ValueError if it does not."""
@@ -120,7 +120,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError('Expected one worker for private validation, got several, each '
                        'of which would release metrics with noise of its own.')
     training = ledger.counter.side
-    if side is not None and (training.split != side.split or (
+    if side is not None and ((training.split, training.name) != (
+        side.split, side.name) or (
         training.whole is not side.whole and data_sources.checksum(training.whole) !=
         data_sources.checksum(side.whole))):
       raise ValueError(
@@ -181,6 +182,12 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     for (name, bound, _), value in zip(self._metrics, noisy):
       logs[f'val_private_{name}'] = bound * (float(value) / self.num_examples + 0.5)
       logs[f'val_private_{name}_error'] = bound * error
+
+  def forget(self) -> None:
+    """Lets go of the model of the last fit."""
+    self.set_model(None)
+    self._run = None
+    del self._ledger
 
   def _noisy(self, vector: np.ndarray, sensitivity: float, resolution: float
             ) -> np.ndarray:

@@ -29,7 +29,8 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
   together. Order and choice of the words follow the noisy numbers.
 
   Args:
-    words: The words of each record; a repeated word of a record counts once.
+    words: The words of each record, of type str, bytes or int; others do not count. A
+      repeated word of a record counts once.
     noise: Noise in units of what one record adds to the numbers: the square root of
       words_per_record under Gaussian noise, else words_per_record. Log-concave, and in
       closed form unless words_per_record is one.
@@ -74,7 +75,10 @@ def _counted(words: Iterable[Collection[Hashable]], most: int, stream: KeyStream
       raise ValueError('Expected a list or set of words for each record, got text; '
                        'split it, or put a word into a list of its own.')
     # The choice depends on this record alone.
-    own = list(dict.fromkeys(record))
+    # Equal words of other types, as 1 and True, would tell which record came first.
+    own = list(dict.fromkeys(
+        word for word in (each.item() if isinstance(each, np.generic) else each
+                          for each in record) if type(word) in (str, bytes, int)))
     counts.update(own if len(own) <= most else [
         own[place] for place in stream.subset(most, len(own))])
   return counts

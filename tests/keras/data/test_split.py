@@ -47,8 +47,15 @@ def test_coins_are_fresh_and_have_the_stated_probability():
 def test_a_key_repeats_the_coins_and_is_not_shown():
   split = Split(0.4, key=KEY)
   assert held(split) == held(Split(0.4, key=KEY)) != held(Split(0.4))
-  assert split.digest == Split(0.1, key=KEY).digest != Split(0.4).digest
+  names = [each.sides(X).training.side.name for each in (
+      split, Split(0.4, key=KEY), Split(0.1, key=KEY), Split(0.4))]
+  assert names[0] == names[1] and len(set(names)) == 3
   assert str(KEY) not in repr(split) and KEY.hex() not in repr(split)
+
+
+def test_ids_that_repeat_are_refused():
+  with pytest.raises(ValueError, match='ids that differ'):
+    Split(0.4).sides(X[:4], ids=['a', 'b', 'a', 'c'])
 
 
 @pytest.mark.parametrize('split', [

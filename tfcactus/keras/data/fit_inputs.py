@@ -89,7 +89,7 @@ def _check_side(plan: PrivacyPlan, x: Any) -> None:
   side = getattr(x, 'side', None)
   for event in guarantee.validations(plan.releases):
     if event.by and (
-        side is None or side.held_out or side.split.digest != event.split):
+        side is None or side.held_out or side.name != event.split):
       raise ValueError(
           'Expected batches of the training side of the split that the validation of '
           f'the plan uses, got {type(x).__name__} of '

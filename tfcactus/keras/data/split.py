@@ -18,11 +18,15 @@ from tfcactus.relations import Relation
 
 
 class Side(NamedTuple):
-  """Which side of which split some data are, and the data that were divided."""
+  """Which side of which split some data are, and the data that were divided.
+
+  `name` tells this division from others, and nothing of the sides.
+  """
 
   split: Split
   held_out: bool
   whole: ExampleData
+  name: str
 
 
 class Sides(NamedTuple):
@@ -81,11 +85,6 @@ class Split:
     """The neighbouring relations for which the total is the maximum of the sides."""
     return events.PROVED_OF_SPLITS[self.by]
 
-  @property
-  def digest(self) -> str:
-    """Name of the split in plans and run cards, which tells nothing of the sides."""
-    return hashlib.sha256(b'name of a split' + self.key).hexdigest()[:16]
-
   def check_relation(self, value: Relation) -> dp_accounting.NeighboringRelation:
     """Returns the relation that `value` names.
 
@@ -131,6 +130,9 @@ class Split:
       ids = data.ids
     elif ids is not None:
       ids = units_lib.checked_ids(ids, data.num_examples, 'ids')
+      if np.unique(ids).size < ids.size:
+        raise ValueError('Expected ids that differ, one for each example, got some '
+                         'twice; for owners of several examples pass units=.')
     elif self.by == 'id':
       raise ValueError("Expected ids, one for each example, or units, with by='id', "
                        'got neither.')
@@ -140,8 +142,10 @@ class Split:
     if not 0 < held.sum() < held.size:
       raise ValueError('Expected a split with examples on both sides, got none on one '
                        f'of them, from {self!r}; use more data or another fraction.')
-    return Sides(*(_part(data, np.flatnonzero(held == side), Side(self, side, data))
-                   for side in (False, True)))
+    name = hashlib.blake2b(held.tobytes(), key=self.key, digest_size=8).hexdigest()
+    return Sides(*(
+        _part(data, np.flatnonzero(held == side), Side(self, side, data, name))
+        for side in (False, True)))
 
   def _holds_out(self, key: bytes | str | int) -> bool:
     """Returns whether the record of an id or place is on the validation side."""

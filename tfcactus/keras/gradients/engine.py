@@ -236,9 +236,10 @@ class Engine:
     gradients, groups = found.gradients, self.routes.groups
     if numbers is not None:
       numbers = numbers[::self._each]
-      takes_part = tf.logical_or(takes_part, numbers > 0)
-      gradients = [*gradients, *shadow.gradients(
+      # A canary adds nothing to the model, not even NaN or a penalty inside a layer.
+      gradients = [*(each.where(takes_part) for each in gradients), *shadow.gradients(
           numbers, self._canaries, l2_norm_clip)]
+      takes_part = tf.logical_or(takes_part, numbers > 0)
       groups = shadow.groups(groups)
     clipped = clipping_lib.clip_and_sum(
         gradients, l2_norm_clip, takes_part, self._clipping, groups, scales)

@@ -121,7 +121,7 @@ class Ledger:
       guarantee = dataclasses.replace(guarantee, statement=(
           f'{guarantee.statement} Of these {planned}, {released} were released; all '
           'count, since validation may decide when training ends.'))
-    if 0 < planned < released:
+    if guarantee_lib.validations(self.plan.releases) and planned < released:
       guarantee = guarantee.given(
           'This holds if nothing that was released decided that training went beyond '
           f'the {planned} planned.')

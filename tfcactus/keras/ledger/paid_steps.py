@@ -9,7 +9,7 @@ import warnings
 import dp_accounting
 
 from tfcactus import accounting, sampling as sampling_lib
-from tfcactus.data_account import DataAccount
+from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
@@ -83,12 +83,13 @@ class PaidSteps:
       count = -(-self._plan.steps // (
           scheme.batches_per_epoch if kind.draws_epochs else 1))
       self._account.reserve(event, count, label=self.label, unit=unit)
-    used = self._account.slots[self.label].used
+    each = book.flat(event, 1)[1]  # Slots count the steps inside of a draw.
+    used = self._account.slots[self.label].used // each
     released = known.epochs_begun if self._by_epochs else known.released_steps
     if released > used:  # By a journal, or without the account.
       self._account.spend(event, released - used, label=self.label, unit=unit)
     slot = self._account.slots[self.label]
-    self._left = slot.count - slot.used
+    self._left = (slot.count - slot.used) // each
     if not self._left + self._held:
       raise ValueError(
           f'Expected the slot {self.label!r} of the account to have releases left, '

@@ -78,6 +78,11 @@ def _low_rank(x, w, a, b):
   return y + tf.einsum('btc,cde->btde', x, tf.reshape(whole, [4, 3, 2]))[..., 1, :1]
 
 
+def _reshaping(x, w):
+  return tf.function(lambda x, w: tf.reshape(x * w, [-1, 4, 5]), autograph=False)(
+      x, tf.identity(w))
+
+
 def _over_examples_last(x, w):
   return tf.transpose(tf.transpose(x) * w[:, None, None])
 
@@ -98,6 +103,7 @@ _CASES = {
     'sums of products': (_SERIES, lambda: Own(_low_rank, w=(4, 6), a=(4, 2), b=(6, 2))),
     'lookups': (_SERIES, lambda: Own(_lookups, table=(6, 3), cube=(6, 1, 3))),
     'PReLU': (_IMAGE, lambda: layers.PReLU(shared_axes=[1, 2])),
+    'a function that reshapes': (_SERIES, lambda: Own(_reshaping, w=(4,))),
     'examples on the last axis': (_SERIES, lambda: Own(_over_examples_last, w=(4,)))}
 
 

@@ -38,6 +38,10 @@ def rule_for(use: Use) -> Rule:
   raise no_rule(use.op)
 
 
+_LINEAR = ('Add', 'AddN', 'AddV2', 'BiasAdd', 'Mul', 'Sub', *SPREADING)
+"""Entrywise operations whose derivative needs no weight."""
+
+
 def _elementwise(use: Use) -> Rule:
   """Rule for entrywise operations: sums over places that share an entry of a weight."""
   op, out = use.core, use.shape()
@@ -55,6 +59,8 @@ def _elementwise(use: Use) -> Rule:
       i not in use.data and _aligned(op.inputs[i].shape, len(out))[use.out.axis] != 1
       for i in others):
     raise no_rule(op)
+  if op is not use.op and op.type not in _LINEAR:
+    raise no_rule(use.op)  # `_derivative` cannot use tensors inside of a function.
   summed = [k + 1 for k, size in enumerate(own) if size == 1]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
@@ -87,7 +93,8 @@ def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
   weight = tf.broadcast_to(
       tf.reshape(tf.cast(use.operand, upstream.dtype), [1, *own]), upstream.shape)
   given = {i: tf.cast(tensor, upstream.dtype) if tensor.dtype.is_floating else tensor
-           for i, tensor in enumerate(use.core.inputs) if i not in operands}
+           for i, tensor in enumerate(use.core.inputs)
+           if i not in operands and i != use.place}
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(weight)
     output, = dependence.rerun(use.core, [

@@ -160,7 +160,7 @@ class Use(NamedTuple):
 def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   """Returns a tensor in the shape and dtype of another with the same entries."""
   tensor = tf.cast(tensor, other.dtype)
-  return tensor if tensor.shape.rank == other.shape.rank else tf.reshape(
+  return tensor if tensor.shape.is_compatible_with(other.shape) else tf.reshape(
       tensor, [-1 if size is None else size for size in other.shape])
 
 
