@@ -553,7 +553,8 @@ PRIVATE: dict[str, Construct] = {
     'loss over all but the batch': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: tf.reduce_sum(tf.abs(y - p), range(1, p.shape.rank)))),
     'loss gathered': _losses(BOUNDED, 'labels', _pairs(_gathered)),
-    'loss mapped': _losses('can be vectorised', 'real', _pairs(_mapped)),
+    'loss mapped': _losses(
+        'can be vectorised|known to leave examples alone', 'real', _pairs(_mapped)),
     'loss over a size': _losses(BOUNDED, 'real', _pairs(
         lambda y, p: _squares(y, p) / _size(p))),
     'loss without a sum': _losses(BOUNDED, 'real', _pairs(
