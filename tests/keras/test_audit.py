@@ -189,11 +189,14 @@ def test_correlation_restarts_where_training_does():
   assert not np.allclose(parted[20], whole[20])  # Noise of earlier steps is not undone.
 
 
-@pytest.mark.parametrize('each', [1, pytest.param(2, marks=pytest.mark.more)])
-def test_sums_along_the_weights_are_those_without_canaries(each):
+@pytest.mark.parametrize('each, padding', [
+    (1, 1.0), (1, np.nan), pytest.param(2, 1.0, marks=pytest.mark.more)])
+def test_sums_along_the_weights_are_those_without_canaries(each, padding):
   """Rows of canaries add nothing there, and their own clipped norm elsewhere."""
   model, rng = inner(seed=0), np.random.default_rng(0)
-  x = tf.constant(rng.normal(size=(8 * each, 6)), tf.float32)
+  x = rng.normal(size=(8 * each, 6))
+  x[5 * each:] *= padding
+  x = tf.constant(x, tf.float32)
   y = tf.constant(rng.integers(3, size=8 * each))
   weights = tf.constant([1.0] * 5 * each + [0.0] * 3 * each)
   numbers = tf.constant([0] * 5 * each + [2] * each + [7] * each + [0] * each, tf.int64)

@@ -233,16 +233,16 @@ class Engine:
       found = self._pass(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
     takes_part, scales = self._taking_part(batch[2])
-    gradients, groups = found.gradients, self.routes.groups
-    if numbers is not None:
-      numbers = numbers[::self._each]
-      # A canary adds nothing to the model, not even NaN or a penalty inside a layer.
-      gradients = [*(each.where(takes_part) for each in gradients), *shadow.gradients(
-          numbers, self._canaries, l2_norm_clip)]
-      takes_part = tf.logical_or(takes_part, numbers > 0)
-      groups = shadow.groups(groups)
     clipped = clipping_lib.clip_and_sum(
-        gradients, l2_norm_clip, takes_part, self._clipping, groups, scales)
+        found.gradients, l2_norm_clip, takes_part, self._clipping, self.routes.groups,
+        scales)
+    if numbers is not None:
+      # Apart: a canary adds nothing to the model, not even NaN or a penalty in a layer.
+      numbers = numbers[::self._each]
+      more, _ = clipping_lib.clip_and_sum(
+          shadow.gradients(numbers, self._canaries, l2_norm_clip), l2_norm_clip,
+          numbers > 0, self._clipping, shadow.GROUPS, None)
+      clipped = [*clipped[0], *more], clipped[1]
     nothing = tf.zeros([self.rows * self._each])
     carried = masks.of_all(found.predictions)
     expected = [*self._masked, self._adds]

@@ -2,10 +2,10 @@
 
 Each canary is in the data by a fair, secret coin. Those in the data are drawn by the
 sampler of the examples, each as one more example, and have a row in the batches that
-they enter. Along the model's weights a canary's gradient is zero. Along the shadow
-weights (`gradients.shadow`), which no example touches, it is known. The noisy averages
-along the shadow weights are kept here, as they are on their way to the optimizer, which
-gets those of the model's weights only.
+they enter. A canary adds nothing along the model's weights. Its gradient along the
+shadow weights (`gradients.shadow`), which no example touches, is known. The noisy
+averages along the shadow weights are kept here, as they are on their way to the
+optimizer, which gets those of the model's weights only.
 
 So the run with an audit trains the model by the same distribution as without. Schemes
 that take canaries draw each example independently of the others; a row contributes to
