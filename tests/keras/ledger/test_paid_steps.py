@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tests.keras.tiny import inner, MEAN, plan_of, privatized, X, Y
 import tfcactus
-from tfcactus.keras import AllocatedBatches, PoissonBatches, privatize
+from tfcactus import sampling
+from tfcactus.keras import AllocatedBatches, CyclicBatches, PoissonBatches, privatize
 from tfcactus.keras.ledger import paid_steps
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -74,6 +75,24 @@ def test_epochs_are_taken_where_epochs_are_accounted(account):
     model.fit(AllocatedBatches(X, Y, num_batches=4), epochs=3, verbose=0)
   slot = account.slots['training']
   assert (slot.count, slot.used, model.releases) == (2, 2, 8)
+
+
+def test_epochs_of_several_steps_each_are_counted_as_epochs(account):
+  plan = plan_of(steps=12)
+  batches = CyclicBatches(X, Y, plan=plan, sampling=sampling.CyclicPoissonSampling)
+  model = privatized(plan, account=account)
+  model.fit(batches, epochs=1, verbose=0)
+  slot = account.slots['training']
+  assert (slot.count, slot.used) == (12, 4)  # The slot counts steps of one batch.
+  # Another fit without the account; the next one enters its epoch.
+  again = privatize(model.inner, plan)
+  again.compile('sgd', MEAN)
+  again.fit(batches, epochs=1, verbose=0)
+  last = privatize(model.inner, plan, account=account)
+  last.compile('sgd', MEAN)
+  with pytest.warns(UserWarning, match='used up'):
+    last.fit(batches, epochs=3, verbose=0)
+  assert account.slots['training'].used == 12 == last.releases
 
 
 def test_a_run_that_does_not_fit_releases_nothing(account):

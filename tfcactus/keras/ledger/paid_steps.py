@@ -83,13 +83,12 @@ class PaidSteps:
       count = -(-self._plan.steps // (
           scheme.batches_per_epoch if kind.draws_epochs else 1))
       self._account.reserve(event, count, label=self.label, unit=unit)
-    each = book.flat(event, 1)[1]  # Slots count the steps inside of a draw.
-    used = self._account.slots[self.label].used // each
+    used, _ = self._in_slot(self._account)
     released = known.epochs_begun if self._by_epochs else known.released_steps
     if released > used:  # By a journal, or without the account.
       self._account.spend(event, released - used, label=self.label, unit=unit)
+    _, self._left = self._in_slot(self._account)
     slot = self._account.slots[self.label]
-    self._left = (slot.count - slot.used) // each
     if not self._left + self._held:
       raise ValueError(
           f'Expected the slot {self.label!r} of the account to have releases left, '
@@ -109,9 +108,14 @@ class PaidSteps:
     if wanted > self._held:
       block = max(wanted, min(1 if self._by_epochs else BLOCK, self._left))
       self._account.spend(self._event, block, label=self.label, unit=self._plan.unit)
-      slot = self._account.slots[self.label]
-      self._held, self._left = self._held + block, slot.count - slot.used
+      self._held, (_, self._left) = self._held + block, self._in_slot(self._account)
     self._held -= wanted
+
+  def _in_slot(self, account: DataAccount) -> tuple[int, int]:
+    """Returns how many draws, each of one step or more, are used and left."""
+    assert self._event is not None, 'It was begun.'
+    slot, each = account.slots[self.label], book.flat(self._event, 1)[1]
+    return slot.used // each, (slot.count - slot.used) // each
 
   def stops(self, steps: bool) -> bool:
     """Returns whether nothing is left after a step, or, if not, after an epoch."""
