@@ -62,6 +62,11 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     self._non_private = False
     self._counts: dict[event_steps.EventStep, int] = {}
 
+  @property
+  def non_private(self) -> bool:
+    """Returns whether a composed event protects nothing, as one without noise."""
+    return self._non_private
+
   def check_both(self) -> None:
     """Raises ValueError unless the direction is 'both'."""
     if self.direction != 'both':
@@ -142,11 +147,6 @@ class OneSidedAccountant(PairAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     """Returns an upper bound on delta of a composition in one direction."""
 
-  @property
-  def non_private(self) -> bool:
-    """Whether an event protects nothing, such as one without noise."""
-    return self._non_private
-
   def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
     """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
     if self._non_private:
@@ -199,11 +199,6 @@ class TwoSidedAccountant(PairAccountant):
     """Returns True if a cheap test proves (epsilon, delta)-DP; False proves nothing."""
     del part, epsilon, delta
     return False
-
-  @property
-  def non_private(self) -> bool:
-    """Whether an event protects nothing, such as one without noise."""
-    return self._non_private
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:

@@ -36,8 +36,8 @@ def largest(refuted: Callable[[float], bool], low: float, high: float,
   """Returns a refuted value near the largest one, by bisection; `low` if none is."""
   if not refuted(low):
     return low
-  return crossing(lambda value: not refuted(value), low, high,
-                           tolerance=tolerance, limit=high)[0]
+  return crossing(lambda value: not refuted(value), low, high, tolerance=tolerance,
+                  limit=high)[0]
 
 
 class Interval(NamedTuple):

@@ -250,7 +250,7 @@ class DataAccount:
 
   @property
   def _book(self) -> Book:
-    """What was read of the file so far."""
+    """Returns the contents of the file as last read."""
     assert self._read is not None, 'It was read.'
     return self._read
 

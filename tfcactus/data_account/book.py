@@ -1,4 +1,4 @@
-"""What the lines of an account's file say, and the header of a new one."""
+"""Reads the lines of an account's file, and makes the header of a new one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Slot:
 
 
 class Book:
-  """What the lines of a file say: the header, slots, parts, and who spent what."""
+  """Contents of an account's file: header, slots, parts, and who spent what."""
 
   def __init__(self, header: dict[str, Any]):
     """Reads a header; KeyError, TypeError or ValueError if it is none."""

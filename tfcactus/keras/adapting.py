@@ -31,7 +31,7 @@ _LONGEST = 256
 """Words of more bytes are not counted: NumPy pads all words to the longest."""
 
 _NUMBERS, _TEXTS = 2**20, 2**14
-"""How many numbers, or texts, are read at a time."""
+"""Numbers of values, and of texts, that are read at a time."""
 
 
 def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,

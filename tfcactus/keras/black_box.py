@@ -24,7 +24,7 @@ _UNLIKELY = 1e-6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlackBoxAudit:
-  """What a threshold on the loss tells of membership.
+  """Results of an attack that tells members by a threshold on the loss.
 
   Attributes:
     false_positive: Shape (points,), of records held out, for each threshold.

@@ -50,7 +50,7 @@ _WITH_VALIDATION = dict(zip(NOT_COVERED, (
     'logged',
     'early stopping by anything but the releases of PrivateValidation, and choices of '
     'hyperparameters on the training and validation data')))
-"""What replaces lines of `NOT_COVERED` if the plan counts private validation."""
+"""Maps lines of `NOT_COVERED` to those of a plan that counts private validation."""
 
 
 def not_covered(plan: PrivacyPlan) -> list[str]:

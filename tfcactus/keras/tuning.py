@@ -335,7 +335,7 @@ class _UnaccountedError(ValueError):
 
 
 class _Zeros(ExampleData):
-  """As many examples as other data have, all zero."""
+  """Examples of zeros, as many as other data have."""
 
   def __init__(self, data: ExampleData):
     self.num_examples, self.specs = data.num_examples, data.specs

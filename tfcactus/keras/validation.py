@@ -120,8 +120,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError('Expected one worker for private validation, got several, each '
                        'of which would release metrics with noise of its own.')
     training = ledger.counter.side
-    if side is not None and ((training.split, training.name) != (
-        side.split, side.name) or (
+    if side is not None and (training.split != side.split or (
         training.whole is not side.whole and data_sources.checksum(training.whole) !=
         data_sources.checksum(side.whole))):
       raise ValueError(

@@ -49,8 +49,8 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
   # A record changes `most` numbers by one. Rounded up: the root must not be too small.
   scale = float(most) if law.gaussian_std is None else math.nextafter(
       math.sqrt(most), math.inf)
-  threshold = 1 + planner.count_threshold(law, num_bins=most, beta=_checks.delta(delta),
-                                        scale=scale)
+  threshold = 1 + planner.count_threshold(
+      law, num_bins=most, beta=_checks.delta(delta), scale=scale)
   counts = _counted(words, most, KeyStream(seed, 'words of records'))
   noisy = np.array([*counts.values()], np.int64) + noise_sources.drawn_steps(
       law, noise_sources.generator(seed), len(counts), scale)
@@ -74,11 +74,11 @@ def _counted(words: Iterable[Collection[Hashable]], most: int, stream: KeyStream
     if isinstance(record, (str, bytes)):
       raise ValueError('Expected a list or set of words for each record, got text; '
                        'split it, or put a word into a list of its own.')
-    # The choice depends on this record alone.
     # Equal words of other types, as 1 and True, would tell which record came first.
     own = list(dict.fromkeys(
         word for word in (each.item() if isinstance(each, np.generic) else each
                           for each in record) if type(word) in (str, bytes, int)))
+    # The choice depends on this record alone.
     counts.update(own if len(own) <= most else [
         own[place] for place in stream.subset(most, len(own))])
   return counts

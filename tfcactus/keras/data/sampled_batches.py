@@ -177,7 +177,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   @property
   def side(self) -> Any:
-    """Which side of a `Split` the examples are on; None without a split."""
+    """Returns the side of a `Split` that the examples are on, None without a split."""
     return self._data.side
 
   @property

@@ -18,9 +18,10 @@ from tfcactus.relations import Relation
 
 
 class Side(NamedTuple):
-  """Which side of which split some data are, and the data that were divided.
+  """Side of a split that some examples are on.
 
-  `name` tells this division from others, and nothing of the sides.
+  `whole` are the data that were divided. `name` tells this division from others, and
+  nothing of the sides.
   """
 
   split: Split

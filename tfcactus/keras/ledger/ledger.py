@@ -112,16 +112,17 @@ class Ledger:
     try:
       planned = self._planned(scheme)
       guarantee = self.plan.guarantee(
-          max(released, planned), relation, sampling=scheme, rows_of_one=rows_of_one)
+          max(released, planned or 0), relation, sampling=scheme,
+          rows_of_one=rows_of_one)
     except ValueError as error:
       if relation is None and rows_of_one == 1:
         raise
       return None, f'No epsilon: {error}'
-    if released < planned:
+    if planned is not None and released < planned:
       guarantee = dataclasses.replace(guarantee, statement=(
           f'{guarantee.statement} Of these {planned}, {released} were released; all '
           'count, since validation may decide when training ends.'))
-    if guarantee_lib.validations(self.plan.releases) and planned < released:
+    if planned is not None and planned < released:
       guarantee = guarantee.given(
           'This holds if nothing that was released decided that training went beyond '
           f'the {planned} planned.')
@@ -132,10 +133,10 @@ class Ledger:
     return guarantee, ''
 
 
-  def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int:
-    """Returns the planned maximum of draws if validation may stop, else zero."""
+  def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
+    """Returns the planned maximum of draws if validation may stop, else None."""
     if not guarantee_lib.validations(self.plan.releases):
-      return 0
+      return None
     return self.plan.steps_within(
         self.plan.target_epsilon or sys.float_info.max, sampling=scheme)
 

@@ -18,7 +18,7 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 BLOCK = 32
-"""How many steps are taken at a time; a killed run loses at most so many."""
+"""Number of steps taken at a time. A killed run loses at most so many."""
 
 OTHERS = (
     'Expected every step of a model with an account to be one of fit, on batches of '

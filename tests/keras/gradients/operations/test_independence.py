@@ -13,8 +13,8 @@ from tests.keras.zoo import oracle, ZOO
 from tests.representatives import representatives
 from tfcactus.keras.checks import output_losses
 from tfcactus.keras.compat import patches
-from tfcactus.keras.gradients import batched_pass, forms, layer_routes
-from tfcactus.keras.gradients.operations import pull_back, rules, uses
+from tfcactus.keras.gradients import batched_pass, layer_routes
+from tfcactus.keras.gradients.operations import uses
 
 _ROUNDING = 2.0**-18
 """Relative to the largest entry of an example's gradient."""
@@ -73,18 +73,8 @@ def test_own_layers(name):
 
 def test_a_rule_that_mixes_examples_is_seen(monkeypatch):
   """Shows the power of the test: a thousandth of the mean is added to each row."""
-  product = rules._RULES['MatMul']
-
-  def wrong(use):
-    rule = product(use)
-
-    def mixed(operands, upstream):
-      rows = pull_back.written(rule(operands, upstream)).dense()
-      return forms.Dense(rows + 1e-3 * tf.reduce_mean(rows, 0), use.made)
-
-    return mixed
-
-  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
+  test_rules.change_products(
+      monkeypatch, lambda rows: rows + 1e-3 * tf.reduce_mean(rows, 0))
   with pytest.raises(AssertionError):
     _check(test_rules.made((6,)), test_rules.crossentropy, *test_rules.data((6,)))
 

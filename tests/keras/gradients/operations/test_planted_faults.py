@@ -5,9 +5,15 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import freivalds, one_by_one
-from tests.keras.gradients.operations.test_rules import crossentropy, data, made, Own
-from tfcactus.keras.gradients import engine as engine_lib, forms, layer_routes
-from tfcactus.keras.gradients.operations import pull_back, rules, uses
+from tests.keras.gradients.operations.test_rules import (
+  change_products,
+  crossentropy,
+  data,
+  made,
+  Own,
+)
+from tfcactus.keras.gradients import engine as engine_lib, layer_routes
+from tfcactus.keras.gradients.operations import uses
 
 _SERIES = (5, 4)
 
@@ -57,18 +63,8 @@ def test_rows_grouped_as_steps_and_examples(monkeypatch):
 
 
 def test_rows_that_are_the_mean_of_the_batch(monkeypatch):
-  bilinear = rules._RULES['MatMul']
-
-  def wrong(use):
-    rule = bilinear(use)
-
-    def mean(operands, upstream):
-      values = pull_back.written(rule(operands, upstream)).dense()
-      return forms.Dense(tf.zeros_like(values) + tf.reduce_mean(values, 0), use.made)
-
-    return mean
-
-  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
+  change_products(monkeypatch, lambda rows: tf.zeros_like(rows) + tf.reduce_mean(
+      rows, 0))
   found = _errors(_model())
   assert found['sum'] < 1e-5 and found['rows'] > 0.05
   assert _failure(_model()) is not None
@@ -127,17 +123,6 @@ def test_norms_that_are_not_those_of_the_rows(monkeypatch):
 @pytest.mark.parametrize('factor', [1.0, 1.01])
 def test_a_factor_of_one_row_is_found(monkeypatch, factor):
   """Shows the power of the check: one row of six is wrong by a hundredth."""
-  bilinear = rules._RULES['MatMul']
-
-  def wrong(use):
-    rule = bilinear(use)
-
-    def scaled(operands, upstream):
-      values = pull_back.written(rule(operands, upstream)).dense()
-      return forms.Dense(values * tf.reshape(
-          np.float32([1, 1, factor, 1, 1, 1]), [6, 1, 1]), use.made)
-
-    return scaled
-
-  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
+  change_products(monkeypatch, lambda rows: rows * tf.reshape(
+      np.float32([1, 1, factor, 1, 1, 1]), [6, 1, 1]))
   assert (_errors(_model())['rows'] < 1e-5) == (factor == 1)

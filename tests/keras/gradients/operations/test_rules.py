@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from tests.keras import freivalds, one_by_one
 from tests.representatives import representatives
-from tfcactus.keras.gradients import engine as engine_lib
+from tfcactus.keras.gradients import engine as engine_lib, forms
+from tfcactus.keras.gradients.operations import pull_back, rules
 
 layers = tf.keras.layers
 _ROWS, _SERIES, _IMAGE = 6, (5, 4), (6, 7, 4)
@@ -125,6 +126,18 @@ def data(shape):
 
 def crossentropy(y, p):
   return tf.keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+
+
+def change_products(monkeypatch, change):
+  """Changes the rows of gradients by the rule of matrix products: plants a fault."""
+  product = rules._RULES['MatMul']
+
+  def wrong(use):
+    rule = product(use)
+    return lambda operands, upstream: forms.Dense(change(pull_back.written(
+        rule(operands, upstream)).dense()), use.made)
+
+  monkeypatch.setitem(rules._RULES, 'MatMul', wrong)
 
 
 def _batched(name):

@@ -13,7 +13,7 @@ from tfcactus.keras.gradients.layers.base import LayerRule
 from tfcactus.keras.gradients.layers.vectorized import VectorizedRule
 
 VECTORIZED = VectorizedRule()
-"""Rule for every layer without a rule of its own."""
+"""Rule for layers that run on batches of one."""
 
 
 class Route(NamedTuple):
