@@ -50,10 +50,12 @@ def _dense(mu, leak, delta):
   return loss.epsilon_bounds((delta - leak) / (1 - leak)).upper
 
 
-@representatives('events', [
-    ((RUN, 3600), (RUN, 3600), (RUN, 3600), *[(GAUSSIAN(20.0), 1)] * 5),
-    ((RUN, 900),) * 10], 1)
-def test_slots_are_exact_and_the_adaptive_part_loses_a_few_percent(make, events):
+@representatives('row, events', [
+    ('three runs of the tutorial, five Gaussian statistics of noise multiplier 20',
+     ((RUN, 3600), (RUN, 3600), (RUN, 3600), *[(GAUSSIAN(20.0), 1)] * 5)),
+    ("ten runs of the tutorial's first 900 steps", ((RUN, 900),) * 10),
+    ('ten runs of the tutorial', ((RUN, 3600),) * 10)], 1)
+def test_slots_are_exact_and_the_adaptive_part_loses_a_few_percent(make, row, events):
   exact = _epsilon(*events)
   reserved = make(epsilon=exact.upper * (1 + 1e-9), delta=1e-5, leak=0, slots={
       str(index): event for index, event in enumerate(events)})
@@ -67,6 +69,10 @@ def test_slots_are_exact_and_the_adaptive_part_loses_a_few_percent(make, events)
     adaptive.spend(event, count)
   cost = adaptive.epsilon_if_planned()
   assert exact.upper < cost < 1.07 * exact.upper
+  added = sum(_epsilon(event, delta=1e-5 / len(events)).upper for event in events)
+  page = (pathlib.Path(__file__).parents[2] / 'docs' / 'epsilon.md').read_text()
+  told = [f'{math.ceil(1e4 * each) / 1e4:.4f}' for each in (exact.upper, cost, added)]
+  assert f'| {row} | {" | ".join(told)} |' in page
   parts = [Part(entry['leak'], entry['mu']) for entry in adaptive.entries]
   assert cost == pytest.approx(_dense(
       math.sqrt(sum(part.mu**2 for part in parts)), sum(part.leak for part in parts),
