@@ -4,6 +4,7 @@ Scores and checks never take the noise that was drawn with: they take the claime
 or estimate it from other canaries. A fault that changes the noise stays visible.
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -292,6 +293,21 @@ def test_the_model_reports_its_audit_and_the_run_card_keeps_it(tmp_path):
   model.train_on_batch(X, Y)
   with pytest.raises(ValueError, match='No epsilon'):
     model.audit()
+
+
+def test_an_audit_beside_private_validation_is_of_the_steps_alone():
+  sides = private_keras.Split(0.4, key=bytes(32)).sides(X, Y)
+  validation = private_keras.PrivateValidation(
+      sides.validation, noise=tfcactus.Gaussian(20.0), releases=2)
+  plan = plan_of(num_examples=sides.training.num_examples, steps=8,
+                 releases=[validation, plan_of().step_event])
+  model = privatized(plan, audit=private_keras.Audit(100))
+  model.fit(private_keras.PoissonBatches(sides.training, sampling_prob=0.25), epochs=2,
+            callbacks=[validation], verbose=0)
+  claimed = model.audit(families=False).claimed
+  assert claimed == dataclasses.replace(plan, releases=()).guarantee().upper
+  assert claimed < model.guarantee().upper
+  assert private_keras.make_run_card(model)['audit']['canaries'] == 100
 
 
 _AUDIT = private_keras.Audit(50)

@@ -82,10 +82,12 @@ class Claim:
   @classmethod
   def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None,
               draws: int | None = None) -> Claim:
-    """Returns the claim of a plan's guarantee.
+    """Returns the claim of a plan's guarantee for its steps, without `releases`.
 
-    `sampling` and `draws`, steps or epochs, are the arguments of `plan.guarantee`.
+    `sampling` and `draws`, steps or epochs, are the arguments of `plan.guarantee`. No
+    canary is in the data of the statistics released beside the steps.
     """
+    plan = dataclasses.replace(plan, releases=())
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
