@@ -67,10 +67,10 @@ def _draw(account: DataAccount, path: str) -> None:
   for entry in account.entries:
     if entry['kind'] in ('spend', 'reserve'):
       share = np.array([entry['mu']**2, entry['leak']]) / whole
+      label = None if entry['label'] in bars else entry['label']  # Once in the legend.
       colour = bars.setdefault(entry['label'], f'C{len(bars) % 10}')
-      axis.barh(['what is not planned', 'its leaks'], share, left=start, color=colour,
-                label=entry['label'] if not start.any() or entry['label'] not in (
-                    axis.get_legend_handles_labels()[1]) else None)
+      axis.barh(['adaptive part, mu²', 'adaptive part, leak'], share, left=start,
+                color=colour, label=label)
       start = start + share
   for label, slot in account.slots.items():
     axis.barh([f'slot {label}'], [slot.used / slot.count], color='grey')

@@ -160,6 +160,8 @@ class PrivateSearch:
 
     for key, each in arguments.items():
       _scheme(start[key], each).check_relation(self._relation)
+      if self._private is not None:
+        self._private.check_epochs(each['epochs'])
     held = None if self._private is None else self._private.event
     # Without a split, the same person may be in training and validation.
     beside = [held.all_releases] if held and not held.by else []

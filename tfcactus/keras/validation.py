@@ -144,6 +144,14 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     ledger.counter.private_logs |= {
         f'val_private_{name}': self.event for name, *_ in self._metrics}
 
+  def check_epochs(self, epochs: int) -> None:
+    """Raises ValueError unless training for `epochs` has 1 to `releases` releases."""
+    if not self._every <= epochs <= self._every * self._releases:
+      raise ValueError(
+          f'Expected 1 to {self._releases} releases of validation in a run, got '
+          f'{epochs} epochs with a release after every {self._every}; set releases= to '
+          'the number of epochs, or every=, the number of epochs between releases.')
+
   def _allowed(self) -> int:
     """Returns how many releases are allowed so far, in proportion to the steps."""
     # A resumed process takes this number for that of the releases made before.
