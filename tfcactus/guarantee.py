@@ -262,22 +262,13 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               releases: Iterable[dp_accounting.DpEvent] = (),
               proven: bool = True, rows_of_one: int = 1,
               sampled_alike: bool = True) -> Guarantee:
-  """Returns the guarantee of an event that was released `count` times.
+  """Returns the guarantee of an event that was released `count` times, and `releases`.
 
-  Args:
-    event: Event of one step.
-    count: Number of steps; zero costs nothing.
-    delta: In (0, 1).
-    relation: Neighbouring relation, as for `tfcactus.relations.check`.
-    statement: Sentences on what was released and what is taken as public.
-    releases: Events of further releases.
-    proven: False if the numbers are no guarantee, which the statement then says.
-    rows_of_one: Largest number of rows of one person, as for `PhiAccountant`.
-    sampled_alike: As for `PhiAccountant`.
-
-  Returns:
-    The guarantee; with a condition if a dominating pair came from a user. The maximum
-    of both sides if releases are on one side of a split, and persons have one row.
+  `statement` tells what was released and what is taken as public. If `proven` is False
+  the numbers are no guarantee, which the statement then says. `rows_of_one` and
+  `sampled_alike` are those of `PhiAccountant`. There is a condition if a dominating
+  pair came from a user. The guarantee is the maximum of both sides if releases are on
+  one side of a split, and persons have one row.
   """
   relation, releases = relations.check(relation), tuple(releases)
   held = _held_out(releases, relation)

@@ -22,12 +22,7 @@ from scipy import special
 
 from tfcactus import _checks, _numerics
 from tfcactus.noise import base, shell_geometry, table_file
-from tfcactus.pairs import (
-  cells as cells_lib,
-  dominating_pair as pair_lib,
-  envelope,
-  overlap,
-)
+from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib, overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform, Random, Size
 
@@ -304,69 +299,41 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   top = max(np.max(log_f[:count] - np.maximum(
       padded[band:count + band], log_f[-1])), 1e-3)
   width = max(min(2 * top / cells_lib.CELLS, 1e-3), top / (4 * cells_lib.CELLS))
-  raised, merged = _LossGrid(top, width), _LossGrid(top, width)
+  size = int(np.ceil(top / width)) + 4
+  # P-masses on grid points 0, `width`, ... of the upper pair, masses of cells between
+  # them of the lower one, and the mass of infinite losses of both.
+  raised, merged_p, merged_q = np.zeros((3, size))
+  infinite = [0.0, 0.0]
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
     # Moves beyond the band count as infinite losses in the upper pair only.
     loss[:, -1] = np.inf
-    for grid, sign in ((raised, 1), (merged, -1)):
+    for side, sign in enumerate((1, -1)):
       survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
       survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
       moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
-      grid.add(loss[kept], moved[kept])
-  return pair_lib.PairBounds(merged.lower(), raised.upper(float(np.sum(mass[count:]))))
-
-
-class _LossGrid:
-  """Atoms of positive loss, gathered on 0, `width`, 2 `width`, ... to beyond `top`."""
-
-  def __init__(self, top: float, width: float):
-    self._width = width
-    size = int(np.ceil(top / width)) + 4
-    # P-masses on grid points, each atom split between the two around its loss.
-    self._raised = np.zeros(size)
-    # Masses under P and Q of the atoms of each cell.
-    self._p = np.zeros(size)
-    self._q = np.zeros(size)
-    self._p_inf = 0.0
-
-  def add(self, loss: np.ndarray, p: np.ndarray) -> None:
-    """Adds atoms of P-mass `p`; a loss of +inf goes to the mass at infinity."""
-    finite = np.isfinite(loss)
-    self._p_inf += float(np.sum(p[~finite]))
-    loss, p = loss[finite], p[finite]
-    cell = np.floor(loss / self._width).astype(np.int64)
-    # The share of the upper point that keeps the atom's masses under P and under Q.
-    share = np.clip(
-        -np.expm1(cell * self._width - loss - pair_lib.LOSS_ROUNDOFF) /
-        -np.expm1(-self._width), 0.0, 1.0)
-    size = self._p.size
-    up = p * share
-    self._raised += np.bincount(cell, p - up, size)
-    self._raised += np.bincount(cell + 1, up, size)
-    self._p += np.bincount(cell, p, size)
-    self._q += np.bincount(
-        cell, p * np.exp(-np.minimum(loss, envelope.LARGEST_LOSS)), size)
-
-  def upper(self, lost: float) -> pair_lib.DominatingPair:
-    """Returns a pair with losses on grid points that dominates the atoms."""
-    # Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid
-    # points around its loss, so that its masses under P and Q stay. Probability `lost`
-    # and larger losses are infinite.
-    loss = np.arange(self._raised.size) * self._width
-    known = loss <= envelope.LARGEST_LOSS
-    loss, p = loss[known], self._raised[known]
-    return pair_lib.DominatingPair.symmetric(
-        loss, p, p * np.exp(-loss),
-        self._p_inf + lost + float(np.sum(self._raised[~known])))
-
-  def lower(self) -> pair_lib.DominatingPair:
-    """Returns the pair that the atoms dominate: all atoms of a cell become one."""
-    real = (self._p > 0) & (self._q > 0)
-    p, q = self._p[real], self._q[real]
-    return pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, self._p_inf)
+      finite = kept & np.isfinite(loss)
+      infinite[side] += float(np.sum(moved[kept & ~finite]))
+      x, p = loss[finite], moved[finite]
+      q = p * np.exp(-np.minimum(x, pair_lib.LARGEST_LOSS))
+      if sign > 0 and x.size:
+        first, p = pair_lib.split_to_grid(pair_lib.DominatingPair(x, p, q), width)
+        raised[first:first + p.size] += p
+      elif x.size:
+        cell = np.floor(x / width).astype(np.int64)
+        merged_p += np.bincount(cell, p, size)
+        merged_q += np.bincount(cell, q, size)
+  loss, real = np.arange(size) * width, (merged_p > 0) & (merged_q > 0)
+  known = loss <= pair_lib.LARGEST_LOSS
+  lost = infinite[0] + float(np.sum(mass[count:])) + float(np.sum(raised[~known]))
+  return pair_lib.PairBounds(
+      pair_lib.DominatingPair.symmetric(
+          np.log(merged_p[real]) - np.log(merged_q[real]), merged_p[real],
+          merged_q[real], infinite[1]),
+      pair_lib.DominatingPair.symmetric(
+          loss[known], raised[known], raised[known] * np.exp(-loss[known]), lost))
 
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
