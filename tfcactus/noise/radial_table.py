@@ -179,11 +179,7 @@ class RadialTable(table_file.NoiseTable):
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
       raise ValueError(f'Expected z of shape (..., {self.dim}), got {z.shape}.')
-    return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
-
-  def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density, per unit of volume, at distance `radius` from zero."""
-    radius = np.asarray(radius, dtype=np.float64)
+    radius = np.linalg.norm(z, axis=-1)
     shell = np.maximum(np.ceil((radius - self.first_radius) / self.width), 0)
     log_ball = (0.5 * self.dim * np.log(np.pi) -
                 special.gammaln(0.5 * self.dim + 1) +

@@ -123,7 +123,7 @@ def scalar_shift(objective: str, k: int, cells: int,
   second = np.concatenate([right + k, k - between])
   weight = np.concatenate([np.ones(right.size), np.full(between.size, 0.5)])
   log_scale = np.maximum(second - cells, 0) * log_ratio
-  tail = divergence.parse(objective).value(1.0, np.exp(k * log_ratio))
+  tail = divergence.parse(objective).value(np.array(1.0), np.exp(k * log_ratio))
   return convex_program.Shift(first, np.minimum(second, cells), log_scale, weight,
                         float(tail / -np.expm1(log_ratio)))
 
