@@ -117,8 +117,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
-    self.inner = model
-    self.plan = plan
+    self.inner, self.plan = model, plan
     # Keras tracks neither of these two: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
