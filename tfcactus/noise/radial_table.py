@@ -286,10 +286,9 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   the lower.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
-  occupied = np.flatnonzero(mass > EMPTY_SHELL)
-  count = int(occupied[-1]) + 1
-  geometry = (table.dim, table.first_radius / shift, table.width / shift, count)
-  further, error = shell_geometry.outward(*geometry)
+  count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
+  further, error = shell_geometry.outward(
+      table.dim, table.first_radius / shift, table.width / shift, count)
   band = further.shape[1] - 1
   padded = np.append(log_f, np.full(band + 1, -np.inf))
   top = max(np.max(log_f[:count] - np.maximum(
@@ -306,30 +305,34 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
     # Moves beyond the band count as infinite losses in the upper pair only.
     loss[:, -1] = np.inf
     for side, sign in enumerate((1, -1)):
-      survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
-      survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
-      moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
+      moved = mass[rows, None] * _rates(further[rows] + sign * error[rows])
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
       finite = kept & np.isfinite(loss)
       infinite[side] += float(np.sum(moved[kept & ~finite]))
       x, p = loss[finite], moved[finite]
       q = p * np.exp(-np.minimum(x, pair_lib.LARGEST_LOSS))
-      if sign > 0 and x.size:
-        first, p = pair_lib.split_to_grid(pair_lib.DominatingPair(x, p, q), width)
-        raised[first:first + p.size] += p
-      elif x.size:
+      if sign < 0:
         cell = np.floor(x / width).astype(np.int64)
         merged_p += np.bincount(cell, p, size)
         merged_q += np.bincount(cell, q, size)
-  loss, real = np.arange(size) * width, (merged_p > 0) & (merged_q > 0)
-  known = loss <= pair_lib.LARGEST_LOSS
+      elif x.size:
+        first, p = pair_lib.split_to_grid(pair_lib.DominatingPair(x, p, q), width)
+        raised[first:first + p.size] += p
+  known = np.arange(size) * width <= pair_lib.LARGEST_LOSS
   lost = infinite[0] + float(np.sum(mass[count:])) + float(np.sum(raised[~known]))
+  loss, raised = np.arange(size)[known] * width, raised[known]
+  real = (merged_p > 0) & (merged_q > 0)
+  p, q = merged_p[real], merged_q[real]
   return pair_lib.PairBounds(
-      pair_lib.DominatingPair.symmetric(
-          np.log(merged_p[real]) - np.log(merged_q[real]), merged_p[real],
-          merged_q[real], infinite[1]),
-      pair_lib.DominatingPair.symmetric(
-          loss[known], raised[known], raised[known] * np.exp(-loss[known]), lost))
+      pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, infinite[1]),
+      pair_lib.DominatingPair.symmetric(loss, raised, raised * np.exp(-loss), lost))
+
+
+def _rates(further: np.ndarray) -> np.ndarray:
+  """Returns probabilities of moves from those of larger ones, made monotone."""
+  survival = np.clip(further, 0.0, 1.0)
+  survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
+  return -np.diff(survival, axis=1, append=0.0)
 
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
