@@ -264,12 +264,22 @@ def test_the_number_of_examples_mixes_only_where_it_varies():
     assert _found(function, None).dependence == Dependence.MIXED
 
 
+def _first_item(tensor):
+  """Returns an item of a list, by way of operations that keep or add up lists."""
+  items = tf.raw_ops.TensorListFromTensor(
+      tensor=tensor, element_shape=tensor.shape[1:])
+  items, = tf.raw_ops.IdentityN(input=[tf.identity(items)])
+  return tf.raw_ops.TensorListGetItem(
+      input_handle=tf.raw_ops.AddN(inputs=[items, tf.zeros_like(items)]), index=0,
+      element_shape=tensor.shape[1:], element_dtype=tf.float32)
+
+
 _CONSTANTS = (
-    lambda c, k: tf.matmul(c, _KERNEL[:c.shape[-1]]),
-    lambda c, k: tf.matmul(_KERNEL[:, :c.shape[-2]], c),
+    lambda c, k: tf.matmul(c, _KERNEL[:c.shape[-1]]) if c.shape[-1] <= _D else c,
+    lambda c, k: tf.matmul(_KERNEL[:, :c.shape[-2]], c) if c.shape[-2] <= _D else c,
     lambda c, k: tf.matmul(c, c, transpose_a=k % 2 == 0, transpose_b=k % 2 == 1),
     lambda c, k: tf.nn.conv1d(c, _KERNEL[None, :c.shape[-1]], 1, 'VALID') if (
-        c.shape.rank == 3) else c,
+        c.shape.rank == 3 and c.shape[-1] <= _D) else c,
     lambda c, k: tf.split(c, [1, -1], k % c.shape.rank)[k % 2] if (
         c.shape[k % c.shape.rank] > 1) else c,
     lambda c, k: tf.concat([c, c], k % c.shape.rank),
@@ -281,6 +291,9 @@ _CONSTANTS = (
     lambda c, k: tf.TensorArray(tf.float32, c.shape[0]).unstack(c).stack(),
     lambda c, k: tf.TensorArray(tf.float32, c.shape[0]).unstack(c).write(
         0, c[0] + 1).read(0) if c.shape.rank > 2 else c,
+    lambda c, k: _first_item(c) if c.shape.rank > 2 else c,
+    lambda c, k: c[(slice(None),) * (k % c.shape.rank) + (slice(k % 2, None),)] if (
+        c.shape[k % c.shape.rank] > 1) else c,
     lambda c, k: tf.tanh(c) + 1,
     lambda c, k: tf.transpose(c, np.roll(range(c.shape.rank), k)),
     lambda c, k: tf.reshape(c, [
@@ -402,3 +415,13 @@ def test_an_item_of_a_list_by_the_number_of_examples_is_not_alone():
 
   assert _found(by_place, None).dependence == Dependence.ROW_WISE
   assert 'by the number of examples' in _found(by_number, None).why
+
+
+def test_a_list_of_constants_by_place_stays_one():
+  places = lambda: tf.transpose(_BY_PLACE, [1, 0, 2])
+  by_place = lambda x: x[:, 0] + _first_item(places())
+  assert 'by their place' in _found(by_place, _B).why
+  alike = lambda x: x[:, 0] + _first_item(tf.ones([_T, _B, _D]))
+  assert _found(alike, _B) == dependence.ROW_WISE
+  own = lambda x: _first_item(tf.transpose(x, [1, 0, 2]))
+  assert _found(own, _B) == dependence.ROW_WISE

@@ -11,8 +11,14 @@ from __future__ import annotations
 from typing import Callable
 
 import numpy as np
+import tensorflow as tf
 
-from tfcactus.keras.independence import dependence, draws as draws_lib, operations
+from tfcactus.keras.independence import (
+  dependence,
+  draws as draws_lib,
+  operations,
+  rearrangements,
+)
 from tfcactus.keras.independence.dependence import (
   CONSTANT,
   Dependence,
@@ -26,7 +32,7 @@ Axes = frozenset[int]
 """Axes of a tensor, counted from 0."""
 
 
-def value(node: Node) -> Value:
+def value(node: Node) -> Value | list[Value]:
   """Returns the abstract value of an operation's outputs if all inputs are CONSTANT.
 
   Raises NotRowWise for a draw that does not give each example its own numbers, and for
@@ -43,6 +49,12 @@ def value(node: Node) -> Value:
     return UNIFORM
   if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
+  if kind == 'IdentityN':
+    return node.values
+  if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
+    varies_in = [each.varies for each in node.values]
+    return Value(Dependence.CONSTANT, varies=None if None in varies_in else (
+        frozenset().union(*varies_in)))
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())
@@ -192,6 +204,13 @@ def _squeeze(node: Node) -> Axes | None:
   return frozenset(axis - sum(k < axis for k in gone) for axis in _axes(node, 0))
 
 
+def _sliced(node: Node) -> Axes:
+  """Returns axes that are no whole axes of the input, and whole axes that vary."""
+  whole = rearrangements.slice_axes(node, node.shape(0))
+  kept = {whole[axis] for axis in whole if axis not in _axes(node, 0)}
+  return frozenset(range(len(node.out()))) - kept
+
+
 def _bias(node: Node) -> Axes | None:
   """Returns the axes along which the input varies, and the channels; None for NCHW."""
   if node.op.get_attr('data_format') == b'NCHW':
@@ -215,8 +234,8 @@ _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
     'BiasAdd': _bias, 'ConcatV2': _concat, 'Einsum': _einsum, 'ExpandDims': _expand,
-    'Pack': _pack, 'Reshape': _reshape, 'Squeeze': _squeeze, 'TensorListStack': _stack,
-    'Transpose': _transpose,
+    'Pack': _pack, 'Reshape': _reshape, 'Squeeze': _squeeze, 'StridedSlice': _sliced,
+    'TensorListStack': _stack, 'Transpose': _transpose,
     **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'), _with_item),
     # Parts of a tensor, and items of a list, may vary where the whole may.
     'Split': lambda node: _axes(node, 1),

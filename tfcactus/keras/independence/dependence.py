@@ -189,14 +189,16 @@ def rerun(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
   inferred: set[str] = set()
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
-    # The only argument that has another name in Python.
-    arguments[arg.name.replace('reduction_indices', 'axis')] = (
+    arguments[_PYTHON.get(arg.name, arg.name)] = (
         [next(values) for _ in range(op.get_attr(arg.number_attr))]
         if arg.number_attr else next(values))
-  arguments.update((attr.name, op.get_attr(attr.name))
+  arguments.update((_PYTHON.get(attr.name, attr.name), op.get_attr(attr.name))
                    for attr in op.op_def.attr if attr.name not in inferred)
   return tf.nest.flatten([getattr(tf.raw_ops, op.type)(**arguments)])
 
+
+_PYTHON = dict.fromkeys(('reduction_indices', 'split_dim', 'squeeze_dims'), 'axis')
+"""Arguments and attributes that have another name in Python."""
 
 _FOLDING = frozenset((
     'AddV2', 'BroadcastGradientArgs', 'Cast', 'ConcatOffset', 'ConcatV2',

@@ -8,6 +8,7 @@ another operation, write its transfer function and list it in `TRANSFER`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+import functools
 from typing import Callable, Union
 
 import numpy as np
@@ -48,6 +49,16 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
     if node.values[i].dependence == Dependence.CONSTANT:
       dependence.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
   return Value(Dependence.ROW_WISE, axis, block)
+
+
+def _added(node: Node) -> Value:
+  """Follows AddN, which may add lists item by item."""
+  if node.op.outputs[0].dtype != tf.variant:
+    return _broadcast(node)
+  value = functools.reduce(dependence.join, node.values)
+  if value.dependence >= Dependence.UNKNOWN:
+    raise unknown('adds lists that do not agree')
+  return value
 
 
 def _broadcast_to(node: Node) -> Value:
@@ -428,7 +439,7 @@ _ALONG = 'goes along the examples'
 
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
-    **dict.fromkeys(ELEMENTWISE, _broadcast),
+    **dict.fromkeys(ELEMENTWISE, _broadcast), 'AddN': _added,
     'BroadcastTo': _broadcast_to,
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
