@@ -115,6 +115,7 @@ def test_all_is_within_an_hour_of_two_cores():
 
 SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
            'allocation': None, 'cactus_figures': None, 'designed_noise': None,
+           'early_stopping': None,
            'floating_point': None, 'gap_max': None,
            'keras_versions_speed': None, 'large_model': None,
            'lora_speed': None, 'low_dimension': None, 'noise_speed': None,

@@ -10,7 +10,7 @@ import attr
 import dp_accounting
 
 from tfcactus import _checks, _format, accounting, relations
-from tfcactus.accounting import attacks
+from tfcactus.accounting import attacks, events
 from tfcactus.accounting.attacks import AttackReport
 from tfcactus.relations import Relation
 
@@ -59,6 +59,8 @@ class Guarantee:
     seeded: Whether some of the randomness came from a seed. Whoever knows the seed can
       repeat it; the guarantee holds against all others, as its statement says.
     account: The accountant that holds the released steps, which `report` asks.
+    sides: The guarantees for persons on the training and on the validation side, if
+      this one is the maximum of both; each has an account of its own.
   """
 
   lower: float
@@ -74,6 +76,7 @@ class Guarantee:
   seeded: bool = False
   account: accounting.PhiAccountant | None = dataclasses.field(
       default=None, repr=False, compare=False)
+  sides: tuple[Guarantee, ...] = ()
 
   def __str__(self) -> str:
     if self.seeded:
@@ -91,7 +94,8 @@ class Guarantee:
     """Returns this guarantee under further conditions, added to its statement."""
     return dataclasses.replace(
         self, statement=' '.join((self.statement, *conditions)),
-        conditions=(*self.conditions, *conditions))
+        conditions=(*self.conditions, *conditions),
+        sides=tuple(side.given(*conditions) for side in self.sides))
 
   def seeded_by(self, what: str) -> Guarantee:
     """Returns this guarantee marked as drawn from a seed, also in its statement.
@@ -100,7 +104,8 @@ class Guarantee:
       what: The part of the randomness that came from a seed, in words.
     """
     return dataclasses.replace(
-        self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}')
+        self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}',
+        sides=tuple(side.seeded_by(what) for side in self.sides))
 
   def report(self, *, prior: float = 0.5,
              false_positive: Sequence[float] = attacks.RATES) -> AttackReport:
@@ -125,7 +130,9 @@ class Guarantee:
     if not self.proven or self.account is None:
       raise ValueError(
           'Expected a proven guarantee with its account, got one '
-          f'{"without an account" if self.proven else "that is not proven"}: {self}')
+          f'{"without an account" if self.proven else "that is not proven"}: {self}' + (
+              '; ask each of its `sides`, of which it is the maximum' if self.sides else
+              ''))
     return self.account
 
 
@@ -156,13 +163,29 @@ class ReleasedStatistic:
   seeded: bool  # Whether whoever knows a seed can repeat the noise.
 
 
-def release_events(releases: object) -> tuple[dp_accounting.DpEvent, ...]:
-  """Returns the events of releases; ValueError if one is seeded or has no account."""
+def release_events(releases: object, unit: str | None = None
+                   ) -> tuple[dp_accounting.DpEvent, ...]:
+  """Returns the events of releases; ValueError if one is seeded or has no account.
+
+  Raises ValueError too if a layer was adapted for another unit than a plan's `unit`.
+  """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
         'Expected releases to be a list or tuple, of results of '
         f'tfcactus.release or DpEvents, got {releases!r}.')
-  return tuple(map(_release_event, releases))
+  found = tuple(map(_release_event, releases))
+  if len(splits := {event.split for event in validations(found) if event.by}) > 1:
+    raise ValueError(
+        f'Expected validation on the sides of one split, got {len(splits)} splits: a '
+        'record may be on the validation side of several; use one split for all.')
+  for event in found:
+    if unit and isinstance(event, accounting.AdaptedDpEvent) and (
+        bool(event.of_units) == (unit == 'example')):
+      raise ValueError(
+          f'Expected layers adapted for the unit of the plan, unit={unit!r}, got one '
+          f'for {"owners of rows" if event.of_units else "rows"}. Neither covers the '
+          'other: give adapt and the batches the same units, or give units to neither.')
+  return found
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:
@@ -180,12 +203,41 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
   try:
-    accounting.PhiAccountant().compose(event)
+    accounting.PhiAccountant(*getattr(event, 'proved_relations', ())[:1]).compose(event)
   except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
         'Expected releases whose cost PhiAccountant can compose, got '
         f'{event!r}: {error}') from error
   return event
+
+
+def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent]:
+  """Returns those of the events of releases that are on validation records."""
+  return [event for event in releases
+          if isinstance(event, accounting.ValidationDpEvent)]
+
+
+def of_units(release: object) -> bool:
+  """Returns whether a release is for the plan's unit, which `releases` or fit checks.
+  """
+  return isinstance(release, accounting.AdaptedDpEvent) or bool(validations([release]))
+
+
+def default_relation(given: Relation | None,
+                     proved: Sequence[dp_accounting.NeighboringRelation],
+                     releases: Iterable[object]) -> Relation:
+  """Returns `given`, or the first of `proved` that also the releases have."""
+  return given if given is not None else next((relation for relation in proved if all(
+      relation in event.proved_relations for event in validations(releases))),
+                       proved[0])
+
+
+def words_beside(releases: Sequence[object]) -> tuple[str, str]:
+  """Returns words for a plan's data, and a sentence on what every record pays for."""
+  held = validations(releases)
+  others = len(releases) - sum(1 for event in held if event.by)
+  return 'the training and validation data' if held else 'the training set', (
+      f' Covers {others} statistics released beside the training.' if others else '')
 
 
 def _conditions(event: object) -> list[str]:
@@ -224,12 +276,21 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     sampled_alike: As for `PhiAccountant`.
 
   Returns:
-    The guarantee; with a condition if a dominating pair came from a user.
+    The guarantee; with a condition if a dominating pair came from a user. The maximum
+    of both sides if releases are on one side of a split, and persons have one row.
   """
-  relation = relations.check(relation)
+  relation, releases = relations.check(relation), tuple(releases)
+  held = _held_out(releases, relation)
+  if held and rows_of_one == 1:
+    beside = [each for each in releases if each not in held]
+    return _of_sides(held, *(
+        guarantee(event, steps, delta, relation, statement=words, releases=own,
+                  proven=proven, sampled_alike=sampled_alike)
+        for steps, words, own in (
+            (count, statement, beside),
+            (0, _HELD_OUT, [*beside, *(each.all_releases for each in held)]))))
   accountant = accounting.PhiAccountant(
       relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike)
-  releases = tuple(releases)
   if count:
     accountant.compose(event, count)
   for release in releases:
@@ -240,14 +301,42 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     accountant.compose(release)
   bounds = accountant.epsilon_bounds(delta)
   found = Guarantee(
-      lower=float(bounds.lower), estimate=float(bounds.estimate),
-      upper=float(bounds.upper),
-      delta=delta, steps=count, neighboring_relation=relations.label(relation),
-      accountant=_ACCOUNTANT, proven=proven,
-      statement=statement if proven else f'{_UNPROVEN} {statement}',
-      account=accountant)
-  conditions = _conditions([*releases, *([event] if count else [])])
-  return found.given(*dict.fromkeys(conditions))
+      float(bounds.lower), float(bounds.estimate), float(bounds.upper), delta, count,
+      relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
+      account=accountant,
+      statement=statement if proven else f'{_UNPROVEN} {statement}')
+  return found.given(*dict.fromkeys(_conditions([*releases, *[event][:count]])))
+
+
+_HELD_OUT = (
+    'For any one record on the validation side: all planned releases of validation.')
+
+
+def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
+             ) -> list[accounting.ValidationDpEvent]:
+  """Returns the releases on one side of a split; checks that its proof holds."""
+  held = [each for each in validations(releases) if each.by]
+  for each in held:
+    events.check_split(each.by, relation)
+  return held
+
+
+def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,
+              validation: Guarantee) -> Guarantee:
+  """Returns the maximum of the guarantees of both sides, with a statement for both."""
+  note = (
+      f'A split by {held[0].by} puts each record on one side, and only that side costs '
+      f'it anything: epsilon <= {_format.upper(training.upper)} for who is on the '
+      f'training side, and epsilon <= {_format.upper(validation.upper)} for who is on '
+      f'the validation side, by {sum(each.releases for each in held)} planned releases '
+      'of validation. The guarantee is the maximum.')
+  return dataclasses.replace(
+      training, account=None, sides=(training, validation),
+      conditions=tuple(dict.fromkeys((*training.conditions, *validation.conditions))),
+      statement=' '.join((training.statement, note, *(
+          each for each in validation.conditions if each not in training.conditions))),
+      **{side: max(getattr(training, side), getattr(validation, side))
+         for side in ('lower', 'estimate', 'upper')})
 
 
 def search_guarantee(search: accounting.SearchDpEvent, delta: float,

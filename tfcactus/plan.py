@@ -113,7 +113,7 @@ class PrivacyPlan:
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
     if self.adaptive_clipping is not None:
       self._check_adaptive()
-    set_field('releases', guarantee_lib.release_events(self.releases))
+    set_field('releases', guarantee_lib.release_events(self.releases, self.unit))
     if correlated.check(self.correlation) is not None:
       set_field('correlation', self._solved())
     if self.dim is not None:
@@ -297,6 +297,9 @@ class PrivacyPlan:
   def check_drop_in(self) -> None:
     """Raises ValueError if only a `PrivateModel` can train by the plan."""
     self.check_independent()
+    if guarantee_lib.validations(self.releases):
+      raise ValueError('Expected a plan without private validation, got one with; only '
+                       'privatize(model, plan) keeps the sides apart.')
     if self.unit != 'example':
       raise ValueError(
           f"Expected a plan of unit='example', got unit={self.unit!r}, whose rows only "
@@ -361,21 +364,22 @@ class PrivacyPlan:
           f'rows_of_one={rows}: nobody has more rows than there are.')
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
-    relation = scheme.check_relation(neighboring_relation)
-    beside = '' if not self.releases else (
-        f' Covers {len(self.releases)} statistics released beside the training.')
+    relation = scheme.check_relation(guarantee_lib.default_relation(
+        neighboring_relation, scheme.relations, self.releases))
+    data, beside = guarantee_lib.words_beside(self.releases)
     correlation = '' if self.strategy is None else self.strategy.statement
     found = guarantee_lib.guarantee(
         scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
         statement=relations.in_units(
-            f'{relations.protected(relation, rows=rows)}: {scheme.released(count)}. '
+            f'{relations.protected(relation, data=data, rows=rows)}: '
+            f'{scheme.released(count)}. '
             f'{relations.public(relation, scheme.constants(self))}.{correlation}'
             f'{beside}'
             f'{self._allocation_instead(scheme, noise, count) if rows == 1 else ""}',
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike)
-    if self.unit == 'example' or not self.releases:
+    if self.unit == 'example' or all(map(guarantee_lib.of_units, self.releases)):
       return found
     return found.given(
         'This holds if the sensitivity of each statistic released beside the training '

@@ -42,6 +42,11 @@ def _drop_in(optimizer=None, loss=NONE, given=True):
   model.fit(batches, verbose=0, callbacks=[epsilon])
 
 
+def _validation(split=None):
+  return private.PrivateValidation(
+      X, Y, noise=tfcactus.Gaussian(20.0), releases=2, split=split)
+
+
 def _arrays():
   model = _private()
   model.fit(X, Y, batch_size=10, verbose=0)
@@ -221,6 +226,12 @@ def _adapted():
   model.guarantee()
 
 
+def _adapted_for_rows():
+  result = private.adapt(LAYERS.Normalization(), X, noise=tfcactus.Gaussian(5.0),
+                         bounds=(-4, 4))
+  _plan(unit='user', releases=[result])
+
+
 def _mutable():
   table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
   return lambda x: x + tf.ensure_shape(table.lookup(tf.cast(x, tf.int64)), x.shape)
@@ -229,6 +240,9 @@ def _mutable():
 CASES = {
     'Expected a new optimizer': lambda folder: _trained_before(),
     'or a vocabulary or bins of a layer': lambda folder: _adapted(),
+    'Neither covers the other': lambda folder: _adapted_for_rows(),
+    'Expected public bounds=(low, high)': lambda folder: private.adapt(
+        LAYERS.Normalization(), X, noise=tfcactus.Gaussian(5.0)),
     'that read tables of fixed entries':
         lambda folder: _private(inner(_Applied(_mutable()))),
     'Expected batches of the unit of the plan':
@@ -307,6 +321,16 @@ CASES = {
         _private(plan=_plan(target_epsilon=1.5)), epochs=3),
     'of the plan: epsilon is above what plan.guarantee() says': lambda folder: _fit(
         epochs=3),
+    'Expected to monitor what a PrivateValidation of this fit releases':
+        lambda folder: _fit(callbacks=[
+            private.PrivateEarlyStopping('val_loss', mode='min')]),
+    'once among its releases': lambda folder: _fit(callbacks=[_validation()]),
+    'an added record moves others to other positions': lambda folder: _plan(
+        releases=[_validation(private.Split(
+            by='position', rule=lambda place: place > 30))]).guarantee(
+                None, 'add-or-remove'),
+    'Expected batches of the training side of the split': lambda folder: _fit(
+        _private(plan=_plan(releases=[_validation(private.Split(0.5))]))),
     'to allow a step more': lambda folder: _spent(),
     'Expected compile(steps_per_execution=1) with target_epsilon':
         lambda folder: _several_steps(),

@@ -9,6 +9,7 @@ from tfcactus.accounting.base import (
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition, StepLoss
 from tfcactus.accounting.events import (
+    AdaptedDpEvent,
     dominating_pair,
     DominatingPairDpEvent,
     noise_event,
@@ -16,6 +17,8 @@ from tfcactus.accounting.events import (
     RandomAllocationDpEvent,
     randomized_response_event,
     SteppedDpEvent,
+    ThresholdDpEvent,
+    ValidationDpEvent,
 )
 from tfcactus.accounting.exponential import ExponentialMechanismDpEvent
 from tfcactus.accounting.moments import ExtendedMomentsAccountant
@@ -39,14 +42,14 @@ from tfcactus.pairs.continuous import continuous_pair, FunctionLaw
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 __all__ = [
-    'BinomialRuns', 'Bounds', 'Composition', 'DominatingPair',
+    'AdaptedDpEvent', 'BinomialRuns', 'Bounds', 'Composition', 'DominatingPair',
     'DominatingPairDpEvent', 'ExponentialMechanismDpEvent',
     'ExtendedMomentsAccountant', 'FixedRuns', 'FunctionLaw', 'GeometricRuns',
     'ListedRuns', 'LogarithmicRuns', 'NegativeBinomialRuns', 'NoiseTableDpEvent',
     'OneSidedAccountant', 'PairAccountant', 'PairBounds', 'PhiAccountant',
     'PoissonRuns', 'PrivacyBucketsAccountant', 'RandomAllocationDpEvent',
     'RenyiAccountant', 'RunLaw', 'SearchDpEvent', 'StepLoss', 'SteppedDpEvent',
-    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'TwoSidedAccountant',
-    'continuous_pair', 'dominating_pair', 'noise_event',
+    'TCDP', 'TCDPAccountant', 'TCDPDpEvent', 'ThresholdDpEvent', 'TwoSidedAccountant',
+    'ValidationDpEvent', 'continuous_pair', 'dominating_pair', 'noise_event',
     'randomized_response_event', 'views',
 ]

@@ -321,6 +321,14 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
                     'a batch')
 
 
+@steps_of.register(events.ValidationDpEvent)
+def _(event: events.ValidationDpEvent, sample: Sample) -> Steps:
+  """Returns the steps of all planned releases, as if every record took part."""
+  if event.by:
+    _checked(event, events.check_split, event.by, sample.relation)
+  return steps_of(event.all_releases, sample)
+
+
 def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
   """Returns the steps of dp_accounting's own event of random allocation."""
   if _checked(event, _checks.integer, 'num_selected', event.num_selected, 1) > 1:

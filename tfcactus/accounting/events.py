@@ -8,11 +8,12 @@ import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks, _numerics, noise as noise_lib
+from tfcactus import _checks, _numerics, noise as noise_lib, relations
 from tfcactus.noise.base import Noise, NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib
 
-__all__ = ['DominatingPairDpEvent', 'NoiseTableDpEvent', 'RandomAllocationDpEvent',
+__all__ = ['AdaptedDpEvent', 'DominatingPairDpEvent', 'NoiseTableDpEvent',
+           'RandomAllocationDpEvent', 'ThresholdDpEvent', 'ValidationDpEvent',
            'dominating_pair', 'noise_event', 'randomized_response_event']
 
 _MOST = 2**53
@@ -150,6 +151,105 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ThresholdDpEvent(SteppedDpEvent):
+  """A release that shows what one record alone holds, with a small probability.
+
+  The release is (0, delta)-differentially private, such as the choice of the words
+  whose noisy counts pass a threshold, among words that one record alone may hold.
+
+  Attributes:
+    delta: Bound on that probability, in (0, 1).
+  """
+
+  delta: float
+
+  proved_relations = (relations.ADD_OR_REMOVE, relations.REPLACE, relations.ZERO_OUT)
+
+  def __attrs_post_init__(self) -> None:
+    _checks.delta(self.delta)
+
+  def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
+                  direction: str) -> pair_lib.PairBounds:
+    """Returns the pair of all (0, delta)-private releases, for all directions."""
+    del relation, direction
+    return pair_lib.PairBounds.exact(pair_lib.DominatingPair.from_masses(
+        [1 - self.delta, self.delta, 0], [1 - self.delta, 0, self.delta]))
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class AdaptedDpEvent(dp_accounting.ComposedDpEvent):
+  """The releases by which a preprocessing layer was adapted, composed.
+
+  Attributes:
+    events: The releases.
+    digest: Digest of what the layer holds, by which run cards recognise the layer.
+    of_units: Whether a record is all rows of an owner, instead of one row.
+  """
+
+  events: list[dp_accounting.DpEvent]
+  digest: str
+  of_units: bool
+
+
+PROVED_OF_SPLITS = {
+    'coin': (relations.ADD_OR_REMOVE, relations.ZERO_OUT, relations.REPLACE),
+    'id': (relations.ADD_OR_REMOVE, relations.ZERO_OUT),
+    'position': (relations.ZERO_OUT, relations.REPLACE)}
+"""Relations, by kind of split, for which the maximum of the sides is proved."""
+
+_UNPROVED = {
+    'id': 'a record that replaces another has another id, so that one side may lose a '
+          "record and the other gain one; use Split(fraction), a secret coin",
+    'position': 'an added record moves others to other positions, and so to the other '
+                "side; use Split(fraction), a secret coin, or by='id'"}
+
+
+def check_split(by: str, relation: dp_accounting.NeighboringRelation) -> None:
+  """Raises ValueError if the maximum of the sides of a split is not proved."""
+  if relation not in PROVED_OF_SPLITS[by]:
+    proved = ' or '.join(name for name, known in relations.NAMES.items()
+                         if known in PROVED_OF_SPLITS[by])
+    raise ValueError(
+        f'Expected neighboring_relation {proved} with a split by {by}, got '
+        f'{relations.label(relation)}: {_UNPROVED[by]}.')
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ValidationDpEvent(dp_accounting.DpEvent):
+  """All planned releases on validation records, beside training on other records.
+
+  A guarantee takes the maximum over both sides of the split. Accountants compose the
+  releases with everything else, as if each record were on both sides.
+
+  Attributes:
+    event: Event of one release.
+    releases: Largest number of releases, fixed before the first.
+    by: Kind of split, a key of `PROVED_OF_SPLITS`; '' if there is no split, and a
+      record may be among training and validation records.
+    split: Name of the split, which the batches of the training have too; or ''.
+  """
+
+  event: dp_accounting.DpEvent
+  releases: int
+  by: str = ''
+  split: str = ''
+
+  def __attrs_post_init__(self) -> None:
+    _checks.integer('releases', self.releases, 1)
+    _checks.choice('by', self.by, ('', *PROVED_OF_SPLITS))
+
+  @property
+  def proved_relations(self) -> tuple[dp_accounting.NeighboringRelation, ...]:
+    """Neighbouring relations for which the event has an account."""
+    return PROVED_OF_SPLITS.get(self.by, tuple(relations.NAMES.values()))
+
+  @property
+  def all_releases(self) -> dp_accounting.DpEvent:
+    """Event of all planned releases, for a record that takes part in them."""
+    return dp_accounting.SelfComposedDpEvent(self.event, self.releases)
 
 
 def randomized_response_event(noise_parameter: float, num_buckets: int

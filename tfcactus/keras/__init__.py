@@ -16,6 +16,7 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy_statement,
 )
 from tfcactus.keras import fine_tuning
+from tfcactus.keras.adapting import adapt
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
   AllocatedBatches,
@@ -24,6 +25,7 @@ from tfcactus.keras.data.batches import (
   PoissonBatches,
   ShuffledBatches,
 )
+from tfcactus.keras.data.split import Split
 from tfcactus.keras.data.stored_examples import store_examples, StoredExamples
 from tfcactus.keras.data.tfrecord_examples import TFRecordExamples
 from tfcactus.keras.data.units import UnitData
@@ -42,6 +44,7 @@ from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel, privatize
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
+from tfcactus.keras.validation import PrivateEarlyStopping, PrivateValidation
 
 __all__ = [
     'AllocatedBatches',
@@ -58,8 +61,11 @@ __all__ = [
     'Journal',
     'NoiseSampler',
     'PoissonBatches',
+    'PrivateEarlyStopping',
     'PrivateModel',
+    'PrivateValidation',
     'ShuffledBatches',
+    'Split',
     'StoredExamples',
     'TFRecordExamples',
     'TableNoiseQuery',
@@ -67,6 +73,7 @@ __all__ = [
     'VectorizedDPKerasAdagradOptimizer',
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
+    'adapt',
     'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement',
     'fine_tuning',

@@ -13,7 +13,7 @@ import warnings
 
 import dp_accounting
 
-from tfcactus import _checks, relations
+from tfcactus import _checks, guarantee as guarantee_lib, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, run_card as run_card_lib
 from tfcactus.keras.compat import optimizers, training
@@ -119,6 +119,12 @@ class EpsilonCallback(keras.callbacks.Callback):
       run_card_lib.check_path(self._run_card)
     if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
+      if guarantee_lib.validations(self._training.plan.releases):
+        raise ValueError(
+            'Expected target_epsilon of the plan with private validation, under which '
+            'all steps that the plan allows count however training ends, got '
+            f'EpsilonCallback(target_epsilon={self.target_epsilon}); use '
+            'dataclasses.replace(plan, target_epsilon=...).')
     elif isinstance(self.model, HoldsLedger):
       return  # The fit of a PrivateModel keeps the target of the plan itself.
     self._limit = budget.Limit(self._training, self.target_epsilon)

@@ -9,8 +9,9 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus import relations
+from tfcactus import accounting, guarantee as guarantee_lib, relations
 from tfcactus.guarantee import Guarantee
+from tfcactus.keras.compat import models
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.noise.table_file import PathLike
@@ -30,12 +31,27 @@ NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
     'early stopping and choices of hyperparameters on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
+    'preparation of the data before the model (scales, vocabularies, features) beyond '
+    'releases_beside',
     'rounding of the distribution of the noise, which is float64 and not real-valued '
     '(mode "float")',
     'gradients whose last bits change with the place of their example in the batch; '
     'frozen layers of huge weights can make that change large',
     'side channels such as timing')
-"""Leaks and assumptions that the guarantee on the card does not cover."""
+"""Leaks and assumptions that the guarantee on a card does not cover."""
+
+_WITH_VALIDATION = dict(zip(NOT_COVERED, (
+    'metrics and losses without noise on training and validation data, printed or '
+    'logged',
+    'early stopping by anything but the releases of PrivateValidation, and choices of '
+    'hyperparameters on the training and validation data')))
+"""What replaces lines of `NOT_COVERED` if the plan counts private validation."""
+
+
+def not_covered(plan: PrivacyPlan) -> list[str]:
+  """Returns the leaks and assumptions that the guarantee of a plan does not cover."""
+  instead = _WITH_VALIDATION if guarantee_lib.validations(plan.releases) else {}
+  return [instead.get(line, line) for line in NOT_COVERED]
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
@@ -89,7 +105,7 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'sums': SUMS,
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
-      'not_covered': list(NOT_COVERED),
+      'not_covered': [*not_covered(plan), *_preparation(model)],
       'tensorflow': tf.__version__,
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
@@ -120,6 +136,19 @@ def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
   strategy = plan.strategy
   return None if strategy is None else {
       'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
+
+
+def _preparation(model: PrivateModel) -> list[str]:
+  """Returns a line on layers whose vocabulary, bins or moments no release covers."""
+  covered = {event.digest for event in model.plan.releases
+             if isinstance(event, accounting.AdaptedDpEvent)}
+  found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.
+  for layer in models.flat_layers(model.inner):
+    found.setdefault(models.preparation(layer), layer.name)
+  names = [name for digest, name in found.items() if digest and digest not in covered]
+  return [f'what the layers {", ".join(names)} hold of data (vocabularies, bins, means '
+          'and variances): public, or queries outside of the guarantee unless '
+          'adapted by tfcactus.keras.adapt'] if names else []
 
 
 def _randomness(model: PrivateModel) -> str:

@@ -162,11 +162,12 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
-_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent')
+_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent', 'AdaptedDpEvent',
+               'ThresholdDpEvent', 'ValidationDpEvent')
 
 
 def _value_config(value: Any) -> Any:
-  """Returns a field of an event: a number, or a dict whose one key names its type."""
+  """Returns a field: a number or text, or a dict whose one key names its type."""
   if isinstance(value, dp_accounting.DpEvent):
     return {'event': event_config(value)}
   if isinstance(value, (list, tuple)):
@@ -178,7 +179,9 @@ def _value_config(value: Any) -> Any:
     return {'relation': value.name}
   if isinstance(value, noise_lib.Noise):
     return {'noise': noise_lib.to_config(value)}
-  return int(value) if isinstance(value, numbers.Integral) else float(value)
+  if isinstance(value, (str, numbers.Integral)):
+    return value if isinstance(value, (str, bool)) else int(value)
+  return float(value)
 
 
 def _value_from(config: Any) -> Any:

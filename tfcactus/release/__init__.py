@@ -32,6 +32,7 @@ from tfcactus.release.threshold_queries import (
     thresholds,
     ThresholdSketch,
 )
+from tfcactus.release.words import vocabulary
 
 __all__ = [
     'Release', 'ThresholdSketch', 'best_sinh_normal', 'count_threshold',
@@ -39,4 +40,5 @@ __all__ = [
     'interior_point', 'most_frequent', 'noise_for_epsilon', 'noise_for_error',
     'noisy_sum', 'noisy_value', 'noisy_vector', 'num_values', 'quantile',
     'smallest_count', 'smallest_gap', 'threshold_sketch', 'thresholds', 'top_m',
+    'vocabulary',
 ]

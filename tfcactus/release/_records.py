@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 import numbers
+from typing import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +17,25 @@ Records = Iterable[npt.ArrayLike]
 """An array of records, or an iterable of batches such as a `tf.data.Dataset`."""
 
 
-def batches(records: Records) -> Iterator[np.ndarray]:
+def batches(records: Records, array: Callable[[object], np.ndarray] | None = None
+            ) -> Iterator[np.ndarray]:
   """Yields arrays of records, whose first axis runs over records.
 
-  Raises ValueError if a batch is no array of numbers, or may be a single record.
+  `array` turns a batch into an array; None takes arrays of numbers. Raises ValueError
+  if a batch is no such array, or may be a single record.
   """
+  array = array or _array
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):
-    yield _array(records)
+    yield array(records)
     return
   if isinstance(records, (str, bytes, bytearray, dict, set, frozenset)) or (
       not hasattr(records, '__iter__')):
     raise ValueError(
         'Expected records to be an array or an iterable of batches, got '
         f'{type(records).__name__}.')
-  _check_batched(records)
+  check_batched(records)
   for batch in records:
-    yield _array(batch)
+    yield array(batch)
 
 
 def scalar_batches(records: Records) -> Iterator[np.ndarray]:
@@ -51,7 +55,7 @@ def vector(records: Records) -> np.ndarray:
   return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _check_batched(records: object) -> None:
+def check_batched(records: object) -> None:
   """Raises ValueError for a dataset whose elements may be records, not batches."""
   shape = getattr(getattr(records, 'element_spec', None), 'shape', None)
   if shape is not None and shape.rank is not None and (
@@ -62,9 +66,8 @@ def _check_batched(records: object) -> None:
         'record; use dataset.batch(n), without drop_remainder.')
 
 
-def _array(batch: object) -> np.ndarray:
-  """Returns a batch as an array of real numbers, shape (n, ...)."""
-  # Floats become float64 and booleans int64; other integers keep their type.
+def check_one_array(batch: object) -> None:
+  """Raises ValueError if a batch is several arrays, or an array with a mask."""
   if isinstance(batch, dict) or (isinstance(batch, tuple) and any(
       hasattr(part, 'shape') and part.shape != () for part in batch)):
     raise ValueError(
@@ -74,6 +77,12 @@ def _array(batch: object) -> np.ndarray:
     raise ValueError(
         'Expected an array without a mask, got a masked one, whose masked '
         'records would count; use its compressed() or filled().')
+
+
+def _array(batch: object) -> np.ndarray:
+  """Returns a batch as an array of real numbers, shape (n, ...)."""
+  # Floats become float64 and booleans int64; other integers keep their type.
+  check_one_array(batch)
   try:
     array = np.asarray(batch)
   except ValueError as error:

@@ -43,18 +43,20 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
   return math.ceil(threshold + reserve + 0.5)
 
 
-def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float) -> int:
+def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
+                    scale: float = 1.0) -> int:
   """Returns the threshold that no empty count reaches with probability 1 - beta.
 
   Args:
     noise: The histogram's noise.
     num_bins: Size of the domain.
     beta: Upper bound on the probability that any empty count reaches the threshold.
+    scale: What the noise is multiplied by.
   """
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
-  return math.floor(float(noise_sources.upper_quantile(noise, tail)) + 0.5) + 1
+  return math.floor(scale * float(noise_sources.upper_quantile(noise, tail)) + 0.5) + 1
 
 
 def noise_family(family: str, bend: float | None = None

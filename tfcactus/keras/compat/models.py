@@ -60,22 +60,78 @@ def adapted(model: keras.Model) -> int:
   These are vocabularies, inverse document frequencies and bounds of bins. Functions
   that were traced before keep the old ones.
   """
-  found: list[np.ndarray] = []
+  found = [part for layer in flat_layers(model) for part in _beside_weights(layer)]
+  return int(np.frombuffer(_digest(found), np.int64)[0]) if found else 0
+
+
+def _beside_weights(layer: keras.layers.Layer) -> list[np.ndarray]:
+  """Returns hashes of a layer's vocabulary, its document frequencies and bins."""
+  found = []
   with tf.init_scope():
-    for layer in flat_layers(model):
-      table = getattr(layer, 'lookup_table', None)
-      if table is not None and int(table.size()):
-        rows = tf.strings.join([
-            each if each.dtype == tf.string else tf.strings.as_string(each)
-            for each in table.export()], '=')
-        found.append(np.sort(tf.strings.to_hash_bucket_fast(rows, 2 ** 63 - 1).numpy()))
-      beside = [getattr(layer, 'idf_weights_const', None),
-                getattr(layer, 'bin_boundaries', None)]
-      found += [np.asarray(each, np.float64) for each in beside if each is not None]
-  if not found:
-    return 0
-  text = b''.join(each.tobytes() for each in found)
-  return int(np.frombuffer(hashlib.blake2b(text, digest_size=8).digest(), np.int64)[0])
+    table = getattr(layer, 'lookup_table', None)
+    if table is not None and int(table.size()):
+      rows = tf.strings.join([
+          each if each.dtype == tf.string else tf.strings.as_string(each)
+          for each in table.export()], '=')
+      found.append(np.sort(tf.strings.to_hash_bucket_fast(rows, 2 ** 63 - 1).numpy()))
+    beside = [getattr(layer, 'idf_weights_const', None),
+              getattr(layer, 'bin_boundaries', None)]
+    found += [np.asarray(each, np.float64) for each in beside if each is not None]
+  return found
+
+
+def _digest(arrays: list[np.ndarray]) -> bytes:
+  """Returns a digest of eight bytes."""
+  text = b''.join(each.tobytes() for each in arrays)
+  return hashlib.blake2b(text, digest_size=8).digest()
+
+
+def lookup(layer: keras.layers.Layer) -> keras.layers.Layer:
+  """Returns the layer that holds the vocabulary of a layer."""
+  return getattr(layer, '_lookup_layer', layer)
+
+
+def has_vocabulary(layer: keras.layers.Layer) -> bool:
+  """Returns whether a lookup was ever given a vocabulary."""
+  return lookup(layer)._frozen_vocab_size is not None  # pylint: disable=protected-access
+
+
+def splits_by_function(layer: keras.layers.Layer) -> bool:
+  """Returns whether a layer standardises or splits texts by a function of the user."""
+  return callable(getattr(layer, '_standardize', None)) or (
+      callable(getattr(layer, '_split', None)))
+
+
+def tokens(layer: keras.layers.Layer, texts: np.ndarray) -> list[list[bytes]]:
+  """Returns the words of each row that a TextVectorization looks up."""
+  found = layer._preprocess(tf.constant(texts, tf.string))  # pylint: disable=protected-access
+  if isinstance(found, tf.RaggedTensor):
+    return found.merge_dims(1, -1).to_list()
+  return np.reshape(found, (len(texts), -1)).tolist()
+
+
+def check_bins(layer: keras.layers.Layer) -> None:
+  """Raises ValueError unless a Discretization has bins to adapt, which are saved."""
+  if (layer.num_bins or 0) < 2 or (layer.built and not KERAS_3):
+    raise ValueError(
+        'Expected a Discretization of num_bins >= 2, which Keras 2 can save only if no '
+        f'model has called it before, got num_bins={layer.num_bins!r} and '
+        f'built={layer.built}; make a new layer.')
+
+
+def set_bins(layer: keras.layers.Layer, boundaries: list[float]) -> None:
+  """Sets the boundaries of a Discretization, so that a saved file holds them."""
+  layer.bin_boundaries = boundaries
+  if not KERAS_3:  # It saves boundaries that were given, and loses those of `adapt`.
+    layer.input_bin_boundaries, layer.num_bins = boundaries, None
+
+
+def preparation(layer: keras.layers.Layer) -> str:
+  """Returns a digest of what `adapt` sets in a layer, '' if the layer has nothing."""
+  found = _beside_weights(lookup(layer))
+  if isinstance(layer, keras.layers.Normalization) and layer.built:
+    found += [np.asarray(each, np.float64) for each in (layer.mean, layer.variance)]
+  return _digest(found).hex() if any(each.size for each in found) else ''
 
 
 def tf_variables(model: keras.Model) -> list[tf.Variable]:

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
 import warnings
+import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,7 @@ class ExampleData(abc.ABC):
 
   num_examples: int  # Number of examples.
   specs: Rows  # `TensorSpec`s of a batch, in the structure that `rows` returns.
+  side: Any = None  # The `Side` of a split that the examples are, or None for no split.
 
   @abc.abstractmethod
   def rows(self, index: np.ndarray) -> Rows:
@@ -321,6 +323,14 @@ def content(array: np.ndarray) -> bytes:
   if not _holds_texts(array):
     return np.ascontiguousarray(array).tobytes()
   return b''.join(b'%d:%b' % (len(text), text) for text in array.flat)
+
+
+def checksum(data: ExampleData) -> int:
+  """Returns a checksum of up to 256 rows, and of which rows make up each unit."""
+  flat = data.flat
+  rows = flat.rows(np.unique(np.linspace(
+      0, flat.num_examples - 1, 256).astype(np.int64)))
+  return zlib.crc32(b''.join(map(content, tf.nest.flatten(rows))), data.fingerprint())
 
 
 def columns(x: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus import _checks, sampling
+from tfcactus import _checks, guarantee, sampling
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, data_sources
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
@@ -36,6 +36,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               steps_per_epoch: int | None, journal: bool,
               strategy: tf.distribute.Strategy) -> Feed:
   """Returns the data of `fit`, and how its batches are recognised and accounted for."""
+  _check_side(plan, x)
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
       raise ValueError(
@@ -70,6 +71,20 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
+
+
+def _check_side(plan: PrivacyPlan, x: Any) -> None:
+  """Raises ValueError unless `x` is the training side, if the plan has a split."""
+  side = getattr(x, 'side', None)
+  for event in guarantee.validations(plan.releases):
+    if event.by and (
+        side is None or side.held_out or side.split.digest != event.split):
+      raise ValueError(
+          'Expected batches of the training side of the split that the validation of '
+          f'the plan uses, got {type(x).__name__} of '
+          f'{"no split" if side is None else "another side or split"}; use '
+          'PoissonBatches(split.sides(x, y).training, batch_size=...). In another '
+          'process, make the split with its key: Split(..., key=key).')
 
 
 def given(callbacks: Any) -> list[Any]:

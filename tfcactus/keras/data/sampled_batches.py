@@ -121,11 +121,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def fingerprint(self) -> int:
     """Returns a checksum of up to 256 examples, which tells workers of other data."""
-    data = self._data.flat
-    rows = data.rows(np.unique(np.linspace(
-        0, data.num_examples - 1, 256).astype(np.int64)))
-    return zlib.crc32(b''.join(map(data_sources.content, tf.nest.flatten(rows))),
-                      self._data.fingerprint())
+    return data_sources.checksum(self._data)
 
   def share(self, secret: bytes) -> None:
     """Makes the next pass draw from `secret`, a key that all workers use for it."""
@@ -141,6 +137,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'Expected batches that fit agreed on with all workers, once for each call, '
           'got others; train by fit of a PrivateModel.')
     self._share_begins = False
+
+  @property
+  def side(self) -> Any:
+    """Which side of a `Split` the examples are on; None without a split."""
+    return self._data.side
 
   @property
   def draws(self) -> int:

@@ -35,6 +35,7 @@ class UnitData(ExampleData):
     num_examples: Number of units.
     examples_per_unit: Most rows of a unit in a step.
     rows_of_units: Number of rows of each unit, ascending by its id.
+    ids: The id of each unit that has rows, ascending.
   """
 
   def __init__(self, x: Any, y: Any = None, *, units: Any, examples_per_unit: int,
@@ -62,11 +63,16 @@ class UnitData(ExampleData):
     if isinstance(data, UnitData):
       raise ValueError('Expected rows to group by units, got UnitData, whose rows are '
                        'grouped; leave out units and examples_per_unit.')
+    if data.side is not None:
+      raise ValueError('Expected rows that are not divided yet, got a side of a Split '
+                       'that may have put rows of one owner on both sides; '
+                       'pass units to the sides method of the split.')
     self._flat: ExampleData = data
     if isinstance(units, str):
       units, self._flat = _read_ids(data, units), _WithoutKey(data, units)
     found, owner = np.unique(
-        _checked_ids(units, data.num_examples), return_inverse=True)
+        checked_ids(units, data.num_examples), return_inverse=True)
+    self.ids = found
     most = _checks.integer('examples_per_unit', examples_per_unit, 1)
     self.num_examples = _checks.integer(
         'num_units', found.size if num_units is None else num_units, found.size)
@@ -91,6 +97,13 @@ class UnitData(ExampleData):
     data = copy.copy(self)
     data._stream = KeyStream(seed, 'rows of units')
     return data
+
+  def of_units(self, places: np.ndarray) -> UnitData:
+    """Returns the units at `places` alone, with draws of their own."""
+    part = self.drawn_by(None)
+    part.num_examples, part.ids = places.size, self.ids[places[places < self.ids.size]]
+    part.rows_of_units, part._starts = self.rows_of_units[places], self._starts[places]
+    return part
 
   def fingerprint(self) -> int:
     """Returns a checksum of which row belongs to which unit."""
@@ -189,7 +202,7 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
       for start in range(0, data.num_examples, _BLOCK)])
 
 
-def _checked_ids(units: Any, rows: int) -> np.ndarray:
+def checked_ids(units: Any, rows: int, name: str = 'units') -> np.ndarray:
   """Returns ids as an array of integers or strings; ValueError unless one per row."""
   if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
     units = units.tolist()  # None where masked.
@@ -199,14 +212,14 @@ def _checked_ids(units: Any, rows: int) -> np.ndarray:
     ids = ids[:, 0]
   if ids.shape != (rows,):
     raise ValueError(
-        f'Expected units of shape ({rows},), the id of the one owner of each row, got '
+        f'Expected {name} of shape ({rows},), the id of the one owner of each row, got '
         f'shape {ids.shape}. A row of two owners has no guarantee for either: leave it '
         'out, or make one unit of both.')
   kinds = {type(each) for each in ids} if ids.dtype.kind == 'O' else {ids.dtype.type}
   if not any(all(issubclass(kind, of) and kind is not bool for kind in kinds)
              for of in ((int, np.integer), str, bytes)):
     raise ValueError(
-        'Expected units to be all integers or all strings, got '
+        f'Expected {name} to be all integers or all strings, got '
         f'{", ".join(sorted(kind.__name__ for kind in kinds))}: a rounded or missing '
         'id does not tell whose row it is. Give each row an id, or leave the row out; '
         'use astype(np.int64) on ids that are whole.')

@@ -118,6 +118,7 @@ class Record:
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
+    validated: {event: number of releases}, see `PrivateValidation`.
   """
 
   def __init__(self, plan_number: int):
@@ -131,6 +132,7 @@ class Record:
     self.weights = weight_watch.Watch()
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
+    self.validated: dict[Any, int] = {}
     _records.add(self)
 
   @property
@@ -190,6 +192,7 @@ class Record:
       for each in sources or [each for each in others if any(
           each is not other and each.weights.shares(other.weights) for other in near)]:
         total = total.plus(each.merge_counts())
+        self.changed = self.changed or bool(each.validated)  # Two lists of releases.
       self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import sys
 from typing import Any, Optional, Protocol, runtime_checkable
 
 import dp_accounting
 
-from tfcactus import _checks, relations, sampling as sampling_lib
+from tfcactus import (
+  _checks,
+  guarantee as guarantee_lib,
+  relations,
+  sampling as sampling_lib,
+)
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger import counts
@@ -102,19 +108,36 @@ class Ledger:
       return None, 'No step was released yet.'
     if scheme is None:
       return None, self.note or _REASONS[self.sampling]
-    count = max(self.epochs, 1) if scheme.draws_epochs else self.steps
+    released = max(self.epochs, 1) if scheme.draws_epochs else self.steps
     try:
+      planned = self._planned(scheme)
       guarantee = self.plan.guarantee(
-          count, relation, sampling=scheme, rows_of_one=rows_of_one)
+          max(released, planned), relation, sampling=scheme, rows_of_one=rows_of_one)
     except ValueError as error:
       if relation is None and rows_of_one == 1:
         raise
       return None, f'No epsilon: {error}'
+    if released < planned:
+      guarantee = dataclasses.replace(guarantee, statement=(
+          f'{guarantee.statement} Of these {planned}, {released} were released; all '
+          'count, since validation may decide when training ends.'))
+    if 0 < planned < released:
+      guarantee = guarantee.given(
+          'This holds if nothing that was released decided that training went beyond '
+          f'the {planned} planned.')
     if self.condition:
       guarantee = guarantee.given(self.condition)
     if self.seeded:
       guarantee = guarantee.seeded_by(self.seeded.words())
     return guarantee, ''
+
+
+  def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int:
+    """Returns the planned maximum of draws if validation may stop, else zero."""
+    if not guarantee_lib.validations(self.plan.releases):
+      return 0
+    return self.plan.steps_within(
+        self.plan.target_epsilon or sys.float_info.max, sampling=scheme)
 
 
 class RecentLedgers:

@@ -49,6 +49,9 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
+  if any(count and event not in plan.releases
+         for event, count in record.validated.items()):
+    return _NOT_VALIDATION
   if any(other is not record and other.released_steps
          for other in trainers(models.weights(model) if model.built else ())):
     return _OTHER_TRAINER
@@ -88,6 +91,11 @@ _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
     'norm, sampling_prob, num_examples, correlation or unit than this one. Build the '
     'model with the plan that it was trained by, or train a fresh one.')
+
+_NOT_VALIDATION = (
+    'No epsilon: private validation released metrics, and decides when training ends, '
+    'under a plan with this validation among its releases, got another plan. Build the '
+    'model with the plan that it was trained by.')
 
 _OTHER_TRAINER = (
     'No epsilon: steps were released from the same variables by another '

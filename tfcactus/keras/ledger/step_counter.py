@@ -35,6 +35,8 @@ class StepCounter:
       the part of the examples that this worker holds.
     journal: The `Journal` if it is open, or None.
     journal_path: Absolute path of the journal, or None.
+    side: Which `Side` of a split the batches of the last `fit` are, or None.
+    private_logs: {log of the last `fit`: event of the release that made it}.
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
@@ -52,6 +54,8 @@ class StepCounter:
     self._chief = replicas.worker(self._strategy) == 0
     self._agreement = agreement.StepAgreement()
     self._agreed = self.in_parts = False
+    self.side: Any = None
+    self.private_logs: dict[str, Any] = {}
     self.journal_path = None if journal is None else (
         os.path.abspath(os.fspath(journal)))
     self.journal: Journal | None = None
@@ -98,6 +102,7 @@ class StepCounter:
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
     self.in_parts = self.in_parts or getattr(batches, 'part_of', None) is not None
+    self.side, self.private_logs = getattr(batches, 'side', None), {}
     self._marks.append(marks)
     try:
       yield
