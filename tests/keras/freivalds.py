@@ -37,14 +37,16 @@ def errors(model: tf.keras.Model, loss: Any, x: Any, y: Any,
   @tf.function(autograph=False)
   def run(x: Any, y: Any) -> Any:
     batch = (x, y, tf.ones([number]))
-    with tf.GradientTape(persistent=True) as tape:
-      found = batched_pass.batched(model, routes, compute_loss, batch)
-      losses = batched_pass.weighted_losses(found.losses, batch[2], found.added)
-      totals = [tf.reduce_sum(losses * tf.cast(s, losses.dtype))
-                for s in (random, np.ones(number))]
-    wanted = [tape.gradient(total, [models.tf_variable(v) for v in
-                                    model.trainable_variables],
-                            unconnected_gradients='zero') for total in totals]
+    found = batched_pass.batched(model, routes, compute_loss, batch)
+    losses = batched_pass.weighted_losses(found.losses, batch[2], found.added)
+    variables = [models.tf_variable(v) for v in model.trainable_variables]
+    # A tape around the pass would hide its loops in functions.
+    wanted = [tf.gradients(
+        tf.reduce_sum(losses * tf.cast(s, losses.dtype)),
+        [losses.graph.capture(v.handle) for v in variables],
+        unconnected_gradients='none') for s in (random, np.ones(number))]
+    wanted = [[tf.zeros(v.shape, v.dtype) if each is None or each.dtype == tf.resource
+               else each for v, each in zip(variables, one)] for one in wanted]
     return ([form.dense() for form in found.gradients],
             [form.squared_norms() for form in found.gradients],
             [[tf.convert_to_tensor(each) for each in one] for one in wanted])

@@ -197,7 +197,8 @@ def rerun(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
   return tf.nest.flatten([getattr(tf.raw_ops, op.type)(**arguments)])
 
 
-_PYTHON = dict.fromkeys(('reduction_indices', 'split_dim', 'squeeze_dims'), 'axis')
+_PYTHON = dict.fromkeys(
+    ('dim', 'reduction_indices', 'split_dim', 'squeeze_dims'), 'axis')
 """Arguments and attributes that have another name in Python."""
 
 _FOLDING = frozenset((

@@ -63,15 +63,14 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
   if id(layer) in apart:
     return Route(layer, VECTORIZED, apart[id(layer)])
   if rule is None:
-    # Recurrent layers call their cells in a loop, where nothing can be captured.
-    if not models.trained_variables(layer) or opened and not isinstance(
-        layer, keras.layers.RNN):
+    if opened or not models.trained_variables(layer):
       return Route(layer, None)
     return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
   reason = ('its weights are quantised' if models.is_quantized(layer) else
             rule.unsupported(layer))
-  if not models.trained_variables(layer) and not rule.also_frozen:
-    return Route(layer, None)
+  if not models.trained_variables(layer) and not rule.also_frozen or (
+      reason and opened and isinstance(layer, keras.layers.RNN)):
+    return Route(layer, None)  # Rules of operations look into the loop of an own cell.
   return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)
 
 
