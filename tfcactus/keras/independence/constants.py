@@ -52,9 +52,9 @@ def value(node: Node) -> Value | list[Value]:
   if kind == 'IdentityN':
     return node.values
   if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
-    varies_in = [each.varies for each in node.values]
-    return Value(Dependence.CONSTANT, varies=None if None in varies_in else (
-        frozenset().union(*varies_in)))
+    own = [each.varies for each in node.values if each.varies is not None]
+    return Value(Dependence.CONSTANT, varies=None if len(own) < len(node.values) else (
+        frozenset[int]().union(*own)))
   if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
       node.op.outputs[0].shape.rank is not None):
     rank = len(node.out())

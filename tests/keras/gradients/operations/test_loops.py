@@ -10,9 +10,8 @@ from tests.keras import freivalds, one_by_one
 from tests.keras.gradients.operations import test_planted_faults as planted
 from tests.keras.gradients.operations.test_rules import crossentropy, data, made, Own
 from tests.representatives import representatives
-from tfcactus.keras.compat import models
 from tfcactus.keras.gradients import engine as engine_lib, layer_routes
-from tfcactus.keras.gradients.operations import loops, uses
+from tfcactus.keras.gradients.operations import loops
 
 _SERIES = (5, 4)
 layers = tf.keras.layers

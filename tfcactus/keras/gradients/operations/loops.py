@@ -82,8 +82,8 @@ class Taps:
     plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
     found = graphs.gradients(total.graph, total, [*plain, *lists.values()])
     left, written = iter(found), dict(zip(lists, found[len(plain):]))
-    for tap in taps:
-      for name, (each, inside, layout) in (tap.lists if tap else {}).items():
+    for tap in filter(None, taps):
+      for name, (each, inside, layout) in tap.lists.items():
         if written[each.name] is not None:
           self.operands[name] = _all_steps(
               written[each.name], inside, layout, tap.steps)
@@ -140,8 +140,9 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
               i not in fixed or value.dependence != Dependence.CONSTANT)}
   operations = graph_proof.needed(body.outputs, within)
   within.update(uses_lib._drawn(operations, number))
-  found, _ = uses_lib._meetings(
-      operations, {body.inputs[i].name: i for i in weights}, data, number, lambda op, i: False)
+  places = {body.inputs[i].name: i for i in weights}
+  found, _ = uses_lib._meetings(  # pylint: disable=protected-access
+      operations, places, data, number, lambda op, i: False)
   around = {body.inputs[i].name: loop.inputs[i] for i in fixed}
   for op in {each.op.name: each.op for each in found}.values():
     if op.type in graph_proof.CALLS or graphs.has_own_gradient(op):
@@ -234,8 +235,8 @@ def _steps(loop: tf.Operation, cond: tf.Graph, body: tf.Graph) -> int:
   """Returns the number of steps; NoRule if it is zero, large, or not constant."""
   state = [_folded(tensor, {}, {}) for tensor in loop.inputs]
   goes_on = cond.outputs[0]
-  counting = [i for i, tensor in enumerate(cond.inputs) if any(
-      tensor is each for op in graph_proof.needed([goes_on], ()) for each in op.outputs)]
+  used = {op.name for op in graph_proof.needed([goes_on], ())}
+  counting = [i for i, tensor in enumerate(cond.inputs) if tensor.op.name in used]
   for count in range(_MOST_STEPS):
     more = _folded(goes_on, _named(cond.inputs, state), {})
     if more is None:
@@ -244,9 +245,9 @@ def _steps(loop: tf.Operation, cond: tf.Graph, body: tf.Graph) -> int:
       return count
     if not more:
       break
-    known, memory = _named(body.inputs, state), {}
-    for i, value in [(i, _folded(body.outputs[i], known, memory)) for i in counting]:
-      state[i] = value
+    known, memory = _named(body.inputs, state), dict[str, Any]()
+    for i in counting:
+      state[i] = _folded(body.outputs[i], known, memory)
   raise uses_lib.no_rule(loop, 'makes a number of steps that is not known before')
 
 
