@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks import _mnist, _results
 import tfcactus
 from tfcactus import _format, correlated, sampling
-from tfcactus.correlated import choice
+from tfcactus.correlated import workload
 
 BATCHES, EPOCHS, EPSILONS, DELTA = (240, 60, 15), (5, 20), (0.5, 1, 3, 8), 1e-5
 SIZES, EXAMPLES = (256, 1024, 4096), 60_000
@@ -44,7 +44,7 @@ def total_error(batches: int, epochs: int, target: float, bands: int,
       batch_size=1, epochs=epochs, num_examples=batches, delta=DELTA, l2_norm_clip=1.0,
       target_epsilon=target, sampling=scheme,
       correlation=correlated.BandedStrategy(bands))
-  return choice.total_error(plan)
+  return workload.total_error(plan)
 
 
 def least(batches: int, epochs: int, target: float, scheme: type) -> tuple:

@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 MODULES = (
     'tfcactus.accounting.calibration', 'tfcactus.accounting.views',
     'tfcactus.keras.drop_in.dp_optimizers', 'tfcactus.keras.drop_in.optimizer',
-    'tfcactus.keras.fine_tuning', 'tfcactus.keras.tfp.query',
+    'tfcactus.keras.fine_tuning', 'tfcactus.keras.hyperparameters',
+    'tfcactus.keras.tfp.query', 'tfcactus.keras.tuning',
     'tfcactus.noise', 'tfcactus.noise.base', 'tfcactus.noise.library',
     'tfcactus.noise.radial_table',
     'tfcactus.noise.scalar_table', 'tfcactus.relations', 'tfcactus.search.optimal',

@@ -28,6 +28,7 @@ FOLDER = ROOT / 'docs' / 'examples'
 
 SMALL: dict[str, dict[str, Any]] = {
     'accountant': {},
+    'audit': {'num_records': 800, 'epochs': 2, 'plain_epochs': 2},
     'devices': {'num_examples': 1_000, 'epochs': 1},
     'disk': {'epochs': 1},
     'isotropic': {'runs': 1, 'steps': 20},

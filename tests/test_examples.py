@@ -11,7 +11,7 @@ pytest.importorskip('nbformat')
 from docs import run_examples, website
 
 NAMES = sorted(path.stem for path in run_examples.FOLDER.glob('*.ipynb'))
-TRAINED = {'devices', 'disk', 'isotropic', 'mnist', 'text_lora', 'users'}
+TRAINED = {'audit', 'devices', 'disk', 'isotropic', 'mnist', 'text_lora', 'users'}
 """Notebooks that import TensorFlow."""
 TRAINED_FIRST = 'disk'
 """The one of them that `make test` runs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
 from tfcactus.accounting import NoiseTableDpEvent, PhiAccountant
 from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.data_account import DataAccount
 from tfcactus.dp_sgd_privacy import (
     compute_dp_sgd_privacy,
     compute_dp_sgd_privacy_statement,
@@ -26,9 +27,9 @@ from tfcactus.plan import calibrate_noise_multiplier, PrivacyPlan
 from tfcactus.search.optimal import optimal_noise
 
 __all__ = [
-    'AdaptiveClipping', 'Gaussian', 'Guarantee', 'Laplace', 'NoiseTableDpEvent',
-    'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable', 'SinhNormal',
-    'calibrate_noise_multiplier', 'compute_dp_sgd_privacy',
+    'AdaptiveClipping', 'DataAccount', 'Gaussian', 'Guarantee', 'Laplace',
+    'NoiseTableDpEvent', 'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable',
+    'SinhNormal', 'calibrate_noise_multiplier', 'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement', 'library', 'load', 'optimal_noise',
     'search_guarantee',
 ]

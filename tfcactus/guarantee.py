@@ -240,7 +240,7 @@ def words_beside(releases: Sequence[object]) -> tuple[str, str]:
       f' Covers {others} statistics released beside the training.' if others else '')
 
 
-def _conditions(event: object) -> list[str]:
+def conditions(event: object) -> list[str]:
   """Returns the conditions of events: pairs given by a user, and searches."""
   found = []
   if isinstance(event, accounting.DominatingPairDpEvent) or (
@@ -254,7 +254,7 @@ def _conditions(event: object) -> list[str]:
     parts = event
   elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
     parts = (getattr(event, field.name) for field in attr.fields(type(event)))
-  return found + [condition for part in parts for condition in _conditions(part)]
+  return found + [condition for part in parts for condition in conditions(part)]
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
@@ -305,7 +305,7 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
       account=accountant,
       statement=statement if proven else f'{_UNPROVEN} {statement}')
-  return found.given(*dict.fromkeys(_conditions([*releases, *[event][:count]])))
+  return found.given(*dict.fromkeys(conditions([*releases, *[event][:count]])))
 
 
 _HELD_OUT = (
@@ -340,13 +340,20 @@ def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,
 
 
 def search_guarantee(search: accounting.SearchDpEvent, delta: float,
-                     neighboring_relation: Relation) -> Guarantee:
+                     neighboring_relation: Relation, *, searches: int = 1,
+                     releases: Iterable[dp_accounting.DpEvent] = (),
+                     validation: accounting.ValidationDpEvent | None = None
+                     ) -> Guarantee:
   """Returns the guarantee of a search: the best of a secret number of runs.
 
   Args:
     search: The search; accountants compose it with other events too.
     delta: In (0, 1).
     neighboring_relation: As for `tfcactus.relations.check`.
+    searches: Number of such searches of the same records.
+    releases: Events of further releases.
+    validation: Event of the validation in each run, on the other side of a split than
+      all else that runs read. The guarantee is then the maximum of both sides.
 
   Returns:
     The guarantee, on the conditions of the search.
@@ -358,9 +365,22 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
                      f'{relations.label(relation)}, got {search.event!r}.')
+  if validation is not None:
+    events.check_split(validation.by, relation)
+    return _of_sides([validation], *(search_guarantee(
+        each, delta, relation, searches=searches, releases=releases)
+        for each in (search, accounting.SearchDpEvent(
+            search.runs, validation.all_releases, score='released'))))
   public = relations.public(
       relation, 'The law of the number of runs and all that a run takes as public',
       'record')
-  return guarantee(search, 1, _checks.delta(delta), relation, statement=(
-      f'{relations.protected(relation, "record", "the data")}: one result of a search. '
-      f'{public}.'))
+  releases = tuple(releases)
+  if validations(releases):
+    raise ValueError('Expected releases without validation, got one; give the '
+                     'PrivateValidation of runs as validation=, which counts all runs.')
+  shown = 'one result of a search' if searches == 1 else (
+      f'the results of {searches} searches, one each')
+  beside = f', and {len(releases)} statistics released beside it' if releases else ''
+  return guarantee(search, searches, _checks.delta(delta), relation, statement=(
+      f'{relations.protected(relation, "record", "the data")}: {shown}{beside}. '
+      f'{public}.'), releases=releases)

@@ -23,7 +23,7 @@ from tfcactus import (
 )
 from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
-from tfcactus.correlated import choice
+from tfcactus.correlated import workload
 from tfcactus.guarantee import Guarantee, ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
@@ -208,8 +208,8 @@ class PrivacyPlan:
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
     size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
     batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
-    plan, _ = choice.least_error(
-        choice.numbers_of_bands(batches),
+    plan, _ = workload.least_error(
+        workload.numbers_of_bands(batches),
         lambda bands: cls.for_training(
             batch_size=batch_size, num_examples=num_examples, num_units=num_units,
             correlation=correlated.BandedStrategy(bands), **settings))

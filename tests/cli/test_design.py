@@ -95,7 +95,7 @@ def test_plots_without_matplotlib_are_refused_before_any_work(argv, monkeypatch)
     return known(name, *args, **kwargs)
 
   monkeypatch.setattr(builtins, '__import__', missing)
-  monkeypatch.setattr(correlated.choice, 'least_error', None)
+  monkeypatch.setattr(correlated.workload, 'least_error', None)
   with pytest.raises(ImportError, match='pip install'):
     run(*argv)
 

@@ -13,9 +13,11 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
+import dp_accounting
 import numpy as np
 import pytest
 
+import tfcactus
 from tfcactus import _format
 from tfcactus.cli import command, main
 
@@ -29,7 +31,7 @@ class Case(NamedTuple):
 
   Attributes:
     good: Arguments that succeed; NUMBERS is a file of numbers, SCORES one of canaries'
-      scores, OUT a picture.
+      scores, ACCOUNT an account, OUT a picture.
     bad: Arguments that are refused by the command, not by its parser.
     words: Words of the refusal.
     upper: Keys of the JSON that are upper bounds, and the pattern in which they
@@ -92,6 +94,10 @@ COMMANDS = {
         [*STEPS, '--runs', '10', '--delta', '1e-5'],
         [*STEPS, '--runs', '10', '--delta', '1e-5', '--score', 'training'],
         'without noise', {'upper': 'epsilon <= # at'}, {'lower': r'lower bound #\)'}),
+    'account': Case(['show', 'ACCOUNT'], ['show', 'ACCOUNT', '--epsilon', '3'],
+                    '"account new" only', {
+                        'upper': '^epsilon <= # at',
+                        'if_planned': 'fixed before: epsilon <= # at'}),
     'tcdp': Case(['--rho', '.123', '--omega', '7', '--delta', '1e-5'],
                  ['--rho', '-1', '--delta', '1e-5'], 'rho',
                  {'epsilon': 'epsilon <= # at'}),
@@ -127,7 +133,10 @@ def call(tmp_path, capsys):
              fmt='%d', delimiter=',', header='score,present', comments='')
   names = {'NUMBERS': str(tmp_path / 'numbers.txt'),
            'SCORES': str(tmp_path / 'scores.csv'),
+           'ACCOUNT': str(tmp_path / 'census.account'),
            'OUT': str(tmp_path / 'plot.png')}
+  tfcactus.DataAccount(names['ACCOUNT'], epsilon=1.2345, delta=1e-6).spend(
+      dp_accounting.GaussianDpEvent(12.345))
 
   def run(*arguments):
     given = [names.get(word, word) for word in arguments]

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from tfcactus.correlated import choice
+from tfcactus.correlated import workload
 
 
 def _plan(bands, multiplier, error):
@@ -14,13 +14,13 @@ def _plan(bands, multiplier, error):
 
 
 def test_numbers_to_try_have_a_multiple_near_the_batches():
-  assert list(choice.numbers_of_bands(240)) == [
+  assert list(workload.numbers_of_bands(240)) == [
       1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 60, 80, 120, 240]
-  assert list(choice.numbers_of_bands(1)) == [1]
-  assert list(choice.numbers_of_bands(0.6)) == [1]
-  assert list(choice.numbers_of_bands(1000))[-1] == 512
+  assert list(workload.numbers_of_bands(1)) == [1]
+  assert list(workload.numbers_of_bands(0.6)) == [1]
+  assert list(workload.numbers_of_bands(1000))[-1] == 512
   for batches in (2, 7.3, 59, 234.4, 500):
-    numbers = list(choice.numbers_of_bands(batches))
+    numbers = list(workload.numbers_of_bands(batches))
     assert numbers[0] == 1 and numbers[-1] == round(batches)
     assert numbers == sorted(set(numbers))
     for bands in numbers:
@@ -31,9 +31,9 @@ def test_numbers_to_try_have_a_multiple_near_the_batches():
 def test_the_least_product_of_noise_and_error_wins():
   prices = {1: (1.0, 9.0), 2: (1.1, 7.0), 3: (1.2, 6.0), 4: (1.3, 5.0),
             6: (1.5, 5.5), 8: (2.0, 5.2), 12: (3.0, 5.1), 16: (0.1, 0.1)}
-  best, seen = choice.least_error(
-      choice.numbers_of_bands(48), lambda bands: _plan(bands, *prices[bands]))
+  best, seen = workload.least_error(
+      workload.numbers_of_bands(48), lambda bands: _plan(bands, *prices[bands]))
   assert best.bands == 4
   # Three worse ones end it: the price of many bands is never asked for.
   assert [plan.bands for plan in seen] == [1, 2, 3, 4, 6, 8, 12]
-  assert choice.total_error(best) == pytest.approx(6.5)
+  assert workload.total_error(best) == pytest.approx(6.5)

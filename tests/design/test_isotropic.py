@@ -7,7 +7,7 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
-from tfcactus.design.solvers import grid, shells
+from tfcactus.design.solvers import grid
 
 REQUESTS = [
     design.Isotropic(2, 0.5, bins=10),
@@ -47,7 +47,7 @@ def test_objective_by_the_law_of_the_moved_radius(solved):
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
   cost, budget, sigma = request.checked()
-  program = shells.radial_program(
+  program = grid.radial_program(
       request.objective, request.dim, request._layout(cost, budget, sigma)[0],
       cost, budget)
   p = np.exp(table.log_density + program.log_volume)
@@ -86,7 +86,7 @@ def test_kkt_residuals():
   request = design.Isotropic(4, 0.7, bins=8, objective='chi2')
   table = request.solve()
   cost, budget, sigma = request.checked()
-  program = shells.radial_program(
+  program = grid.radial_program(
       'chi2', 4, request._layout(cost, budget, sigma)[0], cost, budget)
   p = np.exp(table.log_density + program.log_volume)
   price = table.info['multipliers']['price']

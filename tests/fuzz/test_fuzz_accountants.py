@@ -18,9 +18,8 @@ import pytest
 from tests.fuzz import oracles
 from tfcactus import accounting, noise as noise_lib
 from tfcactus.accounting import truncated_cdp
-from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
-from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.accounting.renyi import ExtendedMomentsAccountant, RenyiAccountant
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant, TCDPDpEvent
 from tfcactus.noise import sinh_normal
 from tfcactus.noise.sinh_normal import SinhNormal

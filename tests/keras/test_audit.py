@@ -1,23 +1,28 @@
-"""Audits of whole training steps by membership inference on canaries.
+"""Audits of training: shadow canaries in the run itself, and single steps from outside.
 
-A canary's gradient points along one weight. An attacker who knows all else sees that
-weight move by noise alone, or by noise plus the clipping norm. The likelihood-ratio
-test between the two is a threshold. Its error rates, bounded by Clopper and Pearson,
-refute every noise multiplier whose trade-off curve (that of two normal distributions)
-lies above them. This bounds the epsilon of Gaussian noise from below. An audit can
-refute a claim and never prove one.
+Scores and checks never take the noise that was drawn with: they take the claimed noise,
+or estimate it from other canaries. A fault that changes the noise stays visible.
 """
+
+import json
 
 import numpy as np
 import pytest
+from scipy import stats
 import tensorflow as tf
 
-from tests.keras.tiny import plan_of, privatized
+from tests.keras import planted
+from tests.keras.planted import FAULTS, Runs, SCHEMES
+from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 import tfcactus
-from tfcactus import accounting, audit, correlated
-from tfcactus.accounting import views
-from tfcactus.keras import AllocatedBatches, CyclicBatches, DPKerasSGDOptimizer
-from tfcactus.keras.step import private_step
+from tfcactus import audit, correlated, keras as private_keras
+from tfcactus.audit import evidence
+from tfcactus.keras import DPKerasSGDOptimizer
+from tfcactus.keras.gradients import engine, layer_routes, shadow
+from tfcactus.keras.step import canaries as canaries_lib, private_step
+
+pytestmark = pytest.mark.filterwarnings('ignore:Released')
 
 _DELTA = 1e-3
 _TRIALS = 1500
@@ -105,136 +110,269 @@ def test_an_audit_of_single_steps_refutes_halved_noise_and_not_the_claim(steps_o
   assert halved > 1.2 * claim
 
 
-_CANARIES = 2400
-_BATCHES = 4
+@representatives('scheme', SCHEMES, 3)
+def test_an_honest_run_is_not_refuted(scheme):
+  runs = Runs(300, 100, scheme=scheme)
+  seen = runs.seen()
+  found = evidence.audit_run(seen, runs.claim, significance=1e-4, families=False)
+  assert not found.refuted
+  # Two coordinates for each canary; one of a present canary has its contributions.
+  numbers = seen.noise.size
+  assert numbers == 100 * (600 - np.sum(seen.present))
+  assert abs(np.mean(seen.noise**2) / planted.SIGMA**2 - 1) < 5 * (2 / numbers)**0.5
+  on = seen.values[seen.drawn]
+  assert on.size > 400 and not np.any(seen.drawn[:, ~seen.present])
+  assert abs(np.mean(on) - 1) < 5 * planted.SIGMA / on.size**0.5
+  off = seen.values[:, ~seen.present]
+  assert abs(np.mean(off)) < 5 * planted.SIGMA / off.size**0.5
+  bound = next(each for each in found.findings if each.name == 'Components').epsilon
+  truth = runs.claim.account(1.0, 1.0).epsilon_bounds(1e-5).lower
+  assert 0.25 * truth < bound < truth
+  assert found.claimed >= truth
 
 
-def _moved(noise_multiplier, epochs, correlation=None, rows=1):
-  """Returns the moves of canaries' weights in each step, over the clipping norm.
-
-  Each canary points along a weight of its own. Weights move independently, so that one
-  run is as many trials as there are canaries. The first half of them take part. With
-  several `rows`, each canary is a user of so many.
-  """
-  plan = plan_of(
-      noise=tfcactus.Gaussian(noise_multiplier), l2_norm_clip=_CLIP,
-      num_examples=_CANARIES, sampling_prob=1 / _BATCHES, steps=_BATCHES * epochs,
-      delta=_DELTA, correlation=correlation, unit='example' if rows == 1 else 'user')
-  model = tf.keras.Sequential([tf.keras.layers.Input((_CANARIES,)),
-                               tf.keras.layers.Dense(1, use_bias=False)])
-  private = privatized(
-      plan, model, tf.keras.optimizers.SGD(plan.expected_batch_size / _CLIP), _loss)
-  weights = [np.copy(model.get_weights()[0][:, 0])]
-
-  class Watch(tf.keras.callbacks.Callback):
-
-    def on_train_batch_end(self, batch, logs=None):
-      weights.append(np.copy(model.get_weights()[0][:, 0]))
-
-  data = (np.repeat(-np.eye(_CANARIES, dtype=np.float32), rows, 0),
-          np.zeros((_CANARIES * rows, 1), np.float32))
-  given = {'sample_weight': np.repeat([1.0, 0.0], _CANARIES // 2 * rows)}
-  if rows > 1:
-    given |= {'units': np.repeat(np.arange(_CANARIES), rows), 'examples_per_unit': rows}
-  batches = (AllocatedBatches(*data, _BATCHES, **given) if correlation is None else
-             CyclicBatches(*data, plan=plan, **given))
-  private.fit(batches, epochs=epochs, verbose=0, callbacks=[Watch()])
-  return -np.diff(weights, axis=0)
-
-
-def _ratios(noise_multiplier, epochs=3, rows=1):
-  """Returns the log likelihood ratio of each epoch and canary.
-
-  The attacker knows everything but the canary's batch.
-  """
-  moved = _moved(noise_multiplier, epochs, rows=rows).reshape(
-      epochs, _BATCHES, _CANARIES)
-  mu = 1 / noise_multiplier
-  return np.log(np.mean(np.exp(mu * moved * mu - 0.5 * mu**2), axis=1))
-
-
-def _ratios_of_runs(noise_multiplier, correlation, epochs=3, rows=1):
-  """Returns the log likelihood ratio of a whole run for each canary.
-
-  The attacker inverts the correlation: C times the moves is independent noise plus the
-  canary's column. The ratio is averaged over the groups and the batches of each epoch,
-  and multiplied over the epochs.
-  """
-  matrix = correlation.matrix(_BATCHES * epochs)
-  white = matrix @ _moved(noise_multiplier, epochs, correlation, rows)
-  mu = 1 / noise_multiplier
-  ratio = np.exp(mu**2 * (matrix.T @ white - 0.5 * np.sum(matrix**2, 0)[:, None]))
-  visits = ratio.reshape(epochs, -1, correlation.bands, _CANARIES)
-  return np.log(np.mean(np.prod(np.mean(visits, axis=1), axis=0), axis=0))
-
-
-def _error_rates(ratio, threshold=0.25):
-  """Returns upper bounds on the attack's error rates, at 99.99 % confidence."""
-  half = _CANARIES // 2
-  with_it, without = ratio[..., :half].ravel(), ratio[..., half:].ravel()
-  return [audit.clopper_pearson(int(np.sum(wrong)), wrong.size,
-                                   significance=2e-4).upper
-          for wrong in (without > threshold, with_it <= threshold)]
-
-
-def _claim(batches, noise_multiplier, epochs):
-  """Returns the pair of epochs of random allocation."""
-  accountant = accounting.PhiAccountant().compose(accounting.RandomAllocationDpEvent(
-      batches, tfcactus.Gaussian(noise_multiplier).dp_event), epochs)
-  return views.composed_pair(accountant, np.linspace(0, 4, 41))
-
-
-def test_an_audit_of_allocated_batches_refutes_halved_noise_and_not_the_claim():
-  claim = _claim(_BATCHES, 1.0, 1)
-  # With the claimed noise no attack errs less than the trade-off function says. With
-  # half of the noise this attack does.
-  alarms, misses = _error_rates(_ratios(1.0))
-  assert misses > views.tradeoff(claim, alarms)
-  assert misses < 0.3 + views.tradeoff(claim, alarms)
-  alarms, misses = _error_rates(_ratios(0.5))
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
-
-
-def test_an_audit_of_correlated_runs_refutes_halved_noise_and_not_the_claim():
-  strategy = correlated.BandedStrategy(2).solve(3 * _BATCHES)
-  claim = _claim(_BATCHES // 2, 1.5, 3)
-  alarms, misses = _error_rates(_ratios_of_runs(1.5, strategy), threshold=0.1)
-  assert misses > views.tradeoff(claim, alarms)
-  assert misses < 0.35 + views.tradeoff(claim, alarms)
-  alarms, misses = _error_rates(_ratios_of_runs(0.75, strategy), threshold=0.1)
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
-
-
-def _rows_as_units(monkeypatch):
-  """Plants a fault: the rows of a user are clipped one by one, and summed."""
-  run = private_step.Step.run
-  monkeypatch.setattr(private_step.Step, 'run',
-                      lambda self, *args, each=1: run(self, *args[:5]))
-
-
-def test_an_audit_of_users_refutes_halved_noise_and_clipped_rows(monkeypatch):
-  claim = _claim(_BATCHES, 1.0, 1)
-  alarms, misses = _error_rates(_ratios(1.0, rows=2))
-  assert views.tradeoff(claim, alarms) < misses < 0.3 + views.tradeoff(claim, alarms)
-  alarms, misses = _error_rates(_ratios(0.5, rows=2))
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
-  _rows_as_units(monkeypatch)
-  alarms, misses = _error_rates(_ratios(1.0, rows=2))
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
+@representatives('fault', FAULTS, 3)
+def test_a_fault_planted_in_the_library_is_found_by_the_check_that_names_it(fault):
+  with planted.planted(fault):
+    runs = Runs(600, 100)
+    seen = runs.seen()
+  found = evidence.audit_run(seen, runs.claim, families=False)
+  by_name = {each.name: each.p_value for each in found.findings}
+  assert by_name[f'Check of {FAULTS[fault][0]}'] < 1e-4
+  assert found.refuted and 'REFUTED' in str(found)
 
 
 @pytest.mark.more
-def test_an_audit_of_users_under_correlated_noise(monkeypatch):
-  strategy = correlated.BandedStrategy(2).solve(3 * _BATCHES)
-  claim = _claim(_BATCHES // 2, 1.5, 3)
+def test_the_test_of_the_claim_finds_halved_noise_as_its_pilot_estimates_it():
+  with planted.planted('noise halved'):
+    runs = Runs(2000)
+    found = evidence.audit_run(runs.seen(), runs.claim, families=False)
+  assert {each.name: each.p_value for each in found.findings}[
+      'Claim, by its trade-off curve'] < 0.05
 
-  def rates(sigma):
-    return _error_rates(_ratios_of_runs(sigma, strategy, rows=2), threshold=0.1)
 
-  alarms, misses = rates(1.5)
-  assert views.tradeoff(claim, alarms) < misses < 0.35 + views.tradeoff(claim, alarms)
-  alarms, misses = rates(0.75)
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
-  _rows_as_units(monkeypatch)
-  alarms, misses = rates(1.5)
-  assert misses < 0.85 * views.tradeoff(claim, alarms)
+@pytest.mark.more
+def test_reused_noise_is_found_under_correlated_noise():
+  with planted.planted('noise of a step again'):
+    runs = Runs(300, 100, scheme='cyclic, correlated')
+    assert next(each for each in runs.seen().checks(runs.claim)
+                if each.name == 'repeated noise').p_value < 1e-6
+
+
+def test_whitening_agrees_with_dense_matrices():
+  strategy = correlated.BandedStrategy(3).solve(12)
+  matrix = strategy.matrix(10)
+  noise = np.random.default_rng(0).normal(size=(10, 4000))
+  noisy = np.linalg.solve(matrix, noise)
+  np.testing.assert_allclose(
+      canaries_lib.whitened(strategy, noisy, False), noise, atol=1e-12)
+  noisy[2] += 1.0  # A contribution to one step.
+  filtered = canaries_lib.whitened(strategy, noisy, True)
+  np.testing.assert_allclose(np.mean(filtered[2]), np.linalg.norm(
+      matrix[:, 2]), atol=0.06)
+  np.testing.assert_allclose(np.std(filtered, axis=1), 1.0, atol=0.05)
+
+
+def test_correlation_restarts_where_training_does():
+  runs = Runs(100, 40, scheme='cyclic, correlated')
+  runs.seen()
+  canaries = runs.model._step.canaries
+  assert canaries.steps == 40
+  first, second = canaries._steps[:20], canaries._steps[20:]
+  places = [place for *_, place in first + second]
+  assert all(b.follows(a) for a, b in zip(places, places[1:]))
+  whole = canaries.seen().noise
+  canaries._steps = first + [(*each[:2], each[2]._replace(feed=-1))
+                             for each in second]
+  parted = canaries.seen().noise
+  np.testing.assert_allclose(parted[:20], whole[:20])
+  assert not np.allclose(parted[20], whole[20])  # Noise of earlier steps is not undone.
+
+
+@pytest.mark.parametrize('each', [1, pytest.param(2, marks=pytest.mark.more)])
+def test_sums_along_the_weights_are_those_without_canaries(each):
+  """Rows of canaries add nothing there, and their own clipped norm elsewhere."""
+  model, rng = inner(seed=0), np.random.default_rng(0)
+  x = tf.constant(rng.normal(size=(8 * each, 6)), tf.float32)
+  y = tf.constant(rng.integers(3, size=8 * each))
+  weights = tf.constant([1.0] * 5 * each + [0.0] * 3 * each)
+  numbers = tf.constant([0] * 5 * each + [2] * each + [7] * each + [0] * each, tf.int64)
+
+  def sums(canaries, clip=0.5):
+    made = engine.Engine(
+        model, lambda y, out: NONE(y, out), 4, layer_routes.routes(model), each=each,
+        outputs=tf.TensorSpec((None, 3)), canaries=10 if canaries else 0)
+    run = tf.function(lambda: made.run(
+        x, y, weights, tf.constant(clip, tf.float64),
+        numbers if canaries else None).sums)
+    return [found.numpy() for found in run()]
+
+  without, found = sums(False), sums(True)
+  for one, other in zip(without, found[:2]):
+    np.testing.assert_array_equal(one, other)
+  assert len(found) == 2 + shadow.LAYERS
+  both = np.concatenate(found[2:], 1)
+  expected = np.zeros((10, 2))
+  expected[[1, 6]] = 0.5 / 2**0.5
+  np.testing.assert_allclose(both, expected, rtol=2e-5)
+  assert np.all(np.linalg.norm(both[[1, 6]], axis=1) <= 0.5)
+
+
+@representatives('scheme', SCHEMES, 1)
+def test_examples_are_drawn_as_without_canaries(scheme):
+  """Each example by itself at the claimed rate, and no canary in its place."""
+  x = np.arange(40, dtype=np.float32)[:, None]
+  plan = plan_of(sampling_prob=0.25, correlation=(
+      correlated.BandedStrategy(2) if 'cyclic' in scheme else None))
+  batches = {'poisson': lambda: private_keras.PoissonBatches(x, Y, 0.25),
+             'allocated': lambda: private_keras.AllocatedBatches(x, Y, 4),
+             'cyclic, correlated': lambda: private_keras.CyclicBatches(
+                 x, Y, plan=plan)}[scheme]()
+  batches.plant(np.arange(60) % 2 == 0)
+  counts, canaries, steps = np.zeros(40), np.zeros(60), 0
+  for _ in range(400):
+    for index in batches._draw():
+      (rows, _, weights), numbers = batches._batch(index)
+      assert not np.any(weights[numbers > 0]) and np.all(rows[numbers > 0] == 0)
+      np.add.at(counts, rows[weights > 0, 0].astype(int), 1)
+      np.add.at(canaries, numbers[numbers > 0] - 1, 1)
+      steps += 1
+  assert not np.any(canaries[1::2])  # The absent ones.
+  each = np.concatenate([counts, canaries[::2]])
+  if scheme == 'poisson':
+    assert np.all(np.abs(each - steps / 4) < 5 * (steps * 3 / 16)**0.5)
+  else:
+    assert np.all(each == steps / 4)
+
+
+def test_canaries_of_users_and_rows_clipped_one_by_one(monkeypatch):
+  plan = plan_of(unit='user', num_examples=20, sampling_prob=0.5, steps=8)
+
+  def seen():
+    model = privatized(plan, audit=private_keras.Audit(300))
+    model.fit(private_keras.PoissonBatches(
+        X, Y, 0.5, units=np.arange(40) // 2, examples_per_unit=2), epochs=4, verbose=0)
+    return model._step.canaries.seen()
+
+  claim = audit.Claim.of_plan(plan)
+  assert min(check.p_value for check in seen().checks(claim)) > 1e-6
+  run = private_step.Step.run
+  monkeypatch.setattr(private_step.Step, 'run', lambda self, *args: run(
+      self, *args[:5], 1, *args[6:]))
+  assert next(check for check in seen().checks(claim)
+              if check.name == 'amplitude').p_value < 1e-9
+
+
+def test_the_model_reports_its_audit_and_the_run_card_keeps_it(tmp_path):
+  model = privatized(audit=private_keras.Audit(100))
+  with pytest.raises(ValueError, match='No step was released yet'):
+    model.audit()
+  path = tmp_path / 'card.json'
+  model.fit(poisson(), epochs=2, verbose=0,
+            callbacks=[private_keras.EpsilonCallback(run_card=path)])
+  found = model.audit()
+  assert model.canaries.steps == 8 and model.canaries.count == 100
+  assert "Claim's family" in str(found)
+  # Keys come from the operating system: one honest run in twenty is refuted at 0.05.
+  assert all(each.p_value > 1e-5 for each in found.findings if each.p_value is not None)
+  assert found.claimed == model.guarantee().upper
+  card = json.loads(path.read_text())['audit']
+  assert card['canaries'] == 100 and card['steps'] == 8
+  assert card['refuted'] == model.audit(families=False).refuted
+  assert any('Check of noise' in line for line in card['words'])
+  assert (tmp_path / 'card.json.audit.png').stat().st_size > 1000
+  model.save(tmp_path / 'm.keras')
+  loaded = tf.keras.models.load_model(tmp_path / 'm.keras')
+  with pytest.raises(ValueError, match='got one without canaries'):
+    loaded.audit()
+  assert 'audit' not in private_keras.make_run_card(loaded)
+  model.train_on_batch(X, Y)
+  with pytest.raises(ValueError, match='No epsilon'):
+    model.audit()
+
+
+_AUDIT = private_keras.Audit(50)
+
+
+@pytest.mark.parametrize('make, said', [
+    (lambda: privatized(audit=300), 'Expected audit='),
+    (lambda: private_keras.Audit(10), 'canaries'),
+    (lambda: privatized(audit=_AUDIT, seed=1), 'got seed=1: whoever knows the seed'),
+    (lambda: privatized(audit=_AUDIT, clipping='per_layer'), 'take a share'),
+    (lambda: privatized(audit=_AUDIT, clipping='automatic'), 'take a share'),
+    (lambda: privatized(plan_of(unit='user'), audit=_AUDIT, local_steps=2,
+                        local_learning_rate=0.1), 'local_steps=None'),
+    (lambda: privatized(plan_of(adaptive_clipping=tfcactus.AdaptiveClipping()),
+                        audit=_AUDIT), 'adaptive_clipping'),
+    (lambda: privatized(plan_of(
+        noise=tfcactus.Laplace(1.0), accounting='scalar-unproven'), audit=_AUDIT),
+     'Expected a plan of Gaussian noise'),
+    (lambda: privatized().audit(), 'got one without canaries')])
+def test_audits_that_would_say_less_than_they_seem_to_are_refused(make, said):
+  with pytest.raises(ValueError, match=said):
+    make()
+
+
+def _groups():
+  plan = plan_of(correlation=correlated.BandedStrategy(2))
+  batches = private_keras.CyclicBatches(X, Y, plan=plan)
+  next(iter(batches))
+  return plan, batches
+
+
+@pytest.mark.parametrize('plan, batches, said', [
+    (plan_of(), lambda: private_keras.FixedSizeBatches(X, Y, 10), 'one-run bounds'),
+    (plan_of(), lambda: private_keras.ShuffledBatches(X, Y, 10), 'takes the place'),
+    (plan_of(), lambda: poisson(seed=1), 'a seed'),
+    (plan_of(), lambda: private_keras.PoissonBatches(X[:20], Y[:20], 0.25, part_of=40),
+     'part_of'),
+    (_groups()[0], lambda: _groups()[1], 'used ones'),
+    (plan_of(), lambda: X, 'drawn with the examples')])
+def test_batches_that_do_not_take_canaries_are_refused(plan, batches, said):
+  model = privatized(plan, audit=_AUDIT)
+  with pytest.raises(ValueError, match=said):
+    given = batches()
+    model.fit(given, *([Y] if isinstance(given, np.ndarray) else []), verbose=0)
+  assert model.releases == 0
+
+
+def test_batches_of_an_audit_serve_other_models():
+  batches = poisson()
+  audited = privatized(audit=_AUDIT)
+  audited.fit(batches, verbose=0)
+  audited.fit(batches, verbose=0)
+  plain = privatized()
+  plain.fit(batches, verbose=0)
+  assert plain.guarantee().upper == audited.guarantee().upper or plain.releases == 4
+  with pytest.raises(ValueError, match='used ones'):
+    privatized(audit=_AUDIT).fit(batches, verbose=0)
+
+
+def test_weights_move_by_one_distribution_with_and_without_an_audit():
+  """A two-sample test that also tells a noise multiplier that is a quarter larger."""
+
+  class Watch(tf.keras.callbacks.Callback):
+
+    def __init__(self):
+      super().__init__()
+      self.weights = []
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.weights.append(np.concatenate(
+          [np.ravel(each) for each in self.model.inner.get_weights()]))
+
+  def moves(sigma=1.0, **options):
+    model, watch = inner(), Watch()
+    model.set_weights([np.zeros_like(each) for each in model.get_weights()])
+    # Weights stay where gradients are those of zero weights.
+    made = privatized(plan_of(noise=tfcactus.Gaussian(sigma)), model,
+                      tf.keras.optimizers.SGD(1e-6), **options)
+    made.fit(poisson(steps_per_epoch=400), verbose=0, callbacks=[watch])
+    return np.diff(watch.weights, axis=0) * 1e6
+
+  without = moves()
+  centre = np.mean(without, axis=0)
+  for options, same in (({'audit': _AUDIT}, True), ({'sigma': 1.25}, False)):
+    apart = stats.ks_2samp(
+        np.ravel(without - centre), np.ravel(moves(**options) - centre)).pvalue
+    assert (apart > 1e-5) == same, apart

@@ -13,6 +13,7 @@ from tests.keras.tiny import inner, MEAN, NONE, plan_of, poisson, privatized, X,
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import noise as noise_lib
+from tfcactus.accounting import event_configs
 from tfcactus.keras import (
   DPKerasAdamOptimizer,
   DPKerasSGDOptimizer,
@@ -67,7 +68,7 @@ def test_the_config_of_a_plan_holds_its_noise_and_releases(plan):
   assert list(map(repr, again.releases)) == list(map(repr, plan.releases))
   assert again.guarantee() == plan.guarantee()
   with pytest.raises(ValueError, match='Expected an event'):
-    serialization.event_from({'kind': 'DpEvent', 'fields': {}})
+    event_configs.event_from({'kind': 'DpEvent', 'fields': {}})
 
 
 def test_a_config_of_older_versions_has_no_releases():

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import warnings
 
 import numpy as np
@@ -40,6 +41,10 @@ def _drop_in(optimizer=None, loss=NONE, given=True):
       _plan(), learning_rate=0.1), loss)
   epsilon = private.EpsilonCallback(_plan(), batches=batches if given else None)
   model.fit(batches, verbose=0, callbacks=[epsilon])
+
+
+def _account(folder):
+  return tfcactus.DataAccount(folder / 'census.account', epsilon=4, delta=1e-6)
 
 
 def _validation(split=None):
@@ -281,6 +286,13 @@ CASES = {
         lambda folder: _fit(_private(inner(_Listing()))),
     'For CTC use tf.keras.backend.ctc_batch_cost':
         lambda folder: _private(inner(_InPlace())),
+    'Nothing was entered; release nothing': lambda folder: _account(folder).spend(
+        _plan().step_event, 10**6),
+    'to be the file that the account was begun in, got a copy': lambda folder: (
+        tfcactus.DataAccount(shutil.copy(_account(folder).path, folder / 'copy'))),
+    'whose cost the account could not hold': lambda folder: _private(
+        account=_account(folder)).fit(
+            tf.data.Dataset.from_tensor_slices((X, Y)).batch(10), verbose=0),
     'this training is not private by tfcactus': lambda folder: _plain(),
     'Expected a private model in fit(batches)': lambda folder: _dropped(),
     'no amplification by sampling': lambda folder: _arrays(),
@@ -315,6 +327,10 @@ CASES = {
     'its guarantee holds in its own dimension only':
         lambda folder: _fit(_private(plan=_plan(
             tfcactus.library.get('isotropic-dim3-sigma0.5')))),
+    'plant canaries of your own': lambda _: _private(audit=private.Audit(50)).fit(
+        private.FixedSizeBatches(X, Y, 10), verbose=0),
+    'without that no bound holds': lambda _: private.black_box_audit(
+        _private(), (X, Y), (X, Y), by_fair_coins=False),
     'an experiment that can be repeated, not a private release':
         lambda folder: _card_of_seeded(folder),
     'of the plan. To go on, privatize(model.inner': lambda folder: _fit(

@@ -21,10 +21,9 @@ from tfcactus.accounting.events import (
     ValidationDpEvent,
 )
 from tfcactus.accounting.exponential import ExponentialMechanismDpEvent
-from tfcactus.accounting.moments import ExtendedMomentsAccountant
 from tfcactus.accounting.phi import PhiAccountant
 from tfcactus.accounting.privacy_buckets import PrivacyBucketsAccountant
-from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.accounting.renyi import ExtendedMomentsAccountant, RenyiAccountant
 from tfcactus.accounting.run_laws import (
     BinomialRuns,
     FixedRuns,

@@ -19,9 +19,8 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from tfcactus import _checks, _format, _numerics
-from tfcactus.accounting import monotone
 from tfcactus.accounting.base import TwoSidedAccountant
-from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import Bounds, crossing
 from tfcactus.pairs.dominating_pair import lower_hull
 
 RATES = (1e-3, 1e-2)
@@ -177,7 +176,7 @@ class TradeoffCurve:
 def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
                  most: np.ndarray) -> tuple[float, float]:
   """Returns ends of a short interval around the least k: curve(x + k) - k <= most."""
-  return monotone.crossing(
+  return crossing(
       lambda k: bool(np.all(curve(np.minimum(x + k, 1.0)) - k <= most)), 0.0, 1.0,
       tolerance=2.0**-30)
 

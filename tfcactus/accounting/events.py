@@ -8,9 +8,9 @@ import attr
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks, _numerics, noise as noise_lib, relations
+from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.noise.base import Noise, NoiseTableDpEvent
-from tfcactus.pairs import dominating_pair as pair_lib
+from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
 __all__ = ['AdaptedDpEvent', 'DominatingPairDpEvent', 'NoiseTableDpEvent',
            'RandomAllocationDpEvent', 'ThresholdDpEvent', 'ValidationDpEvent',
@@ -67,26 +67,16 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
   # Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
   if bounds.lower is bounds.upper:
     return
-  loss = np.concatenate([bounds.lower.loss, bounds.upper.loss])
-  above = _profile(bounds.lower, loss) - _profile(bounds.upper, loss)
+  loss = np.minimum(np.concatenate([bounds.lower.loss, bounds.upper.loss]),
+                    envelope.LARGEST_LOSS)
+  above = (envelope.profile_at(bounds.lower, loss)[0] -
+           envelope.profile_at(bounds.upper, loss)[0])
   above = np.append(above, bounds.lower.p_inf - bounds.upper.p_inf)
   # P- and Q-masses of either pair may each miss one by MASS_TOLERANCE.
   if np.max(above) > 4 * pair_lib.MASS_TOLERANCE:
     raise ValueError(
         'Expected the upper pair to dominate the lower one, got a lower delta that is '
         f'larger by {np.max(above):.3g} somewhere; are they PairBounds(lower, upper)?')
-
-
-def _profile(pair: pair_lib.DominatingPair, loss: np.ndarray) -> np.ndarray:
-  """Returns H(e^loss), in the shape of `loss`, by sums from the largest loss down."""
-  order = np.argsort(-pair.loss)
-  p, q = (np.append(0.0, np.cumsum(mass[order])) for mass in (pair.p, pair.q))
-  count = np.searchsorted(-pair.loss[order], -loss)
-  with np.errstate(under='ignore'):
-    # e^loss times the Q-mass of the atoms above `loss`. It is at most their P-mass,
-    # hence one.
-    lost = np.exp(np.minimum(loss + _numerics.log_mass(q[count]), 0.0))
-  return p[count] - lost + pair.p_inf
 
 
 class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):

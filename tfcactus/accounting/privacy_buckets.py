@@ -24,8 +24,8 @@ import numpy as np
 import scipy
 
 from tfcactus import _checks, _numerics
-from tfcactus.accounting import base, monotone
-from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting import base
+from tfcactus.accounting.bounds import Bounds, crossing
 from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -111,12 +111,12 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
       """Returns neighbouring floats around the least epsilon of delta <= `delta`."""
       if delta_at(0.0, self._guarantee) <= delta:
         return 0.0, 0.0
-      return monotone.crossing(
+      return crossing(
           lambda x: delta_at(x, self._guarantee) <= delta, 0.0, 1.0, limit=FURTHEST)
 
     high = first(upper.upper)[1]
     low = min(first(lower.lower)[0], high)
-    return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
+    return Bounds(low, 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
     lower, upper = self._composed(part)

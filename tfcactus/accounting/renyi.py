@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from tfcactus import _checks, _numerics
 from tfcactus._numerics import EPS
-from tfcactus.accounting import base, monotone
-from tfcactus.accounting.bounds import IntractableError
+from tfcactus.accounting import base
+from tfcactus.accounting.bounds import crossing, IntractableError
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -96,7 +96,7 @@ class RenyiAccountant(base.OneSidedAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     """Returns the least delta whose epsilon is at most `epsilon`."""
     divergence = divergence_bounds(part, self._orders)
-    _, log_delta = monotone.crossing(
+    _, log_delta = crossing(
         lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,
         _LOWEST, 0.0, tolerance=1e-15, limit=0.0)
     return math.exp(min(log_delta, 0.0))
@@ -131,6 +131,45 @@ class RenyiAccountant(base.OneSidedAccountant):
     return np.min([
         tradeoff_from_renyi(orders, one, false_positive, other)
         for one, other in zip(known, known[::-1])], axis=0)
+
+
+class ExtendedMomentsAccountant(base.OneSidedAccountant):
+  """The moments accountant for noise with distinguishing events.
+
+  A distinguishing event is an outcome that only one of two neighbours has: its privacy
+  loss is infinite. Composes the mass omega of infinite losses separately and applies
+  Markov's inequality to finite losses: delta = 1 - (1 - omega)^n + min over lambda of
+  exp(n Gamma_lambda - lambda epsilon). Without infinite losses this equals
+  `RenyiAccountant(conversion='moments')`.
+
+  Source: Theorem 19 and Proposition 17 of Sommer et al., "Learning Numeric
+  Optimal Differentially Private Truncated Additive Mechanisms" (2021).
+  """
+
+  def __init__(self, *args: Any, orders: Sequence[float] = ORDERS, **kwargs: Any):
+    """Initializes an empty account; other arguments are those of `PairAccountant`.
+
+    Args:
+      orders: Renyi orders lambda + 1, above one.
+    """
+    super().__init__(*args, **kwargs)
+    self._orders = check_orders(orders)
+
+  def _epsilon(self, part: Composition, delta: float) -> float:
+    rest = delta - part.p_inf[1]
+    if rest <= 0:
+      return math.inf
+    return max(markov_epsilon(
+        self._orders, self._finite_divergences(part), rest), 0.0)
+
+  def _delta(self, part: Composition, epsilon: float) -> float:
+    log_tail = float(np.min(
+        (self._orders - 1) * (self._finite_divergences(part) - epsilon)))
+    return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
+
+  def _finite_divergences(self, part: Composition) -> np.ndarray:
+    """Returns upper bounds on Renyi divergences over finite losses, at all orders."""
+    return divergence_bounds(part, self._orders, finite=True)
 
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,

@@ -61,6 +61,16 @@ class RunLaw(abc.ABC):
     """The mean number of runs."""
     return float(self.derivative(np.ones(1))[0])
 
+  def quantile(self, u: float) -> int:
+    """Returns the number of runs at a uniform `u` in [0, 1): the smallest k with
+    P(K <= k) > u. Probabilities beyond 2^24 runs are put there."""
+    most = 64
+    while True:
+      most = int(min(2 * most, self.most, 2**24))
+      below = np.cumsum(self.probabilities(most))
+      if u < below[-1] or most in (self.most, 2**24):
+        return int(np.searchsorted(below[:-1], u, side='right'))
+
   def __str__(self) -> str:
     least = '' if self.most == math.inf else f' and at most {self.most}'
     return f'{type(self).__name__} (mean {self.expected:.6g}{least})'

@@ -7,6 +7,7 @@ from tfcactus.audit.counts import (
     Errors,
     gaussian_noise_upper_bound,
     Interval,
+    OneRun,
 )
 from tfcactus.audit.evidence import Audit, audit_run, audit_scores, Finding
 from tfcactus.audit.families import (
@@ -15,7 +16,6 @@ from tfcactus.audit.families import (
     gaussian_epsilon,
     gaussian_mu,
 )
-from tfcactus.audit.one_run import OneRun
 
 __all__ = [
     'Audit', 'Check', 'Claim', 'Errors', 'Finding', 'Interval', 'Observations',

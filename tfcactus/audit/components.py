@@ -34,16 +34,20 @@ class Observations:
 
   Attributes:
     values: Shape (steps, canaries), the noisy sum of each step along the direction of
-      each canary, in clipping norms, before any division. Noise that is correlated over
-      steps is whitened first.
+      each canary, in clipping norms, before any division. If noise is correlated over
+      steps: what all steps show of a contribution in this step, scaled so that its
+      noise has the noise multiplier.
     present: Shape (canaries,), whether a fair coin put the canary into the data.
     drawn: Shape (steps, canaries), whether the batch of the step held the canary; None
       if that is not known, which leaves out the checks that need it.
+    noise: Shape (steps, columns), sums of noise alone, independent over steps; by
+      default the values of absent canaries.
   """
 
   values: np.ndarray
   present: np.ndarray
   drawn: np.ndarray | None = None
+  noise: np.ndarray = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
     values = _checks.numbers_of('values', self.values)
@@ -52,6 +56,12 @@ class Observations:
                        f'got shape {values.shape}.')
     object.__setattr__(self, 'values', values)
     object.__setattr__(self, 'present', coins(self.present, values.shape[1]))
+    noise = values[:, ~self.present] if self.noise is None else (
+        _checks.numbers_of('noise', self.noise))
+    if noise.ndim != 2 or len(noise) != len(values) or not np.all(np.isfinite(noise)):
+      raise ValueError(f'Expected noise to be finite and of shape ({len(values)}, '
+                       f'columns), got shape {noise.shape}.')
+    object.__setattr__(self, 'noise', noise)
     if self.drawn is not None:
       drawn = np.asarray(self.drawn, dtype=bool)
       if drawn.shape != values.shape or np.any(drawn & ~self.present):
@@ -59,11 +69,6 @@ class Observations:
             f'Expected drawn of shape {values.shape}, true for present canaries only, '
             f'got shape {drawn.shape} with {int(np.sum(drawn))} draws.')
       object.__setattr__(self, 'drawn', drawn)
-
-  @property
-  def noise(self) -> np.ndarray:
-    """The values of absent canaries, which are noise alone."""
-    return self.values[:, ~self.present]
 
   @property
   def _amplitudes(self) -> np.ndarray | None:
@@ -184,7 +189,8 @@ def _correlated(rows: np.ndarray) -> float:
   count, size = rows.shape
   if count < 2 or size < 2:
     return 1.0
-  unit = rows / np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
+  length = np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
+  unit = rows / np.where(length > 0, length, 1.0)
   most = 0.0
   for start in range(0, count, _BLOCK):
     block = np.abs(unit[start:start + _BLOCK] @ unit[start:].T)

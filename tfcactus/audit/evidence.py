@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from tfcactus import _checks, _format
-from tfcactus.audit import components, families
+from tfcactus.audit import components, families as families_lib, pictures
 from tfcactus.audit.components import Observations
-from tfcactus.audit.counts import Errors
+from tfcactus.audit.counts import Errors, OneRun
 from tfcactus.audit.families import Claim
-from tfcactus.audit.one_run import OneRun
 
 PILOT = 0.2
 """Share of the canaries that choose a test, and on which it is not tried."""
@@ -56,11 +55,13 @@ class Audit:
       `significance`.
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound is wrong, or that a true claim is refuted.
+    claimed: Upper bound on epsilon by the claim, or None.
   """
 
   findings: tuple[Finding, ...]
   delta: float
   significance: float = SIGNIFICANCE
+  claimed: float | None = None
 
   @property
   def refuted(self) -> bool:
@@ -86,11 +87,34 @@ class Audit:
         if any(found.p_value is not None for found in self.findings) else
         'No claim was tried.'))
 
+  def picture(self, path: str) -> None:
+    """Writes a picture of the bounds on epsilon and the p-values to a file.
+
+    Args:
+      path: Path of the picture; its extension sets the format.
+
+    Raises:
+      ImportError: if matplotlib is missing.
+    """
+    left, right = pictures.axes(2, 13)
+    for axis, kind in ((left, 'epsilon'), (right, 'p_value')):
+      found = {each.name: getattr(each, kind) for each in reversed(self.findings)
+               if getattr(each, kind) is not None}
+      axis.barh(list(found), np.maximum(list(found.values()), 1e-12))
+    left.set(xlabel=f'lower bounds on epsilon at delta {self.delta:g}')
+    right.set(xlabel='p-values of the claim', xscale='log')
+    if self.claimed is not None:
+      left.axvline(self.claimed, color='C3', label='claimed')
+      right.axvline(self.significance / len(found), color='C3', label='limit')
+      left.legend()
+      right.legend()
+    left.figure.savefig(path, dpi=120)
+
 
 def audit_scores(scores: object, present: object, *, delta: float | None = None,
                  claim: Claim | None = None, guesses: int | None = None,
                  significance: float = SIGNIFICANCE, pilot: float = PILOT,
-                 seed: int = 0) -> Audit:
+                 seed: int = 0, independent: bool = True) -> Audit:
   """Returns the evidence in one score for each canary of a training run.
 
   A pilot of the canaries chooses a threshold, and how many canaries to guess. The
@@ -106,19 +130,23 @@ def audit_scores(scores: object, present: object, *, delta: float | None = None,
     significance: Probability that one bound is wrong.
     pilot: Share of the canaries in the pilot.
     seed: Seed of the random choice of the pilot.
+    independent: Whether scores of different canaries are independent given the coins;
+      False, as for losses of one model, leaves out what needs that.
 
   Raises:
     ValueError: if an argument is out of range, or no delta is given.
   """
   values = _checks.vector('scores', scores)
   coins = components.coins(present, values.size)
-  return _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
-                significance)
+  found = _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
+                 significance)
+  return found if independent else dataclasses.replace(found, findings=tuple(
+      each for each in found.findings if not each.assumes.startswith(_INDEPENDENT)))
 
 
 def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
-              significance: float = SIGNIFICANCE, pilot: float = PILOT, seed: int = 0
-              ) -> Audit:
+              significance: float = SIGNIFICANCE, pilot: float = PILOT, seed: int = 0,
+              families: bool = True) -> Audit:
   """Returns the evidence in the noisy sums of a run, with component checks.
 
   The absent canaries of a pilot give the noise multiplier at which the other canaries
@@ -131,6 +159,8 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     significance: As for `audit_scores`.
     pilot: As for `audit_scores`.
     seed: As for `audit_scores`.
+    families: Whether to bound epsilon by scores within the claim's family too, which
+      takes some ten seconds, and up to a minute for random allocation.
 
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.
@@ -138,7 +168,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
   chosen = _pilot(seen.present, pilot, seed)
   sigma = float(np.sqrt(np.mean(seen.values[:, chosen & ~seen.present]**2)))
   found = _audit(seen.scores(sigma, claim.sampling_prob), seen.present, chosen, 0.0,
-                 None, claim, guesses, significance)
+                 None, claim, guesses, significance, families)
   checked = [Finding(
       f'Check of {check.name}', f'noise is Gaussian; finds {check.fault}',
       p_value=check.p_value) for check in seen.checks(claim)]
@@ -146,7 +176,9 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     checked.append(Finding(
         'Components', 'noise is Gaussian and amplitude and rate are constant; '
         + _FAMILY, seen.epsilon(claim, significance)))
-  return dataclasses.replace(found, findings=(*checked, *found.findings))
+  return dataclasses.replace(
+      found, findings=(*checked, *found.findings),
+      claimed=claim.account(1.0, 1.0).epsilon_bounds(claim.delta).upper)
 
 
 def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
@@ -164,7 +196,7 @@ def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
            threshold: float | None, delta: float | None, claim: Claim | None,
-           guesses: int | None, significance: float) -> Audit:
+           guesses: int | None, significance: float, families: bool = True) -> Audit:
   """Returns the evidence in scores of canaries outside of the pilot."""
   if delta is None and claim is None:
     raise ValueError('Expected delta or a claim, got neither.')
@@ -180,7 +212,8 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))
   run = OneRun(left.size, guesses, _correct(left, coins, guesses))
   found = [
-      *([] if claim is None else _of_claim(claim, errors, run, significance)),
+      *([] if claim is None else _of_claim(
+          claim, errors, run, significance, families)),
       Finding('Counts (Clopper-Pearson)', _INDEPENDENT,
               errors.epsilon(delta, significance)),
       _in_family('Gaussian family', errors.refutes, delta, significance,
@@ -192,12 +225,12 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
   return Audit(tuple(found), delta, significance)
 
 
-def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float
-              ) -> list[Finding]:
+def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,
+              in_family: bool) -> list[Finding]:
   """Returns the test of the claim itself, and epsilons within its family."""
   found = [Finding('Claim, by its trade-off curve', _INDEPENDENT,
                    p_value=errors.p_value(claim.curve()))]
-  if claim.noise_multiplier is None:
+  if claim.noise_multiplier is None or not in_family:
     return found
   family = 'the run is as claimed but for its noise multiplier; ' + _FAMILY
   return [*found, *(
@@ -212,8 +245,8 @@ def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float
 def _in_family(name: str, refutes: Callable[..., bool], delta: float,
                significance: float, assumes: str) -> Finding:
   """Returns an epsilon within the Gaussian family."""
-  mu = families.gaussian_mu(functools.partial(refutes, significance=significance))
-  return Finding(name, assumes, families.gaussian_epsilon(mu, delta))
+  mu = families_lib.gaussian_mu(functools.partial(refutes, significance=significance))
+  return Finding(name, assumes, families_lib.gaussian_epsilon(mu, delta))
 
 
 def _threshold(scores: np.ndarray, present: np.ndarray) -> float:

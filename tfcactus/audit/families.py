@@ -15,8 +15,8 @@ import dp_accounting
 from scipy import special
 
 from tfcactus import accounting
-from tfcactus.accounting import attacks, monotone
-from tfcactus.audit.counts import Curve
+from tfcactus.accounting import attacks
+from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 from tfcactus.sampling import PoissonSampling, SamplingScheme
@@ -24,23 +24,18 @@ from tfcactus.sampling import PoissonSampling, SamplingScheme
 Refutes = Callable[[Curve], bool]
 """A test: whether the counts refute a trade-off function."""
 
-POINTS = 60
-"""Points of the profile of a claim. Affects tightness only."""
+POINTS, FEW_POINTS = 60, 20
+"""Points of the profile of a claim, and in the search of its family, which computes
+many. Affects tightness only."""
+
+TOLERANCE = 0.005
+"""Tolerance in the log of the noise of a claim's family. Affects tightness only."""
 
 LARGEST_MU = 20.0
 """Largest mu of Gaussian differential privacy that is looked at."""
 
 REACH, STRIDE = 5.0, 0.25
 """Log of the largest change of noise that is looked at, and of one step towards it."""
-
-
-def largest(refuted: Callable[[float], bool], low: float, high: float,
-            tolerance: float = 1e-6) -> float:
-  """Returns a refuted value near the largest one, by bisection; `low` if none is."""
-  if not refuted(low):
-    return low
-  return monotone.crossing(lambda value: not refuted(value), low, high,
-                           tolerance=tolerance, limit=high)[0]
 
 
 def gaussian_curve(mu: float) -> Curve:
@@ -85,9 +80,12 @@ class Claim:
   poisson: bool = True
 
   @classmethod
-  def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None
-              ) -> Claim:
-    """Returns the claim of a plan's guarantee, for a scheme as in `plan.guarantee`."""
+  def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None,
+              draws: int | None = None) -> Claim:
+    """Returns the claim of a plan's guarantee.
+
+    `sampling` and `draws`, steps or epochs, are the arguments of `plan.guarantee`.
+    """
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
@@ -95,7 +93,7 @@ class Claim:
       other = plan if noise == sampled == 1 else dataclasses.replace(
           plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
           sampling_prob=sampled * plan.sampling_prob)
-      return other.guarantee(sampling=sampling).proven_account()
+      return other.guarantee(draws, sampling=sampling).proven_account()
 
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
                plan.sampling_prob,
@@ -103,8 +101,7 @@ class Claim:
 
   def curve(self, noise: float = 1.0) -> Curve:
     """Returns the trade-off function with `noise` times the claimed noise."""
-    return attacks.TradeoffCurve.of(
-        self.account(noise, 1.0), POINTS, 1e-6).false_negatives
+    return _curve(self, noise)
 
   def epsilon(self, refutes: Refutes) -> float:
     """Returns the epsilon of the largest noise that is not refuted, in this family.
@@ -123,5 +120,13 @@ class Claim:
       if low <= -REACH:
         return 0.0
       low, high = low - STRIDE, low
-    loss = largest(refuted, low, high, 1e-3)
+    loss = largest(refuted, low, high, TOLERANCE)
     return self.account(math.exp(-loss), 1.0).epsilon_bounds(self.delta).lower
+
+
+@functools.lru_cache(maxsize=64)  # Several tests ask for the curves of one claim.
+def _curve(claim: Claim, noise: float) -> Curve:
+  """Implements `Claim.curve`."""
+  return attacks.TradeoffCurve.of(
+      claim.account(noise, 1.0), POINTS if noise == 1 else FEW_POINTS, 1e-6
+      ).false_negatives

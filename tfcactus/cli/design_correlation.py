@@ -10,7 +10,7 @@ import numpy as np
 
 from tfcactus import _format, correlated
 from tfcactus.cli import command
-from tfcactus.correlated import choice
+from tfcactus.correlated import workload as workload_lib
 from tfcactus.plan import PrivacyPlan
 
 _FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'bins',
@@ -106,16 +106,16 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
           target_epsilon=args.epsilon, correlation=request(bands))
 
   wanted = None if args.bands is None else plan_of(args.bands)
-  best, seen = choice.least_error(
-      choice.numbers_of_bands(args.batches), plan_of,
-      lambda plan: choice.total_error(plan, _workload(args)))
+  best, seen = workload_lib.least_error(
+      workload_lib.numbers_of_bands(args.batches), plan_of,
+      lambda plan: workload_lib.total_error(plan, _workload(args)))
   return (wanted or best), seen
 
 
 def _row(plan: PrivacyPlan, workload: correlated.Workload) -> dict[str, Any]:
   """Returns a plan's bands, noise multiplier and total error, ready for JSON."""
   return {'bands': plan.groups, 'noise_multiplier': plan.noise.noise_multiplier,
-          'total_error': choice.total_error(plan, workload)}
+          'total_error': workload_lib.total_error(plan, workload)}
 
 
 def _told(args: argparse.Namespace, strategy: correlated.Strategy,

@@ -10,14 +10,13 @@ import dp_accounting
 
 from tfcactus import design as design_lib
 from tfcactus.cli import (
+  account,
   audit,
   calibrate,
   choose_unit,
   delta,
   design,
   epsilon,
-  gap,
-  plot,
   release,
   tables,
   tcdp,
@@ -31,13 +30,14 @@ COMMANDS: tuple[Command, ...] = (
     calibrate.COMMAND,
     choose_unit.COMMAND,
     design.COMMAND,
-    plot.COMMAND,
     tables.COMMAND,
+    tables.LIST,
     release.COMMAND,
-    gap.COMMAND,
+    release.GAP,
     tcdp.COMMAND,
     tuned_epsilon.COMMAND,
     audit.COMMAND,
+    account.COMMAND,
 )
 
 

@@ -7,21 +7,18 @@ the matrix that correlates noise; a request solves for one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import json
+import os
+from typing import Any, Union
+
 from tfcactus.correlated.banded import (
-    BandedStrategy,
-    BandedToeplitz,
-    min_separation_sensitivity_squared,
+  BandedStrategy,
+  BandedToeplitz,
+  min_separation_sensitivity_squared,
 )
 from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
-from tfcactus.correlated.kinds import (
-    AnyCorrelation,
-    check,
-    from_config,
-    load,
-    save,
-    solved,
-)
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
@@ -29,3 +26,118 @@ __all__ = [
     'Correlation', 'NoiseRows', 'Strategy', 'AnyCorrelation', 'Workload', 'check',
     'from_config', 'load', 'min_separation_sensitivity_squared', 'save', 'solved',
 ]
+
+KINDS = (BandedToeplitz, BlockedBidiagonal)
+"""The accepted classes of strategies. Subclasses of these are refused: they may draw by
+a matrix that was not checked."""
+
+AnyCorrelation = Union[Correlation, Strategy, None]
+"""The correlation of noise: a request, a strategy, or None for independent noise."""
+
+PathLike = Union[str, 'os.PathLike[str]']
+
+
+def check(correlation: object) -> AnyCorrelation:
+  """Returns `correlation` if it is a request, a strategy or None.
+
+  Raises:
+    ValueError: if it is something else.
+  """
+  if correlation is None or isinstance(correlation, Correlation):
+    return correlation
+  if isinstance(correlation, Strategy) and type(correlation) in KINDS:
+    return correlation
+  raise ValueError(
+      'Expected correlation to be a request such as '
+      'tfcactus.correlated.BandedStrategy(bands=16), a strategy ('
+      f'{", ".join(each.__name__ for each in KINDS)}) or None, got {correlation!r}; '
+      "'auto' goes with PrivacyPlan.for_training(target_epsilon=...).")
+
+
+def solved(correlation: object, steps: int) -> Strategy:
+  """Returns a strategy as it is, or the strategy that solves a request.
+
+  Args:
+    correlation: A request or a strategy.
+    steps: Number of steps that the strategy is for.
+
+  Raises:
+    ValueError: if the strategy is not of this library, or makes noise grow.
+  """
+  found = check(correlation)
+  if isinstance(found, Correlation):
+    found = found.solve(steps)
+  if not isinstance(found, Strategy) or type(found) not in KINDS:
+    raise ValueError(
+        f'Expected {correlation!r} to come to a strategy ('
+        f'{", ".join(each.__name__ for each in KINDS)}), got {found!r}.')
+  found.check_growth(steps)
+  return found
+
+
+def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strategy:
+  """Returns the strategy that `Strategy.to_config` described.
+
+  Args:
+    config: The mapping.
+    place: Where the config is from, for error messages.
+
+  Raises:
+    ValueError: if the config is damaged, altered or of an unknown kind.
+  """
+  known = {each.kind: each for each in KINDS}
+  if not isinstance(config, Mapping) or config.get('kind') not in known:
+    raise ValueError(
+        f'Expected {place} to hold a strategy, a mapping with kind {" or ".join(known)}'
+        f', got {config!r}.')
+  fields = dict(config)
+  make, digest = known[fields.pop('kind')], fields.pop('digest', None)
+  try:
+    strategy = make(**fields)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+        f'Expected {place} to hold a {make.kind} strategy, but: {error}') from error
+  if strategy.digest != digest:
+    raise ValueError(
+        f'Expected digest {digest} in {place}, got {strategy.digest}: it was altered '
+        'after it was saved.')
+  return strategy
+
+
+def save(strategy: Strategy, path: PathLike) -> None:
+  """Writes a strategy to a file, whole or not at all.
+
+  Args:
+    strategy: The strategy; it is public and holds no secrets.
+    path: Must end in ".json".
+
+  Raises:
+    ValueError: if `path` does not, or `strategy` is not a strategy.
+  """
+  path = os.fspath(path)
+  if not isinstance(strategy, Strategy):
+    raise ValueError(
+        f'Expected a strategy, such as BandedStrategy(bands=16).solve(steps), got '
+        f'{strategy!r}.')
+  if not path.endswith('.json'):
+    raise ValueError(f'Expected path to end in ".json", got {path!r}.')
+  with open(f'{path}.part', 'w', encoding='utf-8') as file:
+    json.dump(strategy.to_config(), file, indent=2)
+    file.write('\n')
+  os.replace(f'{path}.part', path)
+
+
+def load(path: PathLike) -> Strategy:
+  """Returns the strategy in a file that `save` wrote.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: if the file is damaged, altered or of an unknown kind.
+  """
+  path = os.fspath(path)
+  with open(path, encoding='utf-8') as file:
+    try:
+      config = json.load(file)
+    except ValueError as error:
+      raise ValueError(f'Expected {path} to be JSON, but: {error}.') from error
+  return from_config(config, path)

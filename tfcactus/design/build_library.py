@@ -110,8 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   how.add_argument('--reproduce', dest='work', action='store_const',
                    const=reproduce,
                    help='solve again and compare, write nothing')
-  parser.add_argument('--missing', action='store_true',
-                      help='only tables that are not there yet')
   args = parser.parse_args(argv)
   wanted = requests()
   if args.only is not None:
@@ -119,9 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       parser.error(f'expected --only to be one of {", ".join(sorted(wanted))}, '
                    f'got {args.only!r}')
     wanted = {args.only: wanted[args.only]}
-  if args.missing:
-    wanted = {name: request for name, request in wanted.items()
-              if not (TABLES / f'{name}.npz').exists()}
   failures = 0
   for name, request in wanted.items():
     begun = time.perf_counter()

@@ -14,7 +14,6 @@ from tfcactus.design.solvers import (
   cost as cost_lib,
   grid,
   interior_point,
-  shells,
 )
 from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import radial_table
@@ -42,7 +41,7 @@ _COARSE_GAP = 1e-5
 """Relative gap of the coarse solution."""
 
 _EMPTY = 1e-11
-"""Maximum mass below the shells, in the core ball, and beyond the shells."""
+"""Maximum mass below the shells, in the core ball, and beyond the grid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Isotropic:
     """
     cost, budget, sigma = self.checked()
     layout, rough = self._layout(cost, budget, sigma)
-    program = shells.radial_program(self.objective, self.dim, layout, cost, budget)
+    program = grid.radial_program(self.objective, self.dim, layout, cost, budget)
     if rough is not None and self.solver == 'interior-point':
       start = rough.on(layout, program.log_volumes)
     else:
@@ -130,7 +129,7 @@ class Isotropic:
             'the stated relative gap; not a statement about other grids.')))
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
-                  layout: shells.Layout) -> dict[str, Any]:
+                  layout: grid.Layout) -> dict[str, Any]:
     """Returns the request as JSON values, with all defaults filled in."""
     return {'dim': self.dim, 'budget': budget, 'power': cost.power,
             'noise_multiplier': sigma if cost.power == 2 else None,
@@ -178,7 +177,7 @@ class Isotropic:
       return _checks.integer('bins', self.bins, 1)
     dim = self.dim
     mode = sigma * np.sqrt(dim)
-    reach = mode + 12 * sigma if dim <= shells.FLAT_DIM else 12 * sigma
+    reach = mode + 12 * sigma if dim <= grid.FLAT_DIM else 12 * sigma
     if dim == 1:
       # In one dimension whole-cell shifts are exact for cells of any width.
       wanted = min(max(20, 10 / sigma), max(_MODEST / reach, 1))
@@ -188,26 +187,26 @@ class Isotropic:
       rule = min(max(np.sqrt(span / _PAIRS), _FINEST),
                  _COARSEST * max(1.0, np.sqrt(sigma)))
       wanted = np.sqrt(dim) / rule
-    if wanted * reach > shells.MAX_SHELLS:
+    if wanted * reach > grid.MAX_SHELLS:
       raise ValueError(
-          f'Expected noise that {shells.MAX_SHELLS} shells can resolve, got dim={dim} '
+          f'Expected noise that {grid.MAX_SHELLS} shells can resolve, got dim={dim} '
           f'and about {sigma:.3g} sensitivities per coordinate. The Gaussian is '
           'as good as optimal there: use tfcactus.Gaussian(noise_multiplier), '
           'or give bins.')
     return int(np.ceil(wanted))
 
   def _layout(self, cost: cost_lib.Cost, budget: float, sigma: float
-              ) -> tuple[shells.Layout, Rough | None]:
+              ) -> tuple[grid.Layout, Rough | None]:
     """Returns the layout of shells and tail, and the coarse solution, if any."""
     bins, dim = self._bins(sigma), self.dim
     width, rough = 1 / bins, None
-    if dim > shells.FLAT_DIM and self.cells is None:
+    if dim > grid.FLAT_DIM and self.cells is None:
       rough = coarse(self.objective, dim, cost, budget, sigma, width)
       found = rough.where(width)
     else:
       reach, slope = grid.tail_shape(self.objective, cost, budget, dim)
       cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
-      found = shells.Layout(width, width, fields.check_cells(cells, bins),
+      found = grid.Layout(width, width, fields.check_cells(cells, bins),
                       -slope * width)
     if self.tail_ratio is not None:
       found = found._replace(log_ratio=fields.check_tail(
@@ -223,9 +222,9 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
   `objective` names the divergence; `solver` sets the largest allowed gap. Raises
   SolverError if the gap or a constraint is not met.
   """
-  layout = shells.Layout(table.first_radius, table.width, table.log_density.size - 1,
+  layout = grid.Layout(table.first_radius, table.width, table.log_density.size - 1,
                    table.log_tail_ratio)
-  program = shells.radial_program(objective, table.dim, layout, cost, budget)
+  program = grid.radial_program(objective, table.dim, layout, cost, budget)
   return convex_program.certify(
       program, np.exp(table.log_density + program.log_volumes), np.ones(1), price,
       fields.GAPS[solver])
@@ -234,11 +233,11 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
 class Rough(NamedTuple):
   """A coarse optimum: mass per shell of `layout`, log density up to a constant."""
 
-  layout: shells.Layout
+  layout: grid.Layout
   mass: np.ndarray
   log_density: np.ndarray
 
-  def where(self, width: float) -> shells.Layout:
+  def where(self, width: float) -> grid.Layout:
     """Returns the layout of shells of this width that cover the mass."""
     first, rough, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
@@ -246,10 +245,10 @@ class Rough(NamedTuple):
     low = width * np.ceil((first + rough * inner) / width)
     high = first + rough * outer
     fall = np.diff(self.log_density)[max(outer - 8, 0):outer]
-    return shells.Layout(float(low), width, int(np.ceil((high - low) / width)),
+    return grid.Layout(float(low), width, int(np.ceil((high - low) / width)),
                    float(np.mean(fall)) * width / rough)
 
-  def on(self, layout: shells.Layout, log_volume: np.ndarray) -> np.ndarray:
+  def on(self, layout: grid.Layout, log_volume: np.ndarray) -> np.ndarray:
     """Returns masses of finer shells under the coarse density, not normalised."""
     middle = (self.layout.first + self.layout.width * (np.arange(self.mass.size) - 0.5))
     finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
@@ -264,9 +263,9 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
   spread = sigma / np.sqrt(2)
   rough = max(width, _COARSE_RULE / np.sqrt(dim))
   low, high = max(mode - 9 * spread, rough), mode + 9 * spread
-  layout = shells.Layout(low, rough, int(np.ceil((high - low) / rough)),
+  layout = grid.Layout(low, rough, int(np.ceil((high - low) / rough)),
                    -rough * (mode + spread) / sigma**2)
-  program = shells.radial_program(objective, dim, layout, cost, budget)
+  program = grid.radial_program(objective, dim, layout, cost, budget)
   if objective in ('kl', 'chi2'):
     start = gaussian_start(program, dim, layout, cost)
   else:
@@ -277,12 +276,12 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
   return Rough(layout, program.mass * p, np.log(p) - program.log_volumes)
 
 
-def gaussian_start(program: convex_program.Program, dim: int, layout: shells.Layout,
+def gaussian_start(program: convex_program.Program, dim: int, layout: grid.Layout,
            cost: Cost) -> np.ndarray:
   """Returns masses, within budget, from which a solver starts."""
   # Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
   # exponential, else of an exponential density.
-  if dim <= shells.FLAT_DIM:
+  if dim <= grid.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)
   middle = np.maximum(outer - 0.5 * layout.width, 0.5 * outer)

@@ -229,10 +229,7 @@ class Cactus(ScalarRequest):
   monotone in |z|, so that its privacy must be accounted over all shifts. `Monotone` is
   often the better choice there.
 
-  Attributes:
-    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
-    bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
-    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
+  Arguments are those of `ScalarRequest`.
 
   Source: program (20), Theorem 2 of Alghamdi et al., "Cactus Mechanisms: Optimal
   Differential Privacy Mechanisms in the Large-Composition Regime" (ISIT 2022).
@@ -247,10 +244,7 @@ class Monotone(ScalarRequest):
   For a monotone density the pair of the full shift dominates the pair of every smaller
   shift, so that one dominating pair accounts its privacy exactly.
 
-  Attributes:
-    budget, power, cost: E cost(|Z|) <= budget; the cost is |z|^power unless given.
-    bins, cells, tail_ratio: The grid (n, N, r of the paper); None chooses.
-    objective, solver: The divergence to minimise and the solver; see `ScalarRequest`.
+  Arguments are those of `ScalarRequest`.
 
   Source: program (20) of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), with
   the monotonicity of Definition 1 and Proposition 1 of Alghamdi et al.,

@@ -198,7 +198,19 @@ class Truncated:
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedForm(abc.ABC):
-  """Base class: a density truncated to a range, of a given scale or a given utility."""
+  """Base class: a density truncated to [-range, range], on cells that tile it.
+
+  Attributes:
+    range: Bound on |noise|, in units of sensitivity; above one half.
+    scale: Scale before truncation; give either `scale` or `utility`.
+    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
+    norm: 1 or 2.
+    bins: Cells per unit of sensitivity; None for about 400 on each side.
+
+  Raises:
+    ValueError: if an argument is out of range, or none or both of `scale` and
+      `utility` are given.
+  """
 
   range: float
   scale: float | None = None
@@ -265,16 +277,8 @@ class TruncatedForm(abc.ABC):
 class TruncatedGaussian(TruncatedForm):
   """Request for a normal density truncated to [-range, range], on cells that tile it.
 
-  Attributes:
-    range: Bound on |noise|, in units of sensitivity; above one half.
-    scale: Standard deviation before truncation; give either `scale` or `utility`.
-    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
-    norm: 1 or 2.
-    bins: Cells per unit of sensitivity; None for about 400 on each side.
-
-  Raises:
-    ValueError: if an argument is out of range, or none or both of `scale` and
-      `utility` are given.
+  Its scale is the standard deviation before truncation. Arguments are those of
+  `TruncatedForm`.
 
   Source: Example 7 of Sommer et al., "Learning Numeric Optimal Differentially
   Private Truncated Additive Mechanisms" (2021).
@@ -290,16 +294,8 @@ class TruncatedGaussian(TruncatedForm):
 class TruncatedLaplace(TruncatedForm):
   """Request for a Laplace density truncated to [-range, range], on cells that tile it.
 
-  Attributes:
-    range: Bound on |noise|, in units of sensitivity; above one half.
-    scale: The parameter b of exp(-|z| / b); give either `scale` or `utility`.
-    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
-    norm: 1 or 2.
-    bins: Cells per unit of sensitivity; None for about 400 on each side.
-
-  Raises:
-    ValueError: if an argument is out of range, or none or both of `scale` and
-      `utility` are given.
+  Its scale is the b of exp(-|z| / b), its norm 1 by default. Arguments are those of
+  `TruncatedForm`.
 
   Source: Geng, Ding, Guo and Kumar, "Tight analysis of privacy and utility
   tradeoff in approximate differential privacy" (AISTATS 2020).

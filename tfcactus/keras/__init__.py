@@ -15,8 +15,9 @@ from tfcactus.dp_sgd_privacy import (
   compute_dp_sgd_privacy,
   compute_dp_sgd_privacy_statement,
 )
-from tfcactus.keras import fine_tuning
+from tfcactus.keras import fine_tuning, tuning
 from tfcactus.keras.adapting import adapt
+from tfcactus.keras.black_box import black_box_audit, BlackBoxAudit
 from tfcactus.keras.callbacks import EpsilonCallback
 from tfcactus.keras.data.batches import (
   AllocatedBatches,
@@ -44,10 +45,13 @@ from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.model import PrivateModel, privatize
 from tfcactus.keras.noise.noise_addition import NoiseSampler
 from tfcactus.keras.run_card import make_run_card
+from tfcactus.keras.step.canaries import Audit
 from tfcactus.keras.validation import PrivateEarlyStopping, PrivateValidation
 
 __all__ = [
     'AllocatedBatches',
+    'Audit',
+    'BlackBoxAudit',
     'CyclicBatches',
     'DPKerasAdagradOptimizer',
     'DPKerasAdamOptimizer',
@@ -74,12 +78,14 @@ __all__ = [
     'VectorizedDPKerasAdamOptimizer',
     'VectorizedDPKerasSGDOptimizer',
     'adapt',
+    'black_box_audit',
     'compute_dp_sgd_privacy',
     'compute_dp_sgd_privacy_statement',
     'fine_tuning',
     'make_run_card',
     'privatize',
     'store_examples',
+    'tuning',
 ]
 
 

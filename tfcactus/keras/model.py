@@ -8,6 +8,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from tfcactus._checks import Fixed
+from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, compile_arguments, serialization, training_logs
 from tfcactus.keras.checks import activations, batch_statistics, whole_model
@@ -20,7 +21,9 @@ from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
+from tfcactus.keras.ledger.paid_steps import Account, PaidSteps, StopAtEnd
 from tfcactus.keras.step import private_step
+from tfcactus.keras.step.canaries import Audit, Canaries
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
@@ -81,7 +84,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
                clipping: str = 'flat', name: str | None = None,
                loaded: bool = False, augmentation_multiplicity: int = 1,
                split_noise: bool = False, local_steps: int | None = None,
-               local_learning_rate: float | None = None):
+               local_learning_rate: float | None = None, audit: Audit | None = None,
+               account: Account | None = None, account_label: str = 'training'):
     """Initialises the model.
 
     Args:
@@ -91,27 +95,25 @@ class PrivateModel(Fixed, serialization.SavedModel):
       physical_batch_size: Larger batches are processed in parts of this size (virtual
         batches). The default holds most drawn batches, as far as memory allows.
       engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
-      journal: Path of a file that counts steps before they are released, so that a
-        killed run can be resumed; see `Journal`.
+      journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
-        C; 'per_layer' clips the gradient of each of L layers to C / sqrt(L);
-        'automatic' normalises the whole gradient to norm C. All three bound an
-        example's part of the sum by C and cost the same.
+        C; 'per_layer' clips that of each of L layers to C / sqrt(L); 'automatic'
+        normalises the whole to norm C. All three cost the same.
       name: Name of the model.
-      augmentation_multiplicity: Number of passes of each example through the model
-        per step, with new draws of its augmentation layers. The mean of the gradients
-        is clipped; the cost is that of one pass.
+      augmentation_multiplicity: Number of passes of each example per step, with new
+        draws of augmentation layers. Their mean is clipped, at the cost of one pass.
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, so that no worker
         knows all of it; by default the chief adds all. Gaussian noise only.
-      local_steps: Number of plain SGD steps that each unit takes on its rows. The
-        difference that they make to the weights is clipped in place of the gradient
-        (simulated federated learning). For plans with a `unit`.
+      local_steps: Number of plain SGD steps that each `unit` of the plan takes on its
+        rows. What they change is clipped as a gradient is (federated learning).
       local_learning_rate: Learning rate of these steps.
+      audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
+      account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
+        from, before they are released; the first `fit` makes a slot for the plan.
 
     Raises:
-      ValueError: if the model cannot be trained privately, or the plan's noise is not
-        valid for its number of parameters.
+      ValueError: if the model cannot be trained privately, or not by the plan's noise.
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
@@ -121,9 +123,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
-        steps_lib.LocalSteps.checked(local_steps, local_learning_rate))
-    self._ledger = ModelLedger(model, plan, self._step.norm, journal,
-                               self._step.seeded, loaded, self._step.condition)
+        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit)
+    self._paid = PaidSteps.of(account, account_label, plan, self._step.seeded)
+    self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
+                               loaded, self._step.condition, self._paid)
     self._begin()
 
   def _begin(self) -> None:
@@ -294,16 +297,18 @@ class PrivateModel(Fixed, serialization.SavedModel):
         self.plan, x, y, sample_weight, validation_data, validation_split)
     feed = fit_inputs.make_feed(
         self.plan, x, y, batch_size, sample_weight, class_weight, steps_per_epoch,
-        self._ledger.counter.journal_path is not None, self.distribute_strategy)
+        self._ledger.counter.journal_path is not None, self.distribute_strategy,
+        None if self.canaries is None else self.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
     callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
+    if self._paid is not None:
+      callbacks = [*callbacks, StopAtEnd(self._paid)]
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
         training.built_on(self, feed.example)), self._swapping(callbacks):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
-          callbacks=callbacks,
-          validation_data=validation_data,
+          callbacks=callbacks, validation_data=validation_data,
           shuffle=shuffle and not feed.ordered,
           class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
@@ -362,6 +367,38 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(reason)
     return guarantee
 
+  @property
+  def canaries(self) -> Canaries | None:
+    """The canaries of an audit, or None."""
+    return self._step.canaries
+
+  def audit(self, significance: float = evidence.SIGNIFICANCE, *,
+            families: bool = True) -> evidence.Audit:
+    """Returns the evidence of the canaries on the guarantee of all steps so far.
+
+    Canaries are drawn, clipped and noised with the examples; the weights get the same
+    distribution as without. Publishing the evidence costs nothing beyond the guarantee,
+    which covers the noisy sums that it is computed from.
+
+    Args:
+      significance: Probability that one bound is wrong, or that a true guarantee is
+        refuted.
+      families: As for `tfcactus.audit.audit_run`; False saves time.
+
+    Raises:
+      ValueError: if the model was made without `audit`, made no step yet, or has no
+        guarantee.
+    """
+    if self.canaries is None:
+      raise ValueError(
+          'Expected a model made by privatize(model, plan, audit=Audit(canaries=300)), '
+          'got one without canaries.')
+    found = self.ledger()
+    self.guarantee()
+    return self.canaries.audit(
+        found.scheme, found.epochs if found.counts_epochs else found.steps,
+        significance, families)
+
   def train_step(self, data: Any) -> Any:
     """Makes one noisy update from one logical batch, which may be empty."""
     x, y, weights, mark, each = batch_marks.unmarked(
@@ -377,7 +414,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     optimizers.make_variables(self)
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
-          x, targets, losses.used_weights(weights, outputs), losses, place, each)
+          x, targets, losses.used_weights(weights, outputs), losses, place, each,
+          mark[:, 2] if mark.shape[1] == 3 else None)
       optimizers.apply_averages(optimizer, averages, self.inner.trainable_variables)
       self._ledger.counter.end_step(optimizer)
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
@@ -404,6 +442,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'local_steps': self.local_steps,
         'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
+        **({} if self._paid is None else {
+            'account': self._paid.path, 'account_label': self._paid.label}),
         'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
         'trained': trainability.config(self.inner)}
 
@@ -434,7 +474,9 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               engine: str = 'auto', journal: PathLike | None = None,
               clipping: str = 'flat', augmentation_multiplicity: int = 1,
               split_noise: bool = False, local_steps: int | None = None,
-              local_learning_rate: float | None = None, **others: Any) -> PrivateModel:
+              local_learning_rate: float | None = None, audit: Audit | None = None,
+              account: Account | None = None, account_label: str = 'training',
+              **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Compile and fit the returned model, on `PoissonBatches` or other batches of this
@@ -448,4 +490,5 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,
-                      local_learning_rate=local_learning_rate)
+                      local_learning_rate=local_learning_rate, audit=audit,
+                      account=account, account_label=account_label)

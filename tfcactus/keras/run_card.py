@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 from typing import Any, TYPE_CHECKING
@@ -27,9 +30,11 @@ SUMS = (
     'their noise if that is larger')
 """Statement on sums and release of clipped gradients (docs/soundness.md, "Numbers")."""
 
+CHOICES = ' and choices of hyperparameters'
+
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
-    'early stopping and choices of hyperparameters on the training data',
+    f'early stopping{CHOICES} on the training data',
     'num_examples, sampling_prob and all else on this card, taken as public',
     'preparation of the data before the model (scales, vocabularies, features) beyond '
     'releases_beside',
@@ -67,15 +72,23 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   card = _facts(model, ledger)
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
-  return {**card, 'delta': guarantee.delta, 'proven': guarantee.proven,
+  if model.canaries is not None and model.canaries.steps:
+    found = model.audit(families=False)
+    card['audit'] = {**found.as_dict(), 'canaries': model.canaries.count,
+                     'steps': model.canaries.steps, 'words': str(found).splitlines()}
+  return {**card, **cost(guarantee, ledger.guarantees()),
+          **_of_rows(ledger, rows_of_one)}
+
+
+def cost(guarantee: Guarantee, others: Mapping[str, Guarantee]) -> dict[str, Any]:
+  """Returns the entries on a guarantee, and on those of `others` by relation."""
+  return {'delta': guarantee.delta, 'proven': guarantee.proven,
           'seeded': guarantee.seeded,
           'epsilon': {side: getattr(guarantee, side)
                       for side in ('lower', 'estimate', 'upper')},
           'neighboring_relation': guarantee.neighboring_relation,
-          'by_relation': {label: _cost(other)
-                          for label, other in ledger.guarantees().items()},
-          'accountant': guarantee.accountant, 'statement': guarantee.statement,
-          **_of_rows(ledger, rows_of_one)}
+          'by_relation': {label: _cost(other) for label, other in others.items()},
+          'accountant': guarantee.accountant, 'statement': guarantee.statement}
 
 
 def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
@@ -175,9 +188,15 @@ def check_path(path: PathLike) -> None:
 
 def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None
           ) -> None:
-  """Writes the run card of a model as JSON, atomically; as `make_run_card`."""
+  """Writes the run card of a model as JSON, atomically; as `make_run_card`.
+
+  Beside it, writes a picture of an audit, if there is one and matplotlib is installed.
+  """
   path = os.fspath(path)
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
     json.dump(make_run_card(model, rows_of_one=rows_of_one), file, indent=2)
     file.write('\n')
   os.replace(f'{path}.part', path)
+  if model.canaries is not None and importlib.util.find_spec('matplotlib'):
+    with contextlib.suppress(ValueError):  # No guarantee, or no step.
+      model.audit(families=False).picture(f'{path}.audit.png')

@@ -1,25 +1,18 @@
-"""Saves private models, and turns plans, events and arrays into configs for Keras."""
+"""Saves private models, and turns plans into configs for Keras."""
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import io
-import numbers
 import os
 from typing import Any
 
-import attr
-import dp_accounting
-import numpy as np
-
 from tfcactus import (
-  accounting,
   adaptive_clipping,
   correlated,
   noise as noise_lib,
   plan as plan_lib,
 )
+from tfcactus.accounting import event_configs
 from tfcactus.keras.compat import optimizers, trainability
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.model_ledger import ModelLedger
@@ -121,7 +114,7 @@ def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:
   return {**fields, 'noise': noise_lib.to_config(plan.noise),
           'adaptive_clipping': None if rule is None else (
               dataclasses.asdict(rule)),
-          'releases': [event_config(event) for event in plan.releases],
+          'releases': [event_configs.event_config(event) for event in plan.releases],
           'correlation': None if plan.strategy is None else (
               plan.strategy.to_config())}
 
@@ -136,76 +129,7 @@ def plan_from(config: dict[str, Any] | None) -> Any:
       **fields, 'noise': noise_lib.from_config(fields['noise']),
       'adaptive_clipping': None if rule is None else (
           adaptive_clipping.AdaptiveClipping(**rule)),
-      'releases': [event_from(event) for event in fields.get('releases', ())],
+      'releases': [event_configs.event_from(event)
+                   for event in fields.get('releases', ())],
       'correlation': None if strategy is None else (
           correlated.from_config(strategy, 'the plan in the config'))})
-
-
-def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """Returns an event that `PhiAccountant` supports as a dict: its kind and fields."""
-  return {'kind': type(event).__name__, 'fields': {
-      field.name: _value_config(getattr(event, field.name))
-      for field in attr.fields(type(event))}}
-
-
-def event_from(config: dict[str, Any]) -> dp_accounting.DpEvent:
-  """Returns the event of an `event_config`; ValueError if its kind is unknown."""
-  kind = config['kind']
-  owner = accounting if kind in _OWN_EVENTS else dp_accounting
-  if kind not in (*_OWN_EVENTS, *_EVENTS) or not hasattr(owner, kind):
-    raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
-  return getattr(owner, kind)(**{
-      name: _value_from(value) for name, value in config['fields'].items()})
-
-
-_EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
-           'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
-           'SelfComposedDpEvent', 'PoissonSampledDpEvent',
-           'SampledWithoutReplacementDpEvent')
-_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent', 'AdaptedDpEvent',
-               'ThresholdDpEvent', 'ValidationDpEvent')
-
-
-def _value_config(value: Any) -> Any:
-  """Returns a field: a number or text, or a dict whose one key names its type."""
-  if isinstance(value, dp_accounting.DpEvent):
-    return {'event': event_config(value)}
-  if isinstance(value, (list, tuple)):
-    return {'list': [_value_config(item) for item in value]}
-  if isinstance(value, accounting.DominatingPair):
-    return {'pair': arrays_config([value.loss, value.p, value.q, np.array(
-        [value.p_inf, value.q_inf])])}
-  if isinstance(value, dp_accounting.NeighboringRelation):
-    return {'relation': value.name}
-  if isinstance(value, noise_lib.Noise):
-    return {'noise': noise_lib.to_config(value)}
-  if isinstance(value, (str, numbers.Integral)):
-    return value if isinstance(value, (str, bool)) else int(value)
-  return float(value)
-
-
-def _value_from(config: Any) -> Any:
-  """Returns the field of an event that `_value_config` turned into `config`."""
-  if not isinstance(config, dict):
-    return config
-  (kind, value), = config.items()
-  if kind == 'pair':
-    loss, p, q, (p_inf, q_inf) = arrays_from(value)
-    return accounting.DominatingPair(loss, p, q, float(p_inf), float(q_inf))
-  return {'event': event_from, 'noise': noise_lib.from_config,
-          'list': lambda items: [_value_from(item) for item in items],
-          'relation': lambda name: dp_accounting.NeighboringRelation[name],
-          }[kind](value)
-
-
-def arrays_config(arrays: list[np.ndarray]) -> str:
-  """Returns arrays as text."""
-  buffer = io.BytesIO()
-  np.savez_compressed(buffer, *arrays)
-  return base64.b64encode(buffer.getvalue()).decode('ascii')
-
-
-def arrays_from(text: str) -> list[np.ndarray]:
-  """Returns the arrays of an `arrays_config`."""
-  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
-    return [found[f'arr_{i}'] for i in range(len(found.files))]

@@ -7,11 +7,9 @@ in TensorFlow, and serves pairs and models that have no convex program.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
 import time
-from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -232,16 +230,13 @@ class Training:
     self.last = float(self._many(
         tf.constant(epochs), tf.constant(self._width(), tf.float64)))
 
-  @functools.cached_property
-  def _many(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Returns the compiled function from (epochs, bucket width) to the last delta."""
-    @tf.function
-    def many(epochs: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-      delta = tf.constant(0.0, tf.float64)
-      for _ in tf.range(epochs):
-        delta = self._update(width)
-      return delta
-    return many
+  @tf.function
+  def _many(self, epochs: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Makes updates with this bucket width; returns the last delta."""
+    delta = tf.constant(0.0, tf.float64)
+    for _ in tf.range(epochs):
+      delta = self._update(width)
+    return delta
 
   def _update(self, width: tf.Tensor) -> tf.Tensor:
     """Updates parameters and weight; returns the learned delta before the update."""

@@ -131,7 +131,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
   else:
     # Distributions that hardly overlap: all mass below the pivot is raised to it, and
     # the Q-mass that this leaves over goes to outcomes with mass under Q only.
-    low = _Beyond(np.zeros(0), np.zeros(0), 0.0, np.zeros(0))
+    low = DominatingPair(np.zeros(0), np.zeros(0), np.zeros(0))
     level = pivot + room
     rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
     rest_q = rest_p * math.exp(-level)
@@ -141,16 +141,6 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
   p = np.concatenate([low.q[::-1], middle.p, top.p])
   q = np.concatenate([low.p[::-1], middle.q, top.q])
   return DominatingPair(loss, p, q, top.p_inf + middle.p_inf, low.p_inf + middle.q_inf)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Beyond:
-  """Atoms in order of increasing loss; `p_inf` is the P-mass of an infinite loss."""
-
-  loss: np.ndarray
-  p: np.ndarray
-  p_inf: float
-  q: np.ndarray
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
@@ -182,7 +172,7 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   return pivot, room + 4 * EPS * (room + abs(pivot))
 
 
-def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
+def _beyond(pieces: Sequence[Piece], start: float) -> DominatingPair:
   """Returns atoms of loss > `start`, with at least the true P-mass above each level."""
   levels, masses = [], []
   for piece in pieces:
@@ -201,7 +191,7 @@ def _beyond(pieces: Sequence[Piece], start: float) -> _Beyond:
   # Limit the sum to one, leaving out the least levels.
   total = np.minimum(p_inf + np.append(0.0, np.cumsum(mass[::-1])), 1.0)
   mass = np.minimum(mass, np.diff(total)[::-1]) if total[-1] == 1 else mass
-  return _Beyond(level, mass, p_inf, mass * np.exp(-level))
+  return DominatingPair(level, mass, mass * np.exp(-level), p_inf)
 
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:

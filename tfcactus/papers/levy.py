@@ -32,8 +32,7 @@ import numpy as np
 
 from tfcactus import _checks, _numerics
 from tfcactus._numerics import EPS
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, first_end, IntractableError, root
 from tfcactus.accounting.composition.losses import laplace
 from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF
 from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF
@@ -208,9 +207,9 @@ class LevyComposition:
     low, near, high = ends
     low = min(low, MAX_PERIOD)
     try:
-      low = monotone.first_end(low, -1e-12 * (1 + low), lambda x: (
+      low = first_end(low, -1e-12 * (1 + low), lambda x: (
           self.delta(x).lower >= delta)) if low > 0 else 0.0
-      high = monotone.first_end(high, 1e-12 * (1 + high), lambda x: (
+      high = first_end(high, 1e-12 * (1 + high), lambda x: (
           self.delta(x).upper <= delta)) if high < math.inf else high
     except IntractableError:
       low, high = 0.0, math.inf
@@ -219,7 +218,7 @@ class LevyComposition:
   def _root(self, side: Callable[[Bounds], float], delta: float) -> float:
     """Returns about the epsilon whose `side` bound is `delta`; inf if search fails."""
     try:
-      return monotone.root(lambda x: side(self.delta(x)), delta, precision=1e-13,
+      return root(lambda x: side(self.delta(x)), delta, precision=1e-13,
                            limit=MAX_PERIOD)
     except IntractableError:
       return math.inf

@@ -260,12 +260,7 @@ def exponential_mechanism(
     most `error(beta)` below the best.
   """
   epsilon = check_epsilon(epsilon)
-  scale = noise_sources.sensitivity(sensitivity)
-  steps, step, scale = noise_sources.lattice(scores, scale)
-  if steps.ndim != 1 or steps.size < 2:
-    raise ValueError(
-        'Expected scores of shape (k,) with k >= 2 options, got shape '
-        f'{steps.shape}: among fewer there is nothing to choose.')
+  steps, step, scale = _scores(scores, sensitivity, 1)
   if not isinstance(monotone, (bool, np.bool_)):
     raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
   rate = epsilon / (scale if monotone else 2 * scale)

@@ -60,6 +60,8 @@ class SamplingScheme(abc.ABC):
     draws_epochs: Whether a draw is all batches of an epoch; else one batch.
     cyclic: Whether steps use fixed groups of examples in turn, as noise that is
       correlated over steps requires.
+    independent: Whether each example enters batches independently of the others, so
+      that more examples beside it change nothing for it.
     rows_alike: Whether `event` says how all rows of one person are sampled together, so
       that several rows have an exact account (`rows_of_one`); else it holds for each
       row by itself.
@@ -76,6 +78,7 @@ class SamplingScheme(abc.ABC):
   unproved: ClassVar[str] = ''
   draws_epochs: ClassVar[bool] = False
   cyclic: ClassVar[bool] = False
+  independent: ClassVar[bool] = False
   rows_alike: ClassVar[bool] = False
   also_public: ClassVar[tuple[str, ...]] = ()
   groups: int = 1

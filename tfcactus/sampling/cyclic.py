@@ -41,6 +41,7 @@ class CyclicSampling(base.DealtSampling):
   unproved = ('of a replaced example the new value is in the group and the batches of '
               'the old one, and no account of that is known here')
   cyclic = True
+  independent = True
   also_public = ('the numbers of batches and of groups',)
 
   groups: int = 1

@@ -25,6 +25,7 @@ class PoissonSampling(base.SamplingScheme):
 
   code = 1
   name = 'poisson'
+  independent = True
   rows_alike = True
 
   num_examples: int

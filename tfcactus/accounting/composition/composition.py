@@ -11,8 +11,7 @@
 | few discrete outcomes | enumeration | 1e-12 per step |
 | Laplace releases of one scale | residues in integers | rounding |
 | discrete or Laplace steps beside Gaussians | contour | 1e-12 per step |
-| many steps, some of them discrete | smoothed contour | 5e-6 |
-| few discrete steps, or decay not certified | lattice | about 1e-5 |
+| other discrete steps | lattice | about 1e-6 of epsilon, at most 2e-5 |
 """
 
 from __future__ import annotations
@@ -29,12 +28,8 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus.accounting.bounds import Bounds, IntractableError, Method
 from tfcactus.accounting.composition import contour, lattice
-from tfcactus.accounting.composition.discrete_contours import (
-  MixedContours,
-  SmoothedContours,
-)
+from tfcactus.accounting.composition.discrete_contours import MixedContours
 from tfcactus.accounting.composition.enumeration import Enumeration
-from tfcactus.accounting.composition.grouped_contours import GroupedContours
 from tfcactus.accounting.composition.laplace_sum import LaplaceSum
 from tfcactus.accounting.composition.losses.base import Loss, ReleaseLoss
 from tfcactus.accounting.composition.losses.gaussian import ClosedForm, GaussianLoss
@@ -248,7 +243,7 @@ class Composition:
     if self._steps == 1 and isinstance(first, GroupedGaussian):
       return [lambda: ClosedForm(first)]
     if any(isinstance(loss, GroupedGaussian) for loss, _ in losses):
-      return [lambda: GroupedContours(losses)]
+      return [lambda: contour.GroupedContours(losses)]
     whole = contour.Contour(losses)
     if gaussians is None:
       return [lambda: whole]
@@ -276,9 +271,7 @@ class Composition:
       mixed.append(lambda: MixedContours(
           parts, lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)))
     enumeration = self._enumeration
-    if enumeration is None:
-      return [*mixed, lambda: SmoothedContours(self._pairs, self._lattice.p_inf)]
-    return [*mixed, lambda: enumeration]
+    return mixed if enumeration is None else [*mixed, lambda: enumeration]
 
   @property
   def _laplace(self) -> tuple[float, int] | None:

@@ -1,18 +1,20 @@
-"""Bounds on delta and epsilon by inverting the phi function on a tilted contour.
+"""Bounds on delta and epsilon by an integral along a vertical line, the contour.
 
-The phi function is the characteristic function of the privacy loss. With K(t) the sum
-of the steps' log moment generating functions and c > 0,
+Let L be the total privacy loss and M(s) = E_P[e^(s L)], the product of the steps' M.
+Then for every c > 0
 
-    delta(eps) = 1/(2 pi i) * integral over Re t = c of
-                     exp(K(t) - t eps) / (t (t + 1)) dt,
+    delta(eps) = 1 / (2 pi i) * integral over Re s = c of
+                     M(s) e^(-s eps) / (s (s + 1)) ds,
 
-and the derivative with respect to eps has the kernel -1 / (t + 1). One table of phi
-values therefore serves every epsilon near the one sought. All four errors are bounded:
+since delta(eps) is the mean of (1 - e^(eps - L))^+ under P, and 1 / (s (s + 1)) is the
+Laplace transform of (1 - e^-x)^+. The number c is the tilt, and phi(t) = M(c + i t) /
+M(c). The integral becomes a sum over t = 0, h, 2 h, ...; its values of phi serve every
+eps nearby. All errors are bounded:
 
-- aliasing: the trapezoidal rule of step 2 pi / T equals the sum over m of e^(c m T)
-  delta(eps + m T). Chernoff's inequality bounds its excess over delta(eps);
-- truncation: |phi| is bounded at every later point;
-- quadrature and rounding: node by node.
+- aliasing: the sum also holds delta at eps + 2 pi m / h for all integers m, times e^(2
+  pi c m / h), which Chernoff's inequality bounds;
+- truncation: each loss bounds |phi| at all later t;
+- errors of M and rounding: node by node.
 
 Source: the phi function is Definition 11 of Zhu, Dong and Wang (AISTATS 2022); tilting
 and bounds are this library's.
@@ -32,8 +34,13 @@ import threadpoolctl
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import inversion
+from tfcactus.accounting.composition.inversion import (
+  Alias,
+  Saddles,
+  STEP_ROUNDOFF,
+)
 from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.saddles import Alias, Saddles, STEP_ROUNDOFF
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 
 LOG_TOLERANCE = math.log(1e-14)
 """Log of the relative error of delta aimed at per cause. Affects speed only."""
@@ -102,9 +109,6 @@ class Contour:
   groups: Sequence[tuple[base.Loss, int]]
   quick: bool = False
 
-  _decay_margin = 0.0
-  """Added to log |phi| of the total loss if `log_decay` is computed but not proved."""
-
   @one_thread
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
@@ -117,7 +121,6 @@ class Contour:
     profile, found = inversion.solved(
         lambda near: inversion.Profile([self.table(saddles, near, log_delta)]),
         delta, guess)
-    self._certify(profile.tables[0])
     return profile.bracket(delta, found)
 
   @one_thread
@@ -134,7 +137,6 @@ class Contour:
           raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
-    self._certify(table)
     return inversion.Profile([table]).delta_bounds(epsilon)
 
   @property
@@ -150,7 +152,7 @@ class Contour:
   @property
   def _max_order(self) -> float:
     """The approximate largest tilt that all losses support."""
-    return min(loss.max_order for loss, _ in self._all)
+    return min(loss.max_order for loss, _ in self.groups)
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
@@ -183,13 +185,8 @@ class Contour:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
     orders = _geometric(low, high, points)
     return Saddles(orders, *sum(
-        (count * loss.cumulants(orders) for loss, count in self._all),
+        (count * loss.cumulants(orders) for loss, count in self.groups),
         np.zeros((3, points))))
-
-  @property
-  def _all(self) -> Sequence[tuple[base.Loss, int]]:
-    """All terms of the total loss: the groups, and any that a subclass adds."""
-    return self.groups
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
@@ -229,7 +226,7 @@ class Contour:
     """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
     tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
     return [(loss.tilted(order, t_max, tolerance), number)
-            for loss, number in self._all]
+            for loss, number in self.groups]
 
   def transform(self, order: float, spacing: float, count: int
                 ) -> tuple[np.ndarray, np.ndarray]:
@@ -242,10 +239,7 @@ class Contour:
 
   def log_moment(self, order: float) -> float:
     """Returns an upper bound on the log moment log M(order) of the total loss."""
-    return math.fsum(number * loss.log_moment(order) for loss, number in self._all)
-
-  def _certify(self, table: inversion.Table) -> None:
-    """Accepts every table: `log_decay` is proved. Overrides raise IntractableError."""
+    return math.fsum(number * loss.log_moment(order) for loss, number in self.groups)
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
@@ -271,8 +265,7 @@ class Contour:
     """Returns bounds on log |phi| on the increasing `grid`, and an index or None."""
     # From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
     decay = sum((number * loss.log_decay(order, grid)
-                 for loss, number in self._all), np.zeros_like(grid))
-    decay = decay + self._decay_margin
+                 for loss, number in self.groups), np.zeros_like(grid))
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
     return decay, int(enough[0]) if enough.size else None
 
@@ -286,7 +279,7 @@ class Contour:
     if not self._moments_are_proved:
       mgf = self.log_moment(order)
     grid = _SPREAD / math.sqrt(max(variance, 1e-300))
-    decay = sum(number * loss.log_decay(order, grid) for loss, number in self._all)
+    decay = sum(number * loss.log_decay(order, grid) for loss, number in self.groups)
     # |s (s + 1)| >= c (c + 1) + t^2 for s = c + i t.
     root = math.sqrt(order * (order + 1))
     shares = np.diff(np.arctan(grid / root), prepend=0.0, append=0.5 * math.pi)
@@ -305,3 +298,48 @@ _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
   """Returns `points` numbers from `low` to `high` in equal ratios."""
   return low * (high / low)**_STEPS[points]
+
+
+SHARE = 1e-11
+"""Mass that is set aside, as a share of delta. Affects speed and width only."""
+
+ROUNDS = 3
+"""Rounds of the search for a delta of which the mass is that share."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupedContours:
+  """A composition of releases, some with several rows of one person."""
+
+  # Pairs (loss of a release, number of steps).
+  groups: Sequence[tuple[base.ReleaseLoss, int]]
+
+  def epsilon(self, delta: float) -> Bounds:
+    """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    whole, aside = self._contour(SHARE * delta)
+    low = whole.epsilon(delta)
+    high = whole.epsilon(delta - aside) if aside > 0 else low
+    return Bounds(low.lower, low.estimate, max(low.upper, high.upper))
+
+  def delta(self, epsilon: float) -> Bounds:
+    """Returns bounds on delta; raises IntractableError if a contour is too hard."""
+    most = SHARE
+    for _ in range(ROUNDS):
+      whole, aside = self._contour(most)
+      bounds = whole.delta(epsilon)
+      if aside <= 1e-9 * bounds.lower:
+        break
+      most = SHARE * bounds.upper
+    return Bounds(bounds.lower, bounds.estimate, min(bounds.upper + aside, 1.0))
+
+  def _contour(self, most: float) -> tuple[Contour, float]:
+    """Returns a contour, and a bound on the mass set aside, which is at most `most`."""
+    steps = sum(count for _, count in self.groups)
+    groups, aside = [], 0.0
+    for loss, count in self.groups:
+      # Without the rows the output has no such samples: nothing is set aside.
+      if isinstance(loss, GroupedGaussian) and loss.direction == 'remove':
+        loss, mass = loss.truncated(most / steps)
+        aside += count * mass
+      groups.append((loss, count))
+    return Contour(tuple(groups)), aside

@@ -16,8 +16,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus import _numerics
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, first_end, IntractableError
 from tfcactus.accounting.composition import infinite_mass
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -100,7 +99,7 @@ class Outcomes:
       below = float(self.loss[index - 1]) if index else -math.inf
       near = min(max(math.log(p[index] - delta) - math.log(q[index]), below), near)
     try:
-      return monotone.first_end(
+      return first_end(
           near, sign * (self._loss_error + 1e-15 * abs(near)),
           lambda x: sign * (delta - self.delta(x, sign)) >= 0)
     except IntractableError:
@@ -179,4 +178,4 @@ class Enumeration:
     low = self.lower.epsilon(most, -1)
     high = self.upper.epsilon(max(least, 0.0), 1) if delta >= p_high else math.inf
     high = max(low, high)
-    return Bounds(low, high if math.isinf(high) else 0.5 * (low + high), high)
+    return Bounds(low, 0.5 * (low + high), high)

@@ -1,19 +1,23 @@
-"""Bounds on delta and epsilon from phi values on the nodes of a vertical line."""
+"""Tilts of a composition, and bounds on delta and epsilon from phi values at one.
+
+A contour integrates along a vertical line, the tilt. `Saddles` are the tilts to choose
+from, `Alias` bounds the error of the trapezoidal rule along the line, and a `Table` has
+the values of phi on its nodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import dataclasses
+import functools
 import math
-from typing import Callable, TypeVar
+from typing import Callable
 
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, epsilon_bounds, IntractableError
 from tfcactus.accounting.composition.losses import base
-from tfcactus.accounting.composition.saddles import Alias
 
 MAX_TABLES = 4
 """Most tables made in search of one epsilon. The last one is used even if it was made
@@ -32,7 +36,130 @@ tried: clipping phi to its possible range assumes that it is about right."""
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
-_Profile = TypeVar('_Profile', bound='Profile')
+
+
+ROUNDOFF = 1e-6
+"""Bound on the relative error of the log of a Chernoff bound, from its sums and
+products. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
+
+STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
+"""Bound on the error of a step's log moment. The moment X = E e^(c loss) is computed as
+1 + E(e^(c loss) - 1), within `sum_roundoff` of the moduli, which are at most X + 1; and
+X >= 1 for c > 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Saddles:
+  """Tilts c with the epsilon and delta whose saddle point they are."""
+
+  orders: np.ndarray  # Increasing tilts c.
+  mgf: np.ndarray  # K(c), the log moment generating function of the total loss.
+  mean: np.ndarray  # K'(c).
+  variance: np.ndarray  # K''(c).
+
+  @functools.cached_property
+  def epsilon(self) -> np.ndarray:
+    """The epsilon at which c minimises the integrand on the real line."""
+    c = self.orders
+    return np.maximum.accumulate(self.mean - 1 / c - 1 / (1 + c))
+
+  @functools.cached_property
+  def log_delta(self) -> np.ndarray:
+    """The saddle point estimate of log delta at `epsilon`."""
+    c = self.orders
+    curvature = np.maximum(self.variance, 0) + 1 / c**2 + 1 / (1 + c)**2
+    return np.minimum.accumulate(
+        self.mgf - c * self.epsilon - np.log(c * (1 + c)) -
+        0.5 * np.log(2 * np.pi * curvature))
+
+  def nearest(self, epsilon: float) -> int:
+    """Returns the index of the tilt whose saddle point is nearest to `epsilon`."""
+    return int(np.argmin(np.abs(self.epsilon - epsilon)))
+
+  def log_chernoff(self, epsilon: float) -> float:
+    """Returns log of the least Chernoff bound on delta; proved only if `mgf` is."""
+    return float(np.min(self._log_chernoff(epsilon)))
+
+  def best_order(self, epsilon: float) -> float:
+    """Returns the order at which the Chernoff bound on delta at `epsilon` is least."""
+    return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
+
+  def _log_chernoff(self, epsilon: float) -> np.ndarray:
+    """Returns log of the Chernoff bound on delta at each of `orders`."""
+    return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+
+  def epsilon_at(self, log_delta: float) -> float:
+    """Estimates epsilon by interpolation; extrapolates with the largest tilt."""
+    beyond = max(float(self.log_delta[-1]) - log_delta, 0.0) / self.orders[-1]
+    return float(np.interp(-log_delta, -self.log_delta, self.epsilon)) + beyond
+
+  def log_delta_at(self, epsilon: float) -> float:
+    """Estimates log delta by interpolation; extrapolates with the largest tilt."""
+    beyond = max(epsilon - float(self.epsilon[-1]), 0.0) * self.orders[-1]
+    return float(np.interp(epsilon, self.epsilon, self.log_delta)) - beyond
+
+  def joined(self, other: Saddles) -> Saddles:
+    """Returns the saddle points of both, in order, each tilt once."""
+    orders, index = np.unique(
+        np.concatenate([self.orders, other.orders]), return_index=True)
+    return Saddles(orders, *(
+        np.concatenate([getattr(self, name), getattr(other, name)])[index]
+        for name in ('mgf', 'mean', 'variance')))
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+  """Chernoff bounds on the aliasing error of the trapezoidal rule."""
+
+  order: float  # The tilt.
+  orders: np.ndarray  # Orders at which log moments are known.
+  mgf: np.ndarray  # The log moments.
+  steps: int  # Number of steps; each contributes rounding.
+  # Returns an upper bound on a log moment, if `mgf` is not proved.
+  log_moment: Callable[[float], float] | None = None
+
+  def period(self, epsilon: float, log_tolerance: float) -> float:
+    """Returns a period at which aliases are small beside delta at `epsilon`."""
+    # The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
+    # those at smaller epsilon, if `mgf` is right.
+    above, below = self._log_excess(epsilon)
+    up, down = self.orders > self.order, self.orders < self.order
+    high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
+    low = np.logaddexp(0.0, below - log_tolerance)[down] / (
+        self.order - self.orders[down])
+    # Aliases at smaller epsilon are values of delta, each at most one. At order zero a
+    # geometric series bounds their sum.
+    zero = np.logaddexp(0.0, -log_tolerance) / self.order
+    period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
+    if not (math.isfinite(period) and period > 0):
+      raise IntractableError
+    return float(period)
+
+  def bound(self, epsilon: float, period: float) -> float:
+    """Returns an upper bound on the aliasing error at `epsilon`."""
+    above, below = self._log_excess(epsilon)
+    up, down = self.orders > self.order, self.orders < self.order
+    gap = np.abs(self.orders - self.order)
+    with np.errstate(divide='ignore'):
+      decay = _numerics.log_expm1(gap * period)
+    high = np.where(up, above - decay, np.inf)
+    low = np.where(down, below - decay, np.inf)
+    if self.log_moment is not None:
+      # The choice of the best orders needs no proof; their moments do.
+      best = [int(np.argmin(side)) for side in (high, low)]
+      return Alias(self.order, self.orders[best], np.array(
+          [self.log_moment(float(order)) for order in self.orders[best]]),
+                   self.steps).bound(epsilon, period)
+    zero = -float(_numerics.log_expm1(np.array(self.order * period)))
+    return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
+
+  def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log A for aliases at larger epsilon, then at smaller, one per order."""
+    # delta(epsilon + x) <= A exp(-order x) for x of that sign (Chernoff, delta <= 1).
+    log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+    log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
+        1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
+    return log_a, np.minimum(log_a, 0.0)
 
 
 class Table:
@@ -46,8 +173,6 @@ class Table:
                tilted: Sequence[tuple[base.TiltedLoss, int]],
                alias: Alias, log_tail: float):
     self.order = order
-    self.tilted = tilted
-    self.log_tail = log_tail
     self._period = 2 * math.pi / spacing
     self._alias = alias
     self._t = spacing * np.arange(count)
@@ -98,11 +223,6 @@ class Table:
     return 2 * math.pi / self._period
 
   @property
-  def last(self) -> float:
-    """The last node."""
-    return float(self._t[-1])
-
-  @property
   def margin(self) -> float:
     """Distance below the table's epsilon within which errors are still small."""
     return margin(self.order)
@@ -132,6 +252,8 @@ class Profile:
   tables: Sequence[Table]  # One table per measure.
   # Returns an upper bound on the delta of measures without a table.
   omitted: Callable[[float], float] = lambda epsilon: 0.0
+  # The place of each table's measure in a split composition.
+  indices: Sequence[int] = ()
 
   def _at(self, epsilon: float) -> tuple[float, float]:
     """Returns estimates of delta and of its derivative with respect to epsilon."""
@@ -181,7 +303,7 @@ class Profile:
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
                 for error in self._errors(epsilon))
-    return monotone.epsilon_bounds(
+    return epsilon_bounds(
         self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
 
   def delta_bounds(self, epsilon: float) -> Bounds:
@@ -192,8 +314,8 @@ class Profile:
     return Bounds(max(low, 0.0), min(value, 1.0), min(high, 1.0))
 
 
-def solved(make: Callable[[float], _Profile], delta: float, guess: float
-           ) -> tuple[_Profile, float]:
+def solved(make: Callable[[float], Profile], delta: float, guess: float
+           ) -> tuple[Profile, float]:
   """Returns a profile, and the epsilon at which its estimate of delta is `delta`."""
   # The guess is poor if a few rare losses compete with many small ones; the last
   # profile's epsilon replaces it.

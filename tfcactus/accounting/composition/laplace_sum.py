@@ -1,26 +1,24 @@
-"""Several Laplace releases of one scale: a sum of residues in integer arithmetic.
+"""Several Laplace releases of one scale: a finite sum, in integer arithmetic.
 
 With a = shift over scale and M as in `losses.laplace`, n releases have
 
     M(s)^n = sum over k of C(n, k) (s + 1)^(n - k) s^k e^(s a (n - 2 k) - a k)
-             over (2 s + 1)^n,
+             over (2 s + 1)^n.
 
-and delta(epsilon) is its inverse transform over s (s + 1). Terms with
-a (n - 2 k) <= epsilon are zero, the others are their residues. With w = 2 s + 1,
-h_k = (a (n - 2 k) - epsilon) / 2 and [w^m] for a coefficient,
+delta(epsilon) is the inverse transform of M(s)^n / (s (s + 1)). Terms with a (n - 2 k)
+<= epsilon add nothing to it, all others their residues. With w = 2 s + 1, h_k = (a (n -
+2 k) - epsilon) / 2 and [w^m] for the coefficient of w^m,
 
     delta(epsilon) = 2^(1 - n) e^(-h_0) * sum over k with h_k > 0 of C(n, k) W_k,
     W_k = sum over i = 1 .. n - 1 of [w^(n - 1 - i)] (w + 1)^(n - k - 1) (w - 1)^(k - 1)
           h_k^i / i!,
-    W_0 = sum over i >= 1 of (sum over j < i of C(n - 1, j)) h_0^i / i!,
+    W_0 = sum over i >= 1 of (sum over j < i of C(n - 1, j)) h_0^i / i!.
 
-in which all numbers but h_k are integers. The terms cancel, and the atoms keep phi from
-decaying, which rules out a contour: the terms are added up in integers scaled by 2^B.
-
-Errors: a step of Horner's rule is rounded down by less than two units, and each later
-step multiplies that by h / i. Hence W_k is too small by less than 2 e^h_k units, the
-sum by 2^(n + 1) e^h_0 and delta by 2^(2 - B). The terms of W_0 beyond i = N are
-counted. A float is an integer over a power of two, so that h_k is exact.
+All numbers but h_k are integers, and h_k is exact, as floats are fractions. The terms
+cancel, and are therefore added up in integers scaled by 2^B. Horner's rule rounds each
+step down by less than two units, which later steps multiply by h / i: W_k is too small
+by less than 2 e^h_k units, the sum by 2^(n + 1) e^h_0, delta by 2^(2 - B). The terms of
+W_0 that are left out are counted.
 
 Source: this library's; M is from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
 """
@@ -35,8 +33,7 @@ import itertools
 import math
 
 from tfcactus._numerics import EPS
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, first_end, IntractableError, root
 
 QUICK_COUNT = 128
 """Number of releases that takes hundredths of a second."""
@@ -102,12 +99,12 @@ def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
   if _delta(high, law.count, 0.0)[1] <= delta:
     return Bounds(0.0, 0.0, 0.0)
   half = 0.5 * law.top * law.count
-  near = monotone.root(
+  near = root(
       lambda x: float(_delta(law.top, law.count, x)[0]), delta, near=half, width=half)
   move = 4 * EPS * (near + law.top)
-  lower = monotone.first_end(
+  lower = first_end(
       near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
-  upper = monotone.first_end(
+  upper = first_end(
       near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
   return Bounds(lower, min(max(near, lower), upper), upper)
 

@@ -44,6 +44,9 @@ BULK_SHARES = (0.6, 0.2, 0.0)
 LEAST_TOLERANCE = 1e-9
 """Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
 
+ENOUGH = 3e-6
+"""Relative effect on epsilon for which a lattice may be larger than for less."""
+
 MAX_FACTOR = 700.0
 """Log of the largest factor of tilted masses; beyond it no bound on delta but one."""
 
@@ -60,12 +63,13 @@ class Resolution:
 
   # Wanted effect of the lattice on epsilon; the spacing follows.
   tolerance: float = 2e-5
-  # Largest lattice; where it binds, bounds widen and stay true.
-  max_points: int = 1 << 20
   share: float = 1e-6  # Wanted effect as a share of epsilon, where that is less.
+  # Largest lattice for the wanted effect, and for an effect of `ENOUGH`. Where they
+  # bind, bounds widen and stay true.
+  max_points: tuple[int, int] = (1 << 20, 1 << 22)
 
 
-FINE = Resolution(1e-9, 1 << 19)
+FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 """The resolution for compositions that have no better method."""
 
 
@@ -118,7 +122,7 @@ class Lattice:
       lower = min(view.lower_epsilon(most), upper)
       if bulk < 0 or lower > self.steps * bulk:
         break
-    return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper), upper)
+    return Bounds(lower, 0.5 * (lower + upper), upper)
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0."""
@@ -204,7 +208,8 @@ class _View:
     wanted = lattice.resolution
     window = Window.around(
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
-        tolerance=max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE))
+        effects=(max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE),
+                 ENOUGH * max(near, 1.0)))
     width = window.width
     raised, label_p, label_q = [], [], []
     floors = [_floor(bounds.upper, tilt, lattice.steps) for bounds, _ in lattice.pilot]

@@ -191,7 +191,7 @@ class Repeated:
       lower = min(solve(lower_lines(x, low, high, self.p_inf), -1)[0], upper)
       if not upper - lower > GOOD * min(upper, 1.0) or (
           done == self.rounds or x.size > MOST_LINES):
-        return Bounds(lower, upper if math.isinf(upper) else 0.5 * (lower + upper),
+        return Bounds(lower, 0.5 * (lower + upper),
                       upper)
       chain = [np.array([level])]
       for _ in range(self.rows - 1):

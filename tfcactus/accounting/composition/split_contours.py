@@ -1,18 +1,18 @@
 """Contours for compositions whose epsilon comes from a few rare large losses.
 
 With a tiny sampling probability nearly every step loses next to nothing, and no single
-tilt serves. At small tilts |phi| stays near one, because the many small losses are
-close to each other; at large tilts losses far beyond epsilon determine the moments. So
-the composition is split into measures with a tilt each. With smooth weights 0 = w_0 <=
-w_1 <= ... <= w_n = 1 on the outputs of a step and M_i the moments of its density times
-w_i, small losses first, compositions of groups of k steps have
+tilt serves: at small tilts |phi| stays near one, as the many small losses are close to
+each other; at large tilts losses far beyond epsilon determine the moments. So the
+composition is split into measures that have a tilt each. Let M_i be a step's moments
+where only losses below level i count, for levels that rise to infinity at i = n. For k
+steps, M_n^k is a telescoping sum,
 
-    product of M^k = product of M_1^k + sum over i > 1 of
-                     (product of M_i^k - product of M_{i-1}^k).
+    M_n^k = M_1^k + sum over i > 1 of (M_i^k - M_(i-1)^k).
 
-Each term is a positive measure, decays like M_i - M_{i-1}, and is a loss like any other
-to `contour.Contour`. A term is left out if Chernoff's inequality shows that it is
-negligible at epsilon.
+Term i is the part of the composition whose largest loss lies between levels i - 1 and
+i: a positive measure, which decays like a step's own such part. To `contour.Contour` it
+is a loss like any other (`gaussian_parts.RareLoss`). A term is left out if Chernoff's
+inequality shows that it is negligible at epsilon.
 
 Source: this library's; the bounds are those of `gaussian.GaussianLoss`.
 """
@@ -27,15 +27,14 @@ from typing import Callable
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, crossing, IntractableError
 from tfcactus.accounting.composition import contour, inversion
+from tfcactus.accounting.composition.inversion import Saddles
 from tfcactus.accounting.composition.losses.gaussian_parts import (
   Groups,
   PartLoss,
   RareLoss,
 )
-from tfcactus.accounting.composition.saddles import Saddles
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
 """First levels that are tried in turn, each over the distance from the least total loss
@@ -57,7 +56,8 @@ LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Allowance for rounding in the log bound on omitted measures; cf. saddles.ROUNDOFF."""
+"""Allowance for rounding in the log bound on omitted measures, as
+`inversion.ROUNDOFF`."""
 
 CHECK_NODES = 6
 """Number of nodes of a table at which the parts are checked to add up to the whole."""
@@ -168,14 +168,14 @@ class _Split:
     """Returns the saddle points' estimate of epsilon."""
     low = max(part.epsilon_at(log_delta) for part in self.saddles)
     width = max(1e-3 * abs(low), 1e-12)
-    high = monotone.crossing(
+    high = crossing(
         lambda x: self.log_delta_at(x) <= log_delta, low, low + width,
         tolerance=1e-12 * width, limit=low + MAX_RISE)[1]
     if math.isinf(high):
       raise IntractableError
     return high
 
-  def profile(self, epsilon: float, log_delta: float) -> _SplitProfile:
+  def profile(self, epsilon: float, log_delta: float) -> inversion.Profile:
     """Returns the profile near `epsilon`: a table or a Chernoff bound per measure."""
     # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
@@ -186,11 +186,11 @@ class _Split:
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
         indices.append(index)
-    return _SplitProfile(tables, lambda x: sum(
+    return inversion.Profile(tables, lambda x: sum(
         math.exp(log_moment - order * x + _numerics.log_kernel(order) +
                  OMITTED_SLACK) for order, log_moment in left_out), indices)
 
-  def check(self, profile: _SplitProfile) -> None:
+  def check(self, profile: inversion.Profile) -> None:
     """Raises IntractableError unless the parts add up to the whole within errors."""
     # Compares moments and phi at some nodes at each tilt used. Parts up to a level add
     # up to the composition of all losses up to it, computed directly. The first part is
@@ -210,10 +210,3 @@ class _Split:
         allowed += np.expm1(np.minimum(error, 1.0)) * np.abs(value)
       if not np.all(np.abs(rest) <= allowed):
         raise IntractableError
-
-
-@dataclasses.dataclass(frozen=True)
-class _SplitProfile(inversion.Profile):
-  """The profile of a split; `indices` are the tables' measures in `_Split.parts`."""
-
-  indices: Sequence[int] = ()

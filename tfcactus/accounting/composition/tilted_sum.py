@@ -53,8 +53,11 @@ class Window:
 
   @classmethod
   def around(cls, mgf: Callable[[float], float], tilt: float, *, steps: int,
-             tolerance: float, max_points: int) -> Window:
-    """Chooses the window for `steps` losses whose sum has log moments `mgf`."""
+             effects: tuple[float, float], max_points: tuple[int, int]) -> Window:
+    """Chooses the window for `steps` losses whose sum has log moments `mgf`.
+
+    The spacing moves epsilon by the least of `effects`, if its `max_points` allow that.
+    """
     base = mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
     mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
@@ -66,9 +69,9 @@ class Window:
     # Random lattice labels widen the distribution a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
-    width = math.sqrt(8 * tolerance / (steps * (tilt + 1)))
-    points = 1 << math.ceil(math.log2(max(reach / width, MIN_POINTS)))
-    points = min(points, max_points)
+    points = max(min(most, 1 << math.ceil(math.log2(max(reach / math.sqrt(
+        8 * effect / (steps * (tilt + 1))), MIN_POINTS)))) for effect, most in zip(
+            effects, max_points))
     # Each of few labels may lie up to a cell from its loss, on the same side.
     padding = min(steps, MAX_PADDING)
     width = reach / (points - 2 * padding)

@@ -23,8 +23,7 @@ import numpy as np
 from scipy import special
 
 from tfcactus._numerics import EPS
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds, IntractableError
+from tfcactus.accounting.bounds import Bounds, epsilon_bounds, IntractableError, root
 from tfcactus.accounting.composition.losses.gaussian import GaussianLoss
 from tfcactus.pairs import cells as cells_lib
 
@@ -83,17 +82,17 @@ class TwoSteps:
     even = self._even
     if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
-    near = monotone.root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
+    near = root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
                          precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)
-    near = monotone.root(lambda x: self._at(cells, x).estimate, delta, near=near,
+    near = root(lambda x: self._at(cells, x).estimate, delta, near=near,
                          width=1e-5 * (1e-3 + near), precision=0.1 * CLOSE,
                          limit=MAX_EPSILON)
     at = self._at(cells, near)
     move = CLOSE * near + LOSS_ROUNDOFF
     step = 1e-6 * (near + 1e-3)
     slope = max((at.estimate - self._at(cells, near + step).estimate) / step, 1e-300)
-    return monotone.epsilon_bounds(
+    return epsilon_bounds(
         lambda x: self._at(cells, x), delta, near,
         move + 1.01 * max(delta - at.lower, 0.0) / slope,
         move + 1.01 * max(at.upper - delta, 0.0) / slope)

@@ -1,9 +1,9 @@
 """The design problem of truncated noise, and the linear program of one release.
 
-The unknowns are the masses w of the mirrored pairs of cells of [-range, range],
-counted outwards from zero. The delta of one release is piecewise linear in them. The
-optimum of its linear program is global, and the multipliers prove it without trust in
-the solver: any multipliers give a lower bound on every table of the grid.
+The unknowns are the masses w of the mirrored pairs of cells of [-range, range], counted
+outwards from zero. The delta of one release is piecewise linear in them, so that a
+linear program finds the global optimum. Its multipliers prove it without trust in the
+solver: by duality any multipliers bound delta from below for every table of the grid.
 """
 
 from __future__ import annotations

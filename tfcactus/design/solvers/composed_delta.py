@@ -1,16 +1,16 @@
 """Composed delta of n releases and its exact gradient, for designing noise.
 
-Each privacy loss is split between the two nearest points of a uniform grid. One FFT
-composes the losses, and the total is tested against epsilon. The gradient of this
-discretised delta costs one more FFT. With g the gain of a total loss, the derivative
-with respect to a mass at fixed loss is n V, where V(x) is the mean of g(x + S) over the
-sum S of n - 1 losses. The derivative with respect to a loss is its mass times the slope
-of n V. The result is an objective to minimise, not a guarantee: only the accountant
-says what a table costs.
+Each outcome's privacy loss is split between the two nearest points of a uniform grid.
+One FFT composes n losses, and the total is tested against epsilon: a total loss x gains
+g(x) = (1 - e^(epsilon - x))^+. One more FFT gives the gradient. Let V(x) be the mean of
+g(x + S) over the sum S of n - 1 losses. The derivative of delta with respect to the
+mass of an outcome of loss x is n V(x), and with respect to its loss the mass times n
+V'(x). The result is an objective to minimise, not a guarantee: only the accountant says
+what a table costs.
 
-Source: the composition of Sommer et al., "Learning Numeric Optimal
-Differentially Private Truncated Additive Mechanisms" (2021), section 3.4.2; the
-adjoint derivative is this library's.
+Source: the composition of Sommer et al., "Learning Numeric Optimal Differentially
+Private Truncated Additive Mechanisms" (2021), section 3.4.2; the adjoint derivative is
+this library's.
 """
 
 from __future__ import annotations

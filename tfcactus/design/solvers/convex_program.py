@@ -1,10 +1,14 @@
-"""The convex program behind every designed noise, and its certificate.
+"""The convex program behind every designed noise, and the proof of its optimum.
 
-Cells, shells and shifts all reduce to one form. The unknown p holds masses. Shift k
-has the divergence D_k(p), a sum over *edges* of weight * phi(p_i, scale * p_j)
-plus a term linear in p, where phi(a, b) is the divergence of a pair of cells
-counted in both directions. All D_k are convex and homogeneous of degree one, which
-keeps the lower bound (`Program.lower_bound`) short.
+Cells of the line and shells of space reduce to one form. The unknown p holds the masses
+of cells. D_k(p) is the divergence of the noise from itself shifted by amount k: a sum
+of weight * phi(p_i, scale * p_j) over pairs of cells i and j (edges), plus a term
+linear in p, where phi(a, b) is the divergence of two cells, in both directions. The
+program minimises the largest D_k for a given mass and cost.
+
+The proof takes no solver's word: all D_k are convex and homogeneous of degree one, so
+that D_k(q) >= grad D_k(p) @ q for any p and every q. Any mean of the gradients, with a
+price on cost, thus gives a lower bound on the optimum (`Program.lower_bound`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Minimisation of the composed delta over densities that do not increase with |z|.
+"""Descent of the composed delta over densities that never increase with |z|.
 
-The variables are the decrements (`steps` down) between neighbouring log densities, at
-least zero, so that every point is exactly monotone and the full shift dominates.
-Without monotonicity the optimum is a comb of spikes one unit apart, which protects
-whole changes only. A power replaces the bound on utility: the density is raised to
-the exponent that meets the bound, and stays monotone. Decrements are scaled by the
-curvature that the shift gives them.
+The variables are the falls of the log density from each cell to the next, at least
+zero: every point is exactly monotone, and the full shift the worst. (Without
+monotonicity the optimum is a comb of spikes one unit apart, which protects whole
+changes only.) The bound on utility needs no constraint: the density is raised to the
+power that meets it, and stays monotone. Falls are scaled by the curvature that the
+shift gives them.
 
-The start is the ground state psi^2 of -psi'' + kappa z^2 psi, the density of
-least Fisher information in the range: the best for many releases.
+The start is the density of least Fisher information in the range, the best for many
+releases: psi^2, where psi is the ground state of -psi'' + kappa z^2 psi and kappa
+follows from the bound on utility.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Divergences that a design can minimise, as functions of a pair of cells.
 
-Each is an f-divergence, with generator g, of the noise from its shifted copy. Two
-cells with masses a and b under the noise have masses b and a under the shifted
-noise. They contribute phi(a, b) = a g(b / a) + b g(a / b), which is convex,
-symmetric and homogeneous of degree one.
-
-If a release is Poisson-subsampled, the noise P is compared with the mixture
-(1 - rate) P + rate P', where P' is the shifted noise.
+Each is an f-divergence of the noise from its shifted copy, with a generator g. If the
+noise has masses a and b in two cells that the shift exchanges, the shifted noise has b
+and a. Both cells together contribute phi(a, b) = a g(b / a) + b g(a / b), which is
+convex, symmetric and homogeneous of degree one. If a release is Poisson-subsampled, the
+noise P is compared with the mixture (1 - rate) P + rate P', P' being the shifted noise.
 """
 
 from __future__ import annotations

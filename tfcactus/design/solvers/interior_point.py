@@ -1,13 +1,13 @@
-"""A structured primal-dual interior-point method for `Program`.
+"""A primal-dual interior-point method for `Program`.
 
-Newton steps are computed in p and applied as p * exp(step * du), so that masses
-from 1 to 1e-60 converge in relative terms. The certificate reads gradients in the
-far tail, where an absolute tolerance would leave noise.
+Newton steps are computed in p and applied as p * exp(step * du), where du is the change
+of log p, so that masses from 1 to 1e-60 all converge in relative terms: the certificate
+reads gradients in the far tail, where an absolute tolerance would leave noise.
 
-In these variables the Hessian is the Laplacian of a graph whose edges span no
-more cells than a unit shift. A banded Cholesky factorisation starts in the tail:
-small weights are eliminated before large ones, and nothing cancels. The few shifts,
-the cost and the mass border the Laplacian as a Schur complement.
+In u = log p the Hessian is the Laplacian of a graph, whose edges span no more cells
+than a unit shift. A banded Cholesky factorisation begins in the tail: small weights are
+eliminated before large ones, and nothing cancels. The few constraints (shifts, cost,
+mass) border the Laplacian, and are solved for by a Schur complement.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""Minimisation of the Extended Moments Accountant's bound at a fixed order.
+"""Least bound of the Extended Moments Accountant at a fixed order, a convex program.
 
-With the order lambda fixed and the distinguishing mass omega counted linearly, the
-bound n omega + exp(n Gamma - lambda epsilon) is convex in the masses: the moment
-exp(Gamma) is a sum of P^(1 + lambda) / Q^lambda. The tangent at the optimum,
-minimised over all tables of the grid, is a lower bound. The bound is not the
-composed delta; a smaller bound can mean a larger composed delta.
+Let P and Q be the noise and the shifted noise, omega the P-mass of outcomes that Q
+cannot have, and Gamma the log of the sum of P^(1 + lambda) / Q^lambda over the others,
+at the order lambda. With omega counted linearly, the bound on the delta of n releases
+is
 
-Source: Proposition 17 of Sommer et al., "Learning Numeric Optimal
-Differentially Private Truncated Additive Mechanisms" (2021). As printed the
-bound has 1 - (1 - omega)^n, which is concave.
+    n omega + exp(n Gamma - lambda epsilon),
+
+which is convex in the masses. Its tangent at the optimum, minimised over all tables of
+the grid, is therefore a lower bound. The bound is not the composed delta: a smaller
+bound can mean a larger delta.
+
+Source: Proposition 17 of Sommer et al., "Learning Numeric Optimal Differentially
+Private Truncated Additive Mechanisms" (2021). As printed the bound has 1 - (1 -
+omega)^n, which is concave.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -24,6 +25,29 @@ def _functional() -> type:
     inputs = keras.Input((1,), name='inputs')
     outputs = keras.layers.Activation('linear', name='outputs')(inputs)
     return type(keras.Model(inputs, outputs, name='model'))
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+  """Names layers as in a new process, before and after; frees datasets made inside."""
+  # TensorFlow keeps Python functions of datasets, with what they refer to, for good.
+  graph, name = tf.compat.v1.get_default_graph(), '_py_funcs_used_in_graph'
+  before = len(getattr(graph, name, ()))
+  _reset_names()
+  try:
+    yield
+  finally:
+    _reset_names()
+    del getattr(graph, name, [])[before:]
+
+
+def _reset_names() -> None:
+  """Makes Keras number the names of new layers from the start again."""
+  if KERAS_3:
+    from keras.src.utils import naming  # pylint: disable=import-outside-toplevel
+    naming.reset_uids()
+  else:
+    keras.backend.reset_uids()
 
 
 def tf_variable(variable: keras.Variable) -> tf.Variable:

@@ -36,6 +36,14 @@ def compile_arguments(**arguments: Any) -> Any:
   return {'auto_scale_loss': False, **given}
 
 
+def compiled_with(model: keras.Model) -> dict[str, Any]:
+  """Returns the arguments with which a model was compiled, without those on speed."""
+  found = model._compile_config.config  # pylint: disable=protected-access
+  return {name: found[name] for name in (
+      'optimizer', 'loss', 'metrics', 'loss_weights', 'weighted_metrics')
+          if found.get(name) is not None}
+
+
 def remember_inputs(model: keras.Model, inputs: Any) -> None:
   """Records a model's inputs for `tf.saved_model.save`; Keras 3 needs no record."""
   if not KERAS_3:

@@ -56,8 +56,9 @@ class Marked(NamedTuple):
   """Inputs x with a mark; only batches made by this library carry a mark.
 
   `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
-  If examples are units of k rows each, inputs have shape (units, k, ...), and the mark
-  (units, k, 2).
+  Batches with canaries have a third column: the canary of the row, counted from one,
+  or zero. If examples are units of k rows each, inputs have shape (units, k, ...), and
+  the mark (units, k, 2).
   """
 
   x: Any
@@ -70,7 +71,7 @@ class Unmarked(NamedTuple):
   x: Any  # Inputs, shape (rows, ...).
   y: Any  # Targets, shape (rows, ...).
   weights: Any  # Weights, shape (rows, ...).
-  # int64, shape (rows, 2); zeros of shape (1, 2) if the batch has no mark.
+  # int64, shape (rows, 2 or 3); zeros of shape (1, 2) if the batch has no mark.
   mark: tf.Tensor
   # Number of consecutive rows that make up an example: more than one for units.
   each: int
@@ -125,12 +126,13 @@ class BatchMarks(Marks):
   """Recognises each batch by a serial number that is valid for one step."""
 
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
-               units: bool = False):
+               units: bool = False, canaries: bool = False):
     """Initialises the marks; `length` is the number of batches in a pass."""
     # `units` tells whether examples are units; arrays then have a second axis for the
-    # rows of a unit.
+    # rows of a unit. `canaries` tells whether batches may have canaries.
     super().__init__(scheme, seeded)
     self._units = units
+    self._columns = 3 if canaries else 2
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()
@@ -141,20 +143,24 @@ class BatchMarks(Marks):
   def specs(self, x: Any, each: int | None = None) -> Marked:
     """Returns specs of marked inputs; `each` is a unit's number of rows, or None."""
     return Marked(x, tf.TensorSpec(
-        (None, 2) if each is None else (None, each, 2), tf.int64))
+        (None, *(() if each is None else (each,)), self._columns), tf.int64))
 
-  def mark(self, batches: Iterable[tuple[int, Iterable[tuple[Any, Any, Any]]]]
+  def mark(self, batches: Iterable[tuple[int, Iterable[Any]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
     """Yields an iterator of marked parts for each (fingerprint, parts) of `batches`."""
     for index, (fingerprint, parts) in enumerate(batches):
       yield self._marked(self._issue(index, fingerprint), parts)
 
-  def _marked(self, key: int, parts: Iterable[tuple[Any, Any, Any]]
+  def _marked(self, key: int, parts: Iterable[Any]
              ) -> Iterator[tuple[Marked, Any, Any]]:
     """Yields the parts (x, y, weights) of one batch, each with serial number `key`."""
-    for x, y, weights in parts:
+    for (x, y, weights), canaries in parts:
       rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
-      yield Marked(x, np.full((*rows, 2), [self.number, key], np.int64)), y, weights
+      mark = np.zeros((*rows, self._columns), np.int64)
+      mark[..., :2] = self.number, key
+      if canaries is not None:
+        mark[..., 2] = canaries[:, None] if self._units else canaries
+      yield Marked(x, mark), y, weights
 
   def _issue(self, index: int, fingerprint: int) -> int:
     """Returns a new serial number, valid once, for batch `index` of a pass."""

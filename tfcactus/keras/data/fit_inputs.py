@@ -6,6 +6,7 @@ import importlib.util
 import math
 from typing import Any, Callable, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus import _checks, guarantee, sampling
@@ -34,8 +35,12 @@ class Feed(NamedTuple):
 def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
               sample_weight: Any, class_weight: Any,
               steps_per_epoch: int | None, journal: bool,
-              strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the data of `fit`, and how its batches are recognised and accounted for."""
+              strategy: tf.distribute.Strategy, canaries: np.ndarray | None = None
+             ) -> Feed:
+  """Returns the data of `fit`, and how its batches are recognised and accounted for.
+
+  `canaries` tells of each canary of an audit whether it is in the data, or is None.
+  """
   _check_side(plan, x)
   if isinstance(x, SampledBatches):
     if not all(v is None for v in (y, batch_size, sample_weight)):
@@ -43,7 +48,13 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
           'Expected y, batch_size and sample_weight to be None with '
           f'{type(x).__name__}, which hold the targets and know the sizes.')
     x.check_plan(plan)
+    if canaries is not None:
+      x.plant(canaries)
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
+  if canaries is not None:
+    raise ValueError(
+        'Expected fit(PoissonBatches(...)), AllocatedBatches or CyclicBatches with '
+        f'audit=, whose canaries are drawn with the examples, got {type(x).__name__}.')
   if plan.unit != 'example':
     raise ValueError(
         f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
@@ -194,7 +205,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   known = kind in ACCOUNTED and scheme in sampling.SCHEMES
   marks = BatchMarks(
       scheme, batches.seeded, batches.scheme.batches_per_epoch,
-      batches.examples_per_unit is not None) if known else None
+      batches.examples_per_unit is not None, batches.has_canaries) if known else None
   shares = replicas.shares(strategy)
   if batches.part_of is not None:  # Each worker draws from its own examples alone.
     shares = replicas.Shares(shares.here, 0, shares.here)

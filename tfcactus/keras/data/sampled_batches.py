@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import copy
+import dataclasses
 import itertools
 import os
 import threading
@@ -103,6 +104,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     drawn = scheme if part_of is None else scheme.of_part(self.size)
     self._next_draw = drawn.drawer(self._stream)
     self._share_begins = False
+    self._canaries: np.ndarray | None = None
     self._drawn = 0
     self._lock = threading.Lock()
     self._pid = os.getpid()
@@ -113,6 +115,41 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     plain = copy.copy(self)
     plain._plain = True
     return plain
+
+  @property
+  def has_canaries(self) -> bool:
+    """Returns whether draws include canaries."""
+    return self._canaries is not None
+
+  def plant(self, present: np.ndarray) -> None:
+    """Makes all further draws include canaries, as examples after those of the data.
+
+    A drawn canary has a row in its batch if it is `present`, shape (canaries,); the row
+    is one of padding but for the canary's number in the mark. Examples are drawn as
+    without canaries. Raises ValueError if they would not be.
+    """
+    if self._canaries is present:
+      return
+    kind = type(self).__name__
+    if not self.scheme.independent:
+      raise ValueError(
+          'Expected PoissonBatches, AllocatedBatches or CyclicBatches with audit=, got '
+          f'{kind}, in which a canary takes the place of an example. Draw those; or '
+          'plant canaries of your own in the data and pass their scores to '
+          'tfcactus.audit.audit_scores, whose one-run bounds hold for any batches.')
+    if self.seeded or self.part_of is not None:
+      raise ValueError(
+          'Expected batches without seed and part_of with audit=, got '
+          f'{"a seed" if self.seeded else "part_of"}: canaries are drawn in secret, by '
+          'the process that holds all examples.')
+    if self._canaries is not None or (self.scheme.cyclic and self._drawn):
+      raise ValueError(
+          f'Expected {kind} that no other training has drawn from with audit=, got '
+          'used ones, whose canaries or groups are drawn already; make new ones.')
+    with self._lock:
+      self._canaries = present
+      self._next_draw = dataclasses.replace(  # type: ignore[type-var]
+          self.scheme, num_examples=self.size + present.size).drawer(self._stream)
 
   def _check_private(self, source: Any) -> None:
     """Raises ValueError if a plain model is fitted on these batches or a dataset."""
@@ -247,8 +284,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       return self._next_draw()
 
   def _passes(self, once: bool, shares: Shares,
-              batch: Callable[[np.ndarray], _Batch]
-             ) -> Iterator[Iterator[tuple[int, Iterator[_Batch]]]]:
+              batch: Callable[[np.ndarray], Any]
+             ) -> Iterator[Iterator[tuple[int, Iterator[Any]]]]:
     """Yields passes over the batches, endlessly, or only one pass if `once`."""
     # A pass yields (fingerprint, parts) for each batch. The fingerprint is a checksum
     # of the indices drawn; 0 unless other workers draw the batch too. The parts are
@@ -268,20 +305,32 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     while True:
       yield from self._draw()
 
-  def _batch(self, index: np.ndarray) -> _Batch:
-    """Returns (x, y, weights) of the usable examples at `index`, padded."""
-    return self._batch_of(_usable(self._data.rows(index)))
+  def _batch(self, index: np.ndarray) -> tuple[_Batch, np.ndarray | None]:
+    """Returns (x, y, weights) of the usable examples at `index`, padded.
+
+    Also returns the canary of each row, counted from one, and zero for other rows; None
+    without canaries.
+    """
+    if self._canaries is None:
+      return self._batch_of(_usable(self._data.rows(index))), None
+    parts = _usable(self._data.rows(index[index < self.size]))
+    drawn = index[index >= self.size] - self.size
+    drawn, count = drawn[self._canaries[drawn]], _count(parts)
+    batch = self._batch_of(parts, drawn.size)
+    numbers = np.zeros(len(tf.nest.flatten(batch)[0]), np.int64)
+    numbers[count:count + drawn.size] = drawn + 1
+    return batch, numbers
 
   def _flat_batch(self, index: np.ndarray) -> _Batch:
     """Returns (x, y, weights) as `_batch`, with the rows of all units in one axis."""
-    most, batch = self.examples_per_unit, self._batch(index)
+    most, batch = self.examples_per_unit, self._batch(index)[0]
     return batch if most is None else data_sources.each_array(
         lambda part: part.reshape(-1, *part.shape[2:]), batch)
 
-  def _batch_of(self, parts: data_sources.Rows) -> _Batch:
-    """Returns (x, y, weights) of examples, padded to whole physical batches."""
+  def _batch_of(self, parts: data_sources.Rows, more: int = 0) -> _Batch:
+    """Returns (x, y, weights) of examples and `more` rows in whole physical batches."""
     size, count = self.physical_batch_size, _count(parts)
-    rows = max(-(-count // size), 1) * size
+    rows = max(-(-(count + more) // size), 1) * size
     x, y, *given = parts
     weights = given[0] if given else np.ones(count, np.float32)
     weights = data_sources.each_array(
@@ -295,7 +344,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     def generator() -> Iterator[Any]:
       begin()
-      made = self._flat_batch if marks is None else self._batch
+      made: Callable[[np.ndarray], Any] = (
+          self._flat_batch if marks is None else self._batch)
       for batches in self._passes(once, shares, made):
         for parts in (parts for _, parts in batches) if marks is None else (
             marks.mark(batches)):

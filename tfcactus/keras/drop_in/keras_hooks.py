@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus.keras import serialization
+from tfcactus.accounting import event_configs
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import models, optimizers
 from tfcactus.keras.drop_in import clipped_sums, operation_gradients, optimizer
@@ -19,7 +19,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
   def get_config(self) -> Any:
     """Returns the config with the values of slots, which .keras files do not store."""
     state = self._private.saved or (
-        serialization.arrays_config(self.get_weights())
+        event_configs.arrays_config(self.get_weights())
         if int(tf.convert_to_tensor(self.iterations))
         else None)
     return {**super().get_config(), 'state': state}
@@ -29,7 +29,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
     with tf.init_scope():
       self._create_all_weights(var_list)
       if self._private.saved:
-        self.set_weights(serialization.arrays_from(self._private.saved))
+        self.set_weights(event_configs.arrays_from(self._private.saved))
         self._private.saved = None
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any

@@ -23,6 +23,7 @@ from tfcactus.keras.gradients import (
   clipping as clipping_lib,
   layer_routes,
   local_steps as local_steps_lib,
+  shadow,
 )
 from tfcactus.keras.gradients.operations import uses
 from tfcactus.keras.noise import random_bits
@@ -32,7 +33,8 @@ class BatchResult(NamedTuple):
   """Sums, predictions and losses of one logical batch, padding included.
 
   Attributes:
-    sums: float64 sums of clipped gradients, in the shape of each variable.
+    sums: float64 sums of clipped gradients, in the shape of each variable, then of the
+      shadow weights of canaries, if there are any.
     unclipped: float64, the sum of 1/2 per unclipped and -1/2 per clipped example.
     predictions: The model's outputs, tensors of shape (rows, ...); `rows` is the size
       of the logical batch with its padding.
@@ -69,7 +71,7 @@ class Engine:
                keys: random_bits.Keys | None = None,
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1, each: int = 1,
-               local: local_steps_lib.LocalSteps | None = None):
+               local: local_steps_lib.LocalSteps | None = None, canaries: int = 0):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved to treat each example alone.
@@ -81,8 +83,9 @@ class Engine:
     clipped (augmentation multiplicity). `each` consecutive rows of a batch make up an
     example: more than one where examples are units, such as users. The mean over the
     rows of an example whose weight is not zero is clipped; or, with `local` steps, the
-    difference that they make to the weights.
+    difference that they make to the weights. `canaries` is the number of canaries.
     """
+    self._canaries = canaries
     self._local = local
     self._copies = views
     self._each = each
@@ -100,7 +103,7 @@ class Engine:
     self._clipping = clipping
 
   def run(self, x: Any, targets: Any, weights: tf.Tensor,
-          l2_norm_clip: tf.Tensor) -> BatchResult:
+          l2_norm_clip: tf.Tensor, numbers: tf.Tensor | None = None) -> BatchResult:
     """Processes one logical batch of any size, zero included.
 
     Rows of the result are padded to a multiple of the physical batch.
@@ -111,30 +114,36 @@ class Engine:
       weights: Factors of the losses, shape (batch,) or (batch, outputs); a row of
         weight zero contributes exactly zero.
       l2_norm_clip: Clipping norm: the bound on each example's gradient.
+      numbers: The canary of each row, shape (batch,), from one; zero for other rows.
+        None without canaries.
     """
     with example_losses.caching_proofs(self._model):
-      return self._run(x, targets, weights, l2_norm_clip)
+      return self._run(x, targets, weights, l2_norm_clip, numbers)
 
   def _run(self, x: Any, targets: Any, weights: tf.Tensor,
-           l2_norm_clip: tf.Tensor) -> BatchResult:
+           l2_norm_clip: tf.Tensor, numbers: tf.Tensor | None) -> BatchResult:
     """Implements `run`: loops over the physical batches in a `tf.while_loop`."""
     self._settle((x, targets, weights))
     batch, size = tf.shape(weights)[0], self.rows * self._each
     chunks = tf.maximum((batch + size - 1) // size, 1)
-    x, targets, weights = tf.nest.map_structure(
-        lambda t: _pad_rows(t, chunks * size),
-        (x, targets, weights))
+    x, targets, weights, numbers = tf.nest.map_structure(
+        lambda t: None if t is None else _pad_rows(t, chunks * size),
+        (x, targets, weights, numbers))
     kept = (self._outputs, self._masked, True, self._adds)
     # Absent masks and added losses get no arrays: a loop of fewer parts is faster.
     there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
-    zeros = [tf.zeros(v.shape, tf.float64) for v in self._model.trainable_variables]
+    zeros = [tf.zeros(shape, tf.float64) for shape in (
+        *(v.shape for v in self._model.trainable_variables),
+        *(shadow.shapes(self._canaries) if self._canaries else ()))]
 
     def body(index: tf.Tensor, sums: list[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:
       physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
-      (more, halves), values = self._physical_batch(physical, l2_norm_clip)
+      (more, halves), values = self._physical_batch(
+          physical, l2_norm_clip,
+          None if numbers is None else self._physical(numbers, index))
       return (index + 1, [a + b for a, b in zip(sums, more)],
               unclipped + halves,
               *(array.write(index, value) for array, value in zip(
@@ -213,8 +222,8 @@ class Engine:
     chosen = rows[index * size:(index + 1) * size]
     return tf.ensure_shape(chosen, [size] + chosen.shape[1:])
 
-  def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor
-                     ) -> Any:
+  def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor,
+                      numbers: tf.Tensor | None = None) -> Any:
     """Returns the results of `clip_and_sum`, and a flat list of other results.
 
     The list has predictions, their masks, losses and added losses, with zeros for masks
@@ -224,9 +233,15 @@ class Engine:
       found = self._pass(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
     takes_part, scales = self._taking_part(batch[2])
+    gradients, groups = found.gradients, self.routes.groups
+    if numbers is not None:
+      numbers = numbers[::self._each]
+      takes_part = tf.logical_or(takes_part, numbers > 0)
+      gradients = [*gradients, *shadow.gradients(
+          numbers, self._canaries, l2_norm_clip)]
+      groups = shadow.groups(groups)
     clipped = clipping_lib.clip_and_sum(
-        found.gradients, l2_norm_clip, takes_part, self._clipping, self.routes.groups,
-        scales)
+        gradients, l2_norm_clip, takes_part, self._clipping, groups, scales)
     nothing = tf.zeros([self.rows * self._each])
     carried = masks.of_all(found.predictions)
     expected = [*self._masked, self._adds]

@@ -119,7 +119,10 @@ class Record:
       optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
     validated: {event: number of releases}, see `PrivateValidation`.
+    ended: Why the steps have no epsilon of their own, a sentence; or ''.
   """
+
+  ended = ''
 
   def __init__(self, plan_number: int):
     """Initialises the counters; `plan_number` is from `lineage.plan_number`."""
@@ -212,6 +215,11 @@ class Record:
     """Voids the account if weights changed uncounted, before training or saving."""
     if not self.knows(model):
       self.void()
+
+  def end(self, reason: str) -> None:
+    """Voids the account for `reason`, a sentence."""
+    self.ended = reason
+    self.void()
 
   def void(self) -> None:
     """Voids the account for good."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
 import os
 import threading
 from typing import Any
 import zlib
 
-from tfcactus import _checks
+from tfcactus import _checks, _record_file
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.noise.table_file import PathLike
@@ -69,7 +67,7 @@ class Journal:
     self._pid = os.getpid()
     self._place = os.path.abspath(self.path)
     try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      _record_file.lock(self._file, self.path)
     except OSError as error:
       os.close(self._file)
       raise ValueError(
@@ -78,14 +76,14 @@ class Journal:
     records = self._read()
     self.entry = _last_entry(self.path, records, plan)
     if not records:
-      _sync_directory(self.path)
+      _record_file.sync_directory(self.path)
       self._append(_header(plan))
-    _open[_identity(os.fstat(self._file))] = self
+    _open[_record_file.identity(os.fstat(self._file))] = self
 
   def _take_over(self, plan: PrivacyPlan) -> None:
     """Closes the file if this process has it open; ValueError if plans differ."""
     try:
-      before = _open.get(_identity(os.stat(self.path)))
+      before = _open.get(_record_file.identity(os.stat(self.path)))
     except FileNotFoundError:
       return
     if before is not None and before._pid == os.getpid():  # pylint: disable=protected-access
@@ -152,7 +150,7 @@ class Journal:
     with _lock:
       if not self._closed:
         self._closed = True
-        _open.pop(_identity(os.fstat(self._file)), None)
+        _open.pop(_record_file.identity(os.fstat(self._file)), None)
         os.close(self._file)
 
   def _check_place(self) -> None:
@@ -168,7 +166,7 @@ class Journal:
       there = os.stat(self._place)
     except FileNotFoundError:
       there = None
-    if there is None or _identity(there) != _identity(held):
+    if there is None or _record_file.identity(there) != _record_file.identity(held):
       became = 'none' if there is None else 'another file'
     elif held.st_size != self._size or self._last != os.pread(
         self._file, len(self._last), self._size - len(self._last)):
@@ -188,59 +186,28 @@ class Journal:
     self.entry = entry
 
   def _append(self, record: dict[str, Any]) -> None:
-    """Appends a line '<CRC-32 in hex> <JSON>' and syncs; undoes it on an OSError."""
-    text = json.dumps(record, sort_keys=True)
-    line = f'{zlib.crc32(text.encode()):08x} {text}\n'.encode()
-    try:
-      written = 0
-      while written < len(line):
-        written += os.write(self._file, line[written:])
-      os.fsync(self._file)
-    except OSError:
-      # No later line may follow an incomplete one.
-      os.ftruncate(self._file, self._size)
-      os.lseek(self._file, 0, os.SEEK_END)
-      raise
-    self._size += len(line)
-    self._last = line
+    """Appends a record and syncs; undoes it on an OSError."""
+    self._last = _record_file.append(self._file, self._size, record, _checksum)
+    self._size += len(self._last)
 
   def _read(self) -> list[dict[str, Any]]:
     """Returns all records; truncates an incomplete last line, whose step never ran."""
-    data = b''
-    while True:
-      more = os.read(self._file, 2**20)
-      if not more:
-        break
-      data += more
-    whole = data.rfind(b'\n') + 1
-    if whole < len(data):
-      os.ftruncate(self._file, whole)
-      os.lseek(self._file, 0, os.SEEK_END)
-    self._size = whole
-    self._last = b''.join(data[:whole].splitlines(True)[-1:])
+    data = _record_file.whole(self._file)
+    self._size = len(data)
+    self._last = b''.join(data.splitlines(True)[-1:])
     return _records(self.path, data)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
-  """Returns (device, inode), which identify a file under any name."""
-  return status.st_dev, status.st_ino
+def _checksum(text: bytes) -> str:
+  """Returns the CRC-32 of a record, in hex."""
+  return f'{zlib.crc32(text):08x}'
 
 
 def _records(path: PathLike, data: bytes) -> list[dict[str, Any]]:
   """Returns the records of all complete lines."""
   whole = data.rfind(b'\n') + 1
-  return [_parsed(path, line) for line in data[:whole].splitlines()]
-
-
-def _parsed(path: PathLike, line: bytes) -> dict[str, Any]:
-  """Returns the record of a line '<CRC-32 in hex> <JSON>'; ValueError if damaged."""
-  head, _, text = line.partition(b' ')
-  if head != f'{zlib.crc32(text):08x}'.encode():
-    raise ValueError(
-        f'Expected journal {os.fspath(path)!r} to hold its own lines, got '
-        f'{line[:80]!r}, which is damaged or of another file; what was '
-        'released can no longer be known from it.')
-  return json.loads(text)
+  return [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
+          for line in data[:whole].splitlines()]
 
 
 def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
@@ -283,12 +250,3 @@ def _header(plan: PrivacyPlan) -> dict[str, Any]:
           'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob}
-
-
-def _sync_directory(path: str) -> None:
-  """Syncs the directory of a new file, so that a crash does not lose its name."""
-  directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-  try:
-    os.fsync(directory)
-  finally:
-    os.close(directory)

@@ -46,6 +46,8 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   """Returns why the record gives no epsilon, or ''. Call `merge_counts` before."""
+  if record.ended:
+    return record.ended
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN

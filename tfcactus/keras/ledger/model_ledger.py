@@ -15,6 +15,7 @@ from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
 from tfcactus.keras.ledger.counts import Counts, Seeded
 from tfcactus.keras.ledger.ledger import Ledger, RecentLedgers
+from tfcactus.keras.ledger.paid_steps import PaidSteps
 from tfcactus.keras.step.clip_norm import ClipNorm
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
@@ -33,14 +34,14 @@ class ModelLedger:
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, norm: ClipNorm,
                journal: PathLike | None, seeded: bool, loaded: bool = False,
-               condition: str = ''):
+               condition: str = '', paid: PaidSteps | None = None):
     """Opens the ledger, continuing the counts of earlier ledgers of the variables.
 
     `norm` is the steps' clipping norm, `seeded` whether noise comes from a seed, and
     `condition` a further assumption of the guarantee, a sentence or ''. The journal of
     a model `loaded` from a file may count more than the file; it is only read before
-    training. Raises ValueError if the plan does not cover released steps, or the
-    journal cannot be opened.
+    training. `paid` takes steps from a `DataAccount`. Raises ValueError if the plan
+    does not cover released steps, or the journal cannot be opened.
     """
     self.plan = plan
     self._condition = condition
@@ -48,7 +49,7 @@ class ModelLedger:
     self._norm = norm
     self.record = lineage.find_record(model, plan)
     self.counter = step_counter.StepCounter(
-        model, plan, self.record, norm, journal, seeded, loaded)
+        model, plan, self.record, norm, journal, seeded, loaded, paid)
     self._recent = RecentLedgers()
 
   @property

@@ -15,7 +15,7 @@ from tfcactus.keras.compat import models, optimizers
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Place, Taken
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger import agreement, lineage, weight_watch
+from tfcactus.keras.ledger import agreement, lineage, paid_steps, weight_watch
 from tfcactus.keras.ledger.counts import Counts, Record, Seeded
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.ledger.weight_watch import Watch
@@ -40,13 +40,15 @@ class StepCounter:
   """
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
-               norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool):
+               norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool,
+               paid: paid_steps.PaidSteps | None = None):
     """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`."""
     self._model = model
     self._plan = plan
     self._record = record
     self._norm = norm
     self._loaded = loaded
+    self._paid = paid
     self.noise = Seeded.of(noise=seeded, batches=False)
     self._marks: list[Marks] = []
     self._pid = os.getpid()
@@ -98,6 +100,8 @@ class StepCounter:
     self._open_journal()
     self._record.merge_counts()
     self._record.void_if_changed(self._model)
+    if self._paid is not None:
+      self._paid.begin(marks, self._record.merge_counts())
     self._record.merge_counts(agreement.begin(
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
@@ -226,9 +230,13 @@ class StepCounter:
           'fork, whose steps the ledger there would not count; make the model '
           'in the process that trains it.')
     taken, seeded = self._recognise(mark)
+    if self._paid is not None:
+      self._paid.take(taken)
     total = self._record.step(
         Counts(*map(int, counters)), int(weights), int(left), taken.sampling,
         taken.epochs, seeded | self.noise)
+    if self._paid is not None and total.sampling != taken.sampling:
+      raise ValueError(paid_steps.OTHERS)
     if self.journal is not None:
       self.journal.reserve(total)
     return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),

@@ -22,7 +22,7 @@ from tfcactus.keras.gradients import (
   physical_batch,
 )
 from tfcactus.keras.noise import random_bits
-from tfcactus.keras.step import clip_norm, step_noise
+from tfcactus.keras.step import canaries as canaries_lib, clip_norm, step_noise
 from tfcactus.plan import PrivacyPlan
 
 
@@ -35,6 +35,7 @@ class Step:
     clipping: 'flat', 'per_layer' or 'automatic'.
     views: Number of passes of each example through the model.
     local: The `LocalSteps` that each unit, such as a user, takes; or None.
+    canaries: The `Canaries` of an audit, or None.
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     split_noise: Whether each worker adds a share of the noise.
@@ -45,7 +46,8 @@ class Step:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, seed: int | None,
                rows: int | None, engine: str, clipping: str, views: int = 1,
                split_noise: bool = False,
-               local: local_steps.LocalSteps | None = None):
+               local: local_steps.LocalSteps | None = None,
+               audit: canaries_lib.Audit | None = None):
     """Initialises the step; arguments as for `PrivateModel`."""
     whole_model.check_own_training(model)
     self._model = model
@@ -67,6 +69,9 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
+    self.canaries = canaries_lib.of_run(
+        audit, plan, clipping=clipping, seed=seed,
+        local_steps=None if local is None else local.number, replicas=self._replicas)
     self.norm = clip_norm.ClipNorm(plan)
     if not isinstance(split_noise, bool):
       raise ValueError(
@@ -160,7 +165,8 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: tf.Tensor, each: int = 1
+          compute_loss: LossFn, place: tf.Tensor, each: int = 1,
+          numbers: tf.Tensor | None = None
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, rounds to a grid, averages, and adds weight penalties.
 
@@ -168,7 +174,7 @@ class Step:
     shape (batch,) or the shape of the losses, and are zero for padding. `place` has the
     four numbers of the batch's `Place`, from `StepCounter.count_step`. `each`
     consecutive rows make up an example: more than one where examples are units, such as
-    users.
+    users. `numbers` has the canary of each row, as for `Engine.run`; None for none.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
@@ -179,14 +185,21 @@ class Step:
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
-        self._keys, self._physical_rows, self.outputs, self.views, each, self.local)
-    batch = engine.run(x, y, weights, self.norm.value())
+        self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
+        0 if self.canaries is None else self.canaries.count)
+    if self.canaries is None:
+      numbers = None  # The batches may serve the audit of another model.
+    elif numbers is None:
+      numbers = tf.zeros(tf.shape(weights)[:1], tf.int64)
+    batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
     release, scale = self.norm.to_release(batch)
     self._check_vector()
-    # Adaptive clipping also releases the count of unclipped examples, last in the list.
-    like = [*self._model.trainable_variables, *release[len(batch.sums):]]
+    # Further sums are along shadow weights; or adaptive clipping also releases the
+    # count of unclipped examples.
+    own = len(self._model.trainable_variables)
+    like = [*self._model.trainable_variables, *release[own:]]
     # One replica (of each worker, if noise is split) adds noise before replicas sum.
     # The total is rounded to a public grid, set by the sensitivity and the noise.
     if replicas.is_first(of_worker=self.split_noise):
@@ -196,6 +209,8 @@ class Step:
         precision.rounded_to_grid, scale=self._sampler.grid_scale(scale))
     sums = self.norm.update_from(replicas.summed(release, like, rounded))
     averages = [total / self._plan.expected_batch_size for total in sums]
+    if self.canaries is not None:
+      self.canaries.keep(averages[own:], numbers, place)
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty

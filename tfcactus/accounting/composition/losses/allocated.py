@@ -1,13 +1,15 @@
 """The privacy loss of random allocation (balls-in-bins) over Gaussian sums.
 
-A record enters one of T sums, each released with Gaussian noise, with equal
-probabilities. The ratio of the outputs' densities with the record and without it is the
-mean L of T independent lognormals X = exp(mu y - mu^2 / 2). Every moment of the loss,
-log L or -log L, is thus a moment of L, which `mean_lognormal` computes.
+A record enters one of T noisy sums of an epoch, each with probability 1 / T. Without
+the record let y be one sum's output, in standard deviations, and mu the sensitivity
+over the standard deviation. X = exp(mu y - mu^2 / 2) is the likelihood ratio of a
+record in this sum, and the mean L of T independent X that of the epoch. The loss is log
+L (removed) or -log L (added), and its moments are moments of L, which `mean_lognormal`
+computes.
 
-The pair dominates even if sums depend on earlier outputs: given those, a sum's own
-ratio has mean one and is at most X in convex order; put X in its place from the last
-sum to the first. Both directions' profiles are the mean of a convex function of L.
+This pair dominates even if a sum depends on outputs of earlier ones: given those, the
+sum's own ratio has mean one and is below X in convex order, so that X may replace it,
+from the last sum to the first. delta is the mean of a convex function of L.
 
 Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), and
 Chua et al., "Balls-and-bins sampling for DP-SGD" (2024), for the mechanism and the
@@ -24,6 +26,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.mean_lognormal import Line, MeanLognormal
 
@@ -97,7 +100,7 @@ class AllocatedGaussian(base.ReleaseLoss):
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAllocated:
     del tolerance
     if order > self.max_order:
-      raise base.IntractableError
+      raise IntractableError
     q = self._power(order)
     lines, start = [], 0.0
     while start <= t_max:
@@ -125,7 +128,7 @@ class TiltedAllocated(base.TiltedLoss):
     self._log_bound = log_bound
     # phi is a ratio over M(order), which has to be about right for clipping below.
     if not line.log_error_at(zero, log_bound)[0] - self.log_mgf < math.log(MAX_ERROR):
-      raise base.IntractableError
+      raise IntractableError
 
   @property
   def nodes(self) -> int:
@@ -179,6 +182,6 @@ def _log_moment(law: MeanLognormal, q: float, exact: bool) -> float:
     return bound
   try:
     found = _line(law, q, 0.0, 0.0).log_moment()
-  except base.IntractableError:
+  except IntractableError:
     return bound
   return min(found, bound) if math.isfinite(found) else bound

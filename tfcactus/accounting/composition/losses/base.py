@@ -1,7 +1,8 @@
 """The interface of a privacy loss for methods of composition.
 
-A contour needs only M(s) = E_P[exp(s loss)] on the right half plane. Each loss whose M
-has bounds on its errors and on its decay is one class here.
+With M(s) = E_P[e^(s loss)], phi(t) = M(c + i t) / M(c) is the characteristic function
+of the loss under the exponential tilt c > 0. A contour needs values of phi, bounds on
+their errors, and a bound on |phi| at large t. A loss that has all three is one class.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import math
 import numpy as np
 
 from tfcactus import _numerics
-from tfcactus.accounting.bounds import IntractableError
 
 ROUNDOFF = 64 * _numerics.EPS
 """Bound on the relative rounding error of a closed form of a few terms. They are sums
@@ -46,10 +46,6 @@ class TiltedLoss(abc.ABC):
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
     """Returns bounds on phi's absolute error at `t` >= 0, (n,); at 0 also log_mgf's."""
-
-  def certify(self, start: float, end: float, level: float) -> None:
-    """Shows |phi| <= level on [start, end], or raises IntractableError, as here."""
-    raise IntractableError
 
 
 class TiltedSum(TiltedLoss):
@@ -87,8 +83,7 @@ class Loss(abc.ABC):
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,).
 
-    `t` > 0 increases; bounds are at most zero and decrease. `AtomicLoss` proves none:
-    its values are the largest at `t`, and `discrete_contours` certifies them.
+    `t` > 0 increases; bounds are at most zero and decrease.
     """
 
   @abc.abstractmethod

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from tfcactus.accounting import monotone
-from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.bounds import Bounds, epsilon_bounds, root
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
 from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
@@ -113,9 +112,9 @@ class ClosedForm:
     """Returns bounds on the least epsilon >= 0."""
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
-    near = monotone.root(lambda x: float(self.loss.delta(x)[0]), delta)
+    near = root(lambda x: float(self.loss.delta(x)[0]), delta)
     move = 4e-15 * (1 + near)
-    return monotone.epsilon_bounds(self.delta, delta, near, move, move)
+    return epsilon_bounds(self.delta, delta, near, move, move)
 
 
 def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,8 +1,10 @@
-"""Parts of a subsampled Gaussian's privacy loss, by smooth weights.
+"""The privacy loss of a subsampled Gaussian, split into small and large losses.
 
-A weight that falls from one to zero around a level of the loss splits a step into a
-part of small losses and a part of larger ones. Each part is a measure with moments and
-a phi function of its own; `split_contours` composes the parts.
+A smooth weight W(level) on outputs rises from zero to one around a level of the loss.
+The density of a step times W(low) - W(high) is a measure of mass below one, with an M
+and a phi of its own: the losses between two levels (`PartLoss`). `RareLoss` is the part
+of a whole composition whose largest loss lies between two levels. `split_contours`
+composes the parts.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
 """The privacy loss of a person with several rows, in a sampled Gaussian release.
 
-With j of k rows in the sample with probability w_j, and each of them shifting the mean
-by m standard deviations, the ratio of the output's densities with the rows and without
-them is a mean of ratios of normal densities,
+Let w_j be the probability that j of the k rows are in the sample, and let each row
+shift the mean by m standard deviations. At an output y, standard normal without the
+rows, the likelihood ratio of the person is
 
     u(y) = sum_j w_j exp(j m y - j^2 m^2 / 2),
 
-an increasing function of a standard normal y without the rows. In z = k m y the bounds
-of `quadrature` for one row hold word for word. At z + i b each term turns by j b / k,
-between 0 and b. So |u(z + i b)| <= u(z); the terms' projections on the direction b / 2
-give |u(z + i b)| >= cos(b / 2) u(z), so that log u is analytic for |b| < pi; and arg u
-is between 0 and b.
+which increases with y. All bounds of `quadrature` hold for u in z = k m y, for three
+reasons. At z + i b a term turns by the angle j b / k, between 0 and b. So |u(z + i b)|
+is at most u(z); it is at least cos(b / 2) u(z), by projection on the direction b / 2,
+so that log u is analytic for |b| < pi; and arg u lies between 0 and b.
 
 Source: Ganesh, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of
 Gaussians Mechanisms" (2024), for the pair; its moments are this library's.

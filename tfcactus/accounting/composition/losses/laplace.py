@@ -1,7 +1,8 @@
 """The Laplace mechanism's privacy loss in closed form.
 
-With a = shift over scale, M(s) = ((s + 1) e^(s a) + s e^(-(s + 1) a)) / (2 s + 1). The
-loss is a with P-mass one half, -a with a smaller P-mass, and has a density in between.
+Let a be the shift of the query over the scale of the noise. The loss under P is a with
+probability one half, -a with probability e^-a / 2, and has a density in between. Hence
+M(s) = ((s + 1) e^(s a) + s e^(-(s + 1) a)) / (2 s + 1).
 
 Source: Table 2 of Zhu, Dong and Wang (AISTATS 2022); the bounds are this library's.
 """

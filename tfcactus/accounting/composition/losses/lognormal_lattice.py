@@ -1,9 +1,9 @@
-"""Coefficients B_n of `mean_lognormal` at the nodes of its outer integral.
+"""Values of B_n, the integrand of `mean_lognormal`, at the nodes of its outer integral.
 
-A_k(t) = E[(t X / T)^k exp(-t X / T)] / k! is an integral over y of a function of
-log t + mu y, times the normal density: a correlation if both lie on lattices of a
-common spacing. B_n is the coefficient of h^n in the power T of the polynomial with the
-coefficients A_k. The errors of both are added up; `mean_lognormal` lists them.
+The inner integral A_k(t) is the normal density at y times a function of log t + mu y.
+If u = log t and mu y lie on lattices of a common spacing, all A_k at all t are one
+correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T. The errors of both
+steps are added up; `mean_lognormal` lists them.
 """
 
 from __future__ import annotations

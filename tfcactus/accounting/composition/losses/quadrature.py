@@ -1,15 +1,16 @@
 """The subsampled Gaussian's privacy loss, with moments by quadrature.
 
-With z = log(q0 / p0) of the Gaussian pair (P0 without the record, Q0 with it) and
-u = 1 - s + s e^z at sampling probability s, the loss is log u when the record is
-removed and -log u when it is added. Every moment is an integral of a power of u against
-the normal density:
+A release is N(0, 1) without the record and N(mu, 1) with it; let s be the sampling
+probability. At an output y, e^z with z = mu y - mu^2 / 2 is the likelihood ratio of a
+record that is in the sample, and u = 1 - s + s e^z that of a record that may be. The
+loss is log u if the record is removed, -log u if it is added. With y standard normal,
 
-    M(t) = E[u^(1 + t)] (remove),  M(t) = E[u^-t] (add).
+    M(t) = E[u^(1 + t)] (removed),  M(t) = E[u^-t] (added).
 
-The integrand is analytic for |Im z| < pi. This bounds the error of the trapezoidal rule
-and, by moving the line of integration, the size of M far up a vertical line: no sample
-of |M| has to be trusted to have become small.
+As a function of complex z, log u is analytic for |Im z| < pi. So the integral may be
+moved to any line Im z = b in that strip. This bounds two things: the error of the
+trapezoidal rule, which is of order e^(-2 pi b / step) with the step in z, and |M(c + i
+t)| at all large t, as |u^(i t)| = e^(-t arg u) on the line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,129 @@
+"""Tests that a training takes its steps from an account before they are released."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras.tiny import inner, MEAN, plan_of, privatized, X, Y
+import tfcactus
+from tfcactus.keras import AllocatedBatches, PoissonBatches, privatize
+from tfcactus.keras.ledger import paid_steps
+
+pytestmark = pytest.mark.usefixtures('random_sums')
+
+
+@pytest.fixture
+def account(tmp_path):
+  return tfcactus.DataAccount(tmp_path / 'account', epsilon=30, delta=1e-5)
+
+
+def _batches(steps):
+  return PoissonBatches(X, Y, 0.25, steps_per_epoch=steps)
+
+
+def test_a_run_reserves_its_plan_and_takes_steps_in_blocks(account, monkeypatch):
+  model = privatized(account=account, account_label='march')
+  assert not account.entries  # Nothing is entered before the first fit.
+  spend, order = tfcactus.DataAccount.spend, []
+
+  def watched(*args, **settings):
+    order.append(int(model.released_steps))
+    spend(*args, **settings)
+
+  monkeypatch.setattr(tfcactus.DataAccount, 'spend', watched)
+  model.fit(_batches(40), verbose=0)
+  # A block is entered before its first step is counted, hence before it is released.
+  assert order == [0, paid_steps.BLOCK]
+  slot = account.slots['march']
+  assert (slot.count, slot.used, slot.event) == (100, 64, plan_of().step_event)
+  left = account.left
+  model.fit(_batches(20), verbose=0)
+  assert account.slots['march'].used == 64 and account.left == left
+
+
+def test_a_resumed_run_goes_on_with_the_steps_that_are_left(account, tmp_path):
+  model = privatized(account=account, journal=tmp_path / 'journal')
+  for steps in (10, 3):
+    model.fit(_batches(steps), verbose=0)
+  model.save(tmp_path / 'm.keras')
+  left = account.left
+  for used in (64, 96):  # Two copies of it, which share the slot.
+    model = tf.keras.models.load_model(tmp_path / 'm.keras')
+    model.compile('sgd', MEAN)
+    model.fit(_batches(5), verbose=0)
+    # A block that the first process did not use up is lost.
+    assert account.slots['training'].used == used and account.left == left
+    model._ledger.counter.journal.close()
+
+
+def test_training_stops_where_the_slot_is_used_up(account):
+  model = privatized(plan_of(steps=10), account=account)
+  with pytest.warns(UserWarning, match="slot 'training' of the account is used up"):
+    model.fit(_batches(7), epochs=3, verbose=0)
+  assert model.releases == 10 == account.slots['training'].used
+  with pytest.raises(ValueError, match='10 used of 10; a new run'):
+    model.fit(_batches(7), verbose=0)
+  with pytest.raises(ValueError, match='10 used of 10; a new run'):
+    privatized(plan_of(steps=10), account=account).fit(_batches(7), verbose=0)
+  assert model.releases == 10
+
+
+def test_epochs_are_taken_where_epochs_are_accounted(account):
+  model = privatized(plan_of(steps=8), account=account)
+  with pytest.warns(UserWarning, match='used up'):
+    model.fit(AllocatedBatches(X, Y, num_batches=4), epochs=3, verbose=0)
+  slot = account.slots['training']
+  assert (slot.count, slot.used, model.releases) == (2, 2, 8)
+
+
+def test_a_run_that_does_not_fit_releases_nothing(account):
+  model = privatized(plan_of(noise=tfcactus.Gaussian(0.3)), account=account)
+  with pytest.raises(ValueError, match='release nothing'):
+    model.fit(_batches(2), verbose=0)
+  assert model.releases == 0 and not account.entries
+
+
+def test_steps_from_before_are_entered_first(account):
+  model = privatized()
+  model.fit(_batches(40), verbose=0)
+  again = privatize(model.inner, plan_of(), account=account)
+  again.compile('sgd', MEAN)
+  again.fit(_batches(1), verbose=0)
+  assert [entry['count'] for entry in account.entries] == [100, 40, paid_steps.BLOCK]
+
+
+@pytest.mark.parametrize('options, data, words', [
+    ({}, lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(10), 'on one worker'),
+    ({}, lambda: PoissonBatches(X, Y, 0.25, steps_per_epoch=2, seed=1),
+     'without a seed'),
+    ({}, lambda: tf.constant(X), 'Expected neighboring_relation'),
+    ({'plan': plan_of(unit='user')}, None, "unit='example'"),
+])
+def test_batches_without_a_cost_there_are_refused(account, options, data, words):
+  if data is None:
+    data = lambda: PoissonBatches(X, Y, units=np.arange(40), batch_size=10,
+                                  examples_per_unit=1, steps_per_epoch=2)
+  model = privatized(account=account, **options)
+  y = (Y,) if isinstance(data(), tf.Tensor) else ()
+  with pytest.raises(ValueError, match=words):
+    model.fit(np.asarray(data()) if y else data(), *y, verbose=0)
+  assert model.releases == 0 and not account.entries
+
+
+@pytest.mark.parametrize('changes', [
+    {'plan': plan_of(releases=[plan_of().step_event])}, {'seed': 1},
+    {'plan': plan_of(noise=tfcactus.Laplace(1.0), accounting='scalar-unproven')}])
+def test_plans_without_a_place_in_an_account_are_refused(account, changes):
+  with pytest.raises(ValueError, match='Expected a plan with a proven accounting'):
+    privatized(account=account, **changes)
+
+
+def test_steps_outside_of_fit_are_refused(account):
+  model = privatized(account=account)
+  with pytest.raises(Exception, match='one of fit'):
+    model.train_on_batch(X, Y)
+  model = privatized(account=account, model=inner())
+  model.fit(_batches(2), verbose=0)
+  model.inner.layers[-1].kernel.assign(tf.ones((6, 3)))
+  with pytest.raises(Exception, match='nothing else changed'):
+    model.fit(_batches(2), verbose=0)

@@ -1,0 +1,166 @@
+"""Leaky Gaussian parts (no accountant): what a release takes from an adaptive budget.
+
+Let L(s, mu) be the pair that shows which data set it is with probability s, and is a
+shift by mu of a normal variable otherwise. Its profile is s + (1 - s) H_mu(alpha), with
+the Gaussian's H_mu. Its power curve R(x), the largest P-mass of events of Q-mass x, is
+s + (1 - s) Phi(Phi^-1(x / (1 - s)) + mu). It composes exactly:
+
+    L(s, mu) with L(t, nu) is L(1 - (1 - s)(1 - t), sqrt(mu^2 + nu^2)).
+
+So L(S, B) may be split, by what was released before, into what runs next and a rest of
+the same kind. If each release is dominated by its part, all of them together, whatever
+led to their choice, are dominated by L(S, B). This is a filter.
+
+A release is dominated by L(s, mu) if its profile is below that of L at all alpha >= 0,
+in both directions. L equals its own reverse. So both profiles of the release have to be
+below it at alpha >= 1 only: H(1 / alpha) = 1 - 1 / alpha + G(alpha) / alpha for the
+profile G of the other direction. The larger of both is bounded by upper bounds at some
+alpha and, as profiles are convex, by chords between them, and by the last one beyond. A
+chord y - x alpha is below the profile of L at all alpha if and only if y <= R(x). That
+is one inequality for each chord, without anything left between the points:
+
+    mu >= Phi^-1((y - s) / (1 - s)) - Phi^-1(x / (1 - s))    where y > s.
+
+Source: for Gaussian releases alone, Koskela, Tobaben and Honkela, "Individual Privacy
+Accounting with Gaussian Differential Privacy" (ICLR 2023). Leaky parts, and the check
+of dominance, are this library's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from tfcactus import relations
+from tfcactus._numerics import EPS
+from tfcactus.accounting.base import PairAccountant
+from tfcactus.pairs.dominating_pair import lower_hull
+
+POINTS, REFINED = 24, 24
+"""Points of a profile, and points added where they lower mu. Affects width only."""
+
+CLOSE = 1e-4
+"""Relative excess of a chord over a profile that is small enough. Affects width."""
+
+LEAST_SHARE = 1e-6
+"""Share of the leak that is left which every release may take. Affects width only."""
+
+LEAST_TOP, CLOSEST = 0.01, 1e-8
+"""Least range of points, and least distance between them. Closer ones would see the
+rounding of the bounds. Affects width only."""
+
+LARGEST = 300.0
+"""Largest epsilon at which a profile is bounded; its last bound holds beyond."""
+
+_ROOM = 64 * EPS
+"""Relative room for the rounding of a chord, which takes a few operations."""
+
+
+class Part(NamedTuple):
+  """A part L(leak, mu) of an adaptive budget, or all of it."""
+
+  leak: float
+  mu: float
+
+
+def shift(relation: relations.Relation) -> float:
+  """Returns the mu of Gaussian noise of noise multiplier one under a relation."""
+  return 2.0 if relations.check(relation) == relations.REPLACE else 1.0
+
+
+def part(accountant: PairAccountant, left: Part) -> Part:
+  """Returns the part of `left` that dominates all that an accountant holds.
+
+  Gaussian releases alone take no leak. Else leak / left.leak is about (mu / left.mu)^2,
+  so that equal releases use up both at once.
+
+  Args:
+    accountant: Holds the release, in both directions.
+    left: The budget; the part may be larger, which shows that the release exceeds it.
+  """
+  accountant.check_both()
+  steps = [group for found in accountant.compositions().values()
+           for group in found.groups]
+  if accountant.get_delta(0.0) == 0:
+    return Part(0.0, 0.0)
+  if steps and all(step.loss is not None and step.loss.normal for step, _ in steps):
+    return Part(0.0, (1 + _ROOM) * max(math.sqrt(math.fsum(
+        step.loss.mu**2 * count for step, count in found.groups
+        if step.loss is not None)) for found in accountant.compositions().values()))
+  if not left.leak > 1e-300:
+    return Part(0.0, math.inf)
+  curve = _Curve(accountant, left.leak)
+  leak = left.leak
+  for _ in range(2):
+    leak = _balanced(curve, left)
+    curve.refine(leak)
+  return Part(leak, curve.mu(leak))
+
+
+def _balanced(curve: _Curve, left: Part) -> float:
+  """Returns a leak for which (mu / left.mu)^2 is about leak / left.leak, or all."""
+  low, high = math.log(LEAST_SHARE), 0.0
+  for _ in range(40):
+    share = 0.5 * (low + high)
+    mu = curve.mu(left.leak * math.exp(share))
+    enough = mu * mu <= left.mu**2 * math.exp(share)
+    low, high = (low, share) if enough else (share, high)
+  return left.leak * math.exp(high)
+
+
+class _Curve:
+  """Upper bounds on the profile of a release at points epsilon, for its least mu."""
+
+  def __init__(self, accountant: PairAccountant, leak: float):
+    """Bounds the profile down to a small share of `leak`, if losses are finite."""
+    self._accountant = accountant
+    top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
+        LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
+    self._deltas: dict[float, float] = {}
+    self._add(np.linspace(0.0, min(max(top, LEAST_TOP), LARGEST), POINTS))
+
+  def _add(self, epsilon: np.ndarray) -> None:
+    """Adds points; the chords between all points are made anew."""
+    for one in epsilon.tolist():
+      self._deltas[one] = min(self._accountant.get_delta(one), 1.0)
+    at = np.array(sorted(self._deltas))
+    delta = np.array([self._deltas[one] for one in at.tolist()])
+    keep = lower_hull(np.exp(at), delta)
+    self._at, delta = at[keep], np.minimum.accumulate(delta[keep])
+    fall, width = -np.diff(delta), np.diff(self._at)
+    # The last line is constant.
+    self._x = np.append(fall * np.exp(-self._at[:-1]) / np.expm1(width), 0.0) * (
+        1 - _ROOM)
+    self._y = np.append(delta[:-1] + fall / np.expm1(width), delta[-1]) * (1 + _ROOM)
+
+  def _mus(self, leak: float) -> np.ndarray:
+    """Returns the least mu for each chord, shape (chords,); inf if there is none."""
+    above = (self._y - leak) / (1 - leak)
+    with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
+      z, w = special.ndtri(above), special.ndtri(self._x / (1 - leak))
+      # The rounding of `above`, then of its quantile and of the other one.
+      room = 16 * EPS * (above * np.exp(0.5 * z * z) * 3 + 1 + np.abs(z) + np.abs(w))
+      mu = np.where((self._x > 0) & (above < 1), z - w + room, np.inf)
+    return np.where(above <= 0, 0.0, np.where(np.isnan(mu), np.inf, mu))
+
+  def mu(self, leak: float) -> float:
+    """Returns a mu for which L(leak, mu) dominates the release, or inf."""
+    return float(np.max(self._mus(leak)))
+
+  def refine(self, leak: float) -> None:
+    """Adds points where the chord of the largest mu is too far from the profile."""
+    for _ in range(REFINED):
+      worst = int(np.argmax(self._mus(leak)))
+      if worst + 1 == self._at.size or (
+          self._at[worst + 1] - self._at[worst] < CLOSEST):
+        return
+      middle = 0.5 * (self._at[worst] + self._at[worst + 1])
+      chord = self._y[worst] - self._x[worst] * math.exp(middle)
+      if middle in self._deltas:
+        return
+      self._add(np.array([middle]))
+      if chord < (1 + CLOSE) * self._deltas[middle]:
+        return

@@ -1,0 +1,15 @@
+"""Pictures, by matplotlib if it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def axes(columns: int, width: float) -> Any:
+  """Returns the axes of a new figure; ImportError if matplotlib is missing."""
+  try:
+    from matplotlib import figure  # pylint: disable=import-outside-toplevel
+  except ImportError as error:
+    raise ImportError(
+        "A picture needs matplotlib: pip install 'tfcactus[plot]'.") from error
+  return figure.Figure(layout='constrained', figsize=(width, 5)).subplots(1, columns)

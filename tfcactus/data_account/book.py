@@ -1,0 +1,194 @@
+"""What the lines of an account's file say, and the header of a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import math
+from typing import Any, Union
+
+import dp_accounting
+
+from tfcactus import _checks, _format, accounting, relations
+from tfcactus.accounting import calibration, event_configs, leaky
+from tfcactus.accounting.leaky import Part
+
+Slots = Mapping[str, Union[dp_accounting.DpEvent, tuple[dp_accounting.DpEvent, int]]]
+"""Planned releases: {label: event}, or {label: (event, count)}."""
+
+LEAK = 0.1
+"""Share of delta for leaks by default, about where a few runs cost least."""
+
+MOST_NOISE = 1e4
+"""Largest noise multiplier of the adaptive part; if it needs more, it is empty."""
+
+_ROOM = 1e-12
+"""Relative room for the rounding of sums of leaks, and of squares of mu."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+  """Equal releases that are paid for, of which any number may be left.
+
+  Attributes:
+    event: The event of one of them.
+    count: How many are paid for.
+    used: How many of them were spent.
+    planned: Whether the account began with the slot, which is then composed exactly.
+  """
+
+  event: dp_accounting.DpEvent
+  count: int
+  used: int
+  planned: bool
+
+
+class Book:
+  """What the lines of a file say: the header, slots, parts, and who spent what."""
+
+  def __init__(self, header: dict[str, Any]):
+    """Reads a header; KeyError, TypeError or ValueError if it is none."""
+    _checks.integer('version', header['account'], 1, 1)
+    self.header = header
+    self.delta = _checks.delta(header['delta'])
+    self.epsilon = _checks.positive('epsilon', header['epsilon'])
+    self.relation = dp_accounting.NeighboringRelation[header['relation']]
+    self.budget = Part(_checks.non_negative('leak', header['leak']),
+                       _checks.non_negative('mu', header['mu']))
+    self.inode, self.unit = header['inode'], check_label(header['unit'])
+    self.slots = {label: Slot(event_configs.event_from(slot['event']),
+                              _checks.integer('count', slot['count'], 1), 0, True)
+                  for label, slot in header['slots'].items()}
+    self.entries: list[dict[str, Any]] = []
+    self._parts: list[Part] = []
+
+  def add(self, entry: dict[str, Any]) -> None:
+    """Adds an entry; KeyError, TypeError or ValueError if it does not fit."""
+    kind, label = entry['kind'], entry.get('label')
+    if kind == 'moved':
+      self.inode = entry['inode']
+    elif kind == 'use':
+      slot = self.slots[label]
+      used = slot.used + _checks.integer('count', entry['count'], 1)
+      _checks.integer('used', used, 1, slot.count)
+      self.slots[label] = dataclasses.replace(slot, used=used)
+    else:
+      _checks.choice('kind', kind, ('spend', 'reserve'))
+      self._parts.append(Part(_checks.non_negative('leak', entry['leak']),
+                              _checks.non_negative('mu', entry['mu'])))
+      if any(spent > all_of_it * (1 + _ROOM) for spent, all_of_it in zip(
+          self.spent, self.budget)):
+        raise ValueError('more was spent than there was')
+      if kind == 'reserve':
+        self.slots[label] = Slot(
+            event_configs.event_from(entry['event']),
+            _checks.integer('count', entry['count'], 1), 0, False)
+    self.entries.append(entry)
+
+  @property
+  def spent(self) -> Part:
+    """The part that dominates all adaptive entries together."""
+    return Part(math.fsum(one.leak for one in self._parts),
+                math.sqrt(math.fsum(one.mu**2 for one in self._parts)))
+
+  @property
+  def left(self) -> Part:
+    """The part that is left for what is chosen later."""
+    return Part(max(self.budget.leak - self.spent.leak, 0.0),
+                math.sqrt(max(self.budget.mu**2 - self.spent.mu**2, 0.0)))
+
+  def events(self, part: Part, used: bool = False
+             ) -> tuple[list[dp_accounting.DpEvent], float]:
+    """Returns the events of planned slots and a part, and the delta to ask them at."""
+    # With `used`, of their releases that were spent. The leak of the part is no event:
+    # delta(epsilon) of L(s, mu) is s + (1 - s) times that of the Gaussian.
+    leak, mu = (1 + _ROOM) * part.leak, (1 + _ROOM) * part.mu
+    counts = [(slot.event, slot.used if used else slot.count)
+              for slot in self.slots.values() if slot.planned]
+    found = [dp_accounting.SelfComposedDpEvent(event, n) for event, n in counts if n]
+    if mu > 0:
+      found.append(dp_accounting.GaussianDpEvent(leaky.shift(self.relation) / mu))
+    return found, (self.delta - leak) / (1 - leak)
+
+
+def flat(event: dp_accounting.DpEvent, count: int
+        ) -> tuple[dp_accounting.DpEvent, int]:
+  """Returns the event of one release, and how often it is made."""
+  count = _checks.integer('count', count, 1)
+  while isinstance(event, dp_accounting.SelfComposedDpEvent):
+    event, count = event.event, count * _checks.integer('count', event.count, 1)
+  if not isinstance(event, dp_accounting.DpEvent):
+    raise ValueError(
+        f'Expected event to be a DpEvent of dp_accounting, got {event!r}; a plan has '
+        'plan.step_event, once for each of plan.steps, a release its event.')
+  return event, count
+
+
+def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
+  """Returns the config of an event, or None if it has none."""
+  try:
+    found = event_configs.event_config(event)
+    return found if type(event_configs.event_from(found)) is type(event) else None
+  except (TypeError, ValueError, AttributeError):
+    return None
+
+
+def saved(event: dp_accounting.DpEvent) -> dict[str, Any]:
+  """Returns the config of an event; ValueError if it has none."""
+  found = config(event)
+  if found is None:
+    raise ValueError(f'Expected a slot for an event that can be saved in a file, got '
+                     f'{event!r}; spend it without a slot.')
+  return found
+
+
+def check_label(label: object) -> str:
+  """Returns a label; ValueError unless it is text on one line."""
+  if not isinstance(label, str) or not label or not label.isprintable():
+    raise ValueError(f'Expected label to be words on one line, got {label!r}.')
+  return label
+
+
+def slots_config(slots: Slots) -> dict[str, Any]:
+  """Returns slots as plain values; ValueError unless each is an event with a count."""
+  if not isinstance(slots, Mapping):
+    raise ValueError('Expected slots to be a dict {label: (event, count)}, got '
+                     f'{slots!r}.')
+  found = {}
+  for label, slot in slots.items():
+    one, times = slot if isinstance(slot, tuple) and len(slot) == 2 else (slot, 1)
+    event, count = flat(one, times)
+    found[check_label(label)] = {'event': saved(event), 'count': count}
+  return found
+
+
+def new_header(*, epsilon: float, delta: float,
+               relation: str = relations.ADD_OR_REMOVE.name, unit: str = 'example',
+               slots: dict[str, Any] | None = None, leak: float | None = None
+               ) -> dict[str, Any]:
+  """Returns the header of a new account; ValueError if slots exceed the budget."""
+  delta = _checks.delta(delta)
+  leak = LEAK * delta if leak is None else _checks.non_negative('leak', leak)
+  if leak >= delta:
+    raise ValueError(f'Expected leak below delta={delta!r}, got {leak!r}.')
+  header = {'account': 1, 'delta': delta,
+            'epsilon': _checks.positive('epsilon', epsilon), 'relation': relation,
+            'unit': unit, 'leak': leak, 'mu': 0.0, 'slots': slots or {}}
+  book = Book({**header, 'inode': 0})
+
+  def cost(noise: float) -> float:
+    """Returns epsilon of the slots and an adaptive part of this noise multiplier."""
+    mu = 0.0 if noise == math.inf else leaky.shift(book.relation) / noise
+    events, at = book.events(Part(leak, mu))
+    return accounting.PhiAccountant(book.relation).compose(
+        dp_accounting.ComposedDpEvent(events)).get_epsilon(at)
+
+  if not cost(math.inf) <= book.epsilon:
+    raise ValueError(
+        f'Expected slots within epsilon={book.epsilon!r} at delta={delta!r} less '
+        f'leak={leak!r}, got epsilon {_format.upper(cost(math.inf))}; raise epsilon or '
+        'plan less.')
+  if cost(MOST_NOISE) <= book.epsilon:
+    header['mu'] = leaky.shift(book.relation) / calibration.calibrate_noise(
+        book.epsilon, cost, low=1e-2, high=MOST_NOISE)
+  return header

@@ -1,0 +1,175 @@
+"""An attack on a trained model by its losses on records in and out of the data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy import special
+import tensorflow as tf
+
+from tfcactus import _format, audit as audit_lib
+from tfcactus.audit import evidence, pictures
+from tfcactus.keras.checks import output_losses
+from tfcactus.keras.compat.versions import keras
+
+FALSE_POSITIVES = (1e-3, 1e-2, 1e-1)
+"""False positive rates at which an attack is described."""
+
+_BATCH = 256
+_UNLIKELY = 1e-6
+"""Probability below which sizes of a split are not those of fair coins."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlackBoxAudit:
+  """What a threshold on the loss tells of membership.
+
+  Attributes:
+    false_positive: Shape (points,), of records held out, for each threshold.
+    true_positive: Shape (points,), of records held in.
+    area: Area under this curve: 1/2 for guessing.
+    rates: For each false positive rate, the true positive rate found, and its interval.
+      It is over further records, for this model: another training has other rates.
+    bounds: Bounds on epsilon that hold although all records trained one model.
+  """
+
+  false_positive: np.ndarray
+  true_positive: np.ndarray
+  area: float
+  rates: dict[float, tuple[float, audit_lib.Interval]]
+  bounds: evidence.Audit
+
+  def __str__(self) -> str:
+    return '\n'.join((f'Area under the curve: {self.area:.3f}.', *(
+        f'True positive rate at false positive rate {rate:g}: {found:.3g}, between '
+        f'{_format.lower(interval.lower, 3)} and {_format.upper(interval.upper, 3)}.'
+        for rate, (found, interval) in self.rates.items()), str(self.bounds)))
+
+  def picture(self, path: str) -> None:
+    """Writes a picture of the curve; ImportError if matplotlib is missing."""
+    axis = pictures.axes(1, 6)
+    axis.loglog(self.false_positive, self.true_positive, label='by the loss')
+    axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
+                label='guessing')
+    for rate, (_, interval) in self.rates.items():
+      axis.plot([rate, rate], np.maximum(interval, 1e-5), color='C1')
+    axis.set(xlabel='false positive rate', ylabel='true positive rate',
+             title=f'area under the curve {self.area:.3f}')
+    axis.grid(alpha=0.3)
+    axis.legend()
+    axis.figure.savefig(path, dpi=120)
+
+
+def black_box_audit(model: keras.Model, held_in: tuple[Any, Any],
+                    held_out: tuple[Any, Any], reference: keras.Model | None = None, *,
+                    by_fair_coins: bool, loss: Any = None, delta: float = 1e-5,
+                    significance: float = evidence.SIGNIFICANCE) -> BlackBoxAudit:
+  """Attacks any Keras model by the losses of records; needs nothing of its training.
+
+  Split the records before training, each by a coin of its own, and train on those held
+  in: `coins = np.random.default_rng().random(len(x)) < 0.5`.
+
+  Args:
+    model: A trained model.
+    held_in: Records (x, y) that were in the training data.
+    held_out: Records (x, y) that were not.
+    reference: A model that was trained on none of the records, such as on public ones.
+      Its losses are subtracted, which makes the attack stronger.
+    by_fair_coins: True, which states that a fair coin of its own put each record into
+      `held_in` or `held_out`, and that none was left out. Other splits, such as by
+      date, tell members by other things than membership.
+    loss: A loss, as for `compile`; by default the one that the model was compiled with.
+    delta: Delta of the bounds on epsilon.
+    significance: Probability that one bound or interval is wrong.
+
+  Raises:
+    ValueError: if an argument is invalid, the split was not by fair coins, or losses
+      are not numbers.
+  """
+  if by_fair_coins is not True:
+    raise ValueError(
+        'Expected by_fair_coins=True, which states that each record was held in or out '
+        f'by a coin of its own, got {by_fair_coins!r}; without that no bound holds. '
+        'Split by np.random.default_rng().random(len(x)) < 0.5 before training.')
+  scores = []
+  for name, records in (('held_in', held_in), ('held_out', held_out)):
+    if not isinstance(records, (tuple, list)) or len(records) != 2:
+      raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
+    found = -_losses(model, *records, loss)
+    if reference is not None:
+      found += _losses(reference, *records, loss)
+    scores.append(np.clip(found, -1e300, 1e300))
+  present = np.repeat([True, False], [len(each) for each in scores])
+  fewer, total = min(map(len, scores)), present.size
+  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
+    raise ValueError(
+        'Expected about as many records in held_in as in held_out, as fair coins '
+        f'give, got {len(scores[0])} and {len(scores[1])}.')
+  bounds = audit_lib.audit_scores(
+      np.concatenate(scores), present, delta=delta, significance=significance,
+      independent=False)
+  return _described(np.sort(scores[0]), np.sort(scores[1]), bounds)
+
+
+def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
+              ) -> BlackBoxAudit:
+  """Returns the attack by sorted scores of members and of other records."""
+  cuts = np.unique(np.concatenate([members, others]))[::-1]
+  true, false = (np.append(0.0, 1 - np.searchsorted(each, cuts) / each.size)
+                 for each in (members, others))
+  area = float(np.sum(np.diff(false) * 0.5 * (true[1:] + true[:-1])))
+  return BlackBoxAudit(false, true, area, {
+      rate: (float(np.max(true[false <= rate])),
+             _interval(members, others, rate, bounds.significance))
+      for rate in FALSE_POSITIVES}, bounds)
+
+
+def _interval(members: np.ndarray, others: np.ndarray, rate: float,
+              significance: float) -> audit_lib.Interval:
+  """Returns a confidence interval of the true positive rate at a false positive rate.
+
+  The false positive rate above the k-th largest score of n others has the distribution
+  Beta(k, n - k + 1), or is below it if scores are equal: a quarter of `significance`
+  for the threshold on each side, and as much for the members beyond it.
+  """
+  n, part = others.size, 0.25 * significance
+  k = np.arange(1, n + 1)
+  reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
+  surely, hardly = k[reached >= 1 - part], k[reached <= part]
+  lower, upper = 0.0, 1.0
+  if surely.size:
+    count = int(np.sum(members > others[n - surely[-1]]))
+    lower = audit_lib.clopper_pearson(
+        count, members.size, significance=2 * part).lower
+  if hardly.size:
+    count = int(np.sum(members >= others[n - hardly[0]]))
+    upper = audit_lib.clopper_pearson(
+        count, members.size, significance=2 * part).upper
+  return audit_lib.Interval(lower, upper)
+
+
+def _losses(model: keras.Model, x: Any, y: Any, loss: Any) -> np.ndarray:
+  """Returns the loss of each record; ValueError unless they are numbers."""
+  loss = getattr(model, 'loss', None) if loss is None else loss
+  if loss is None:
+    raise ValueError(
+        'Expected a compiled model, or loss=, such as '
+        "loss='sparse_categorical_crossentropy', got neither.")
+  losses = output_losses.OutputLosses(
+      loss, names=getattr(model, 'output_names', None))
+  count, found = len(tf.nest.flatten(x)[0]), []
+  for start in range(0, count, _BATCH):
+    part = tf.nest.map_structure(
+        lambda rows, start=start: tf.convert_to_tensor(rows[start:start + _BATCH]),
+        (x, y))
+    outputs = model(part[0], training=False)
+    values = tf.cast(losses(losses.targets(part[1], outputs), outputs), tf.float64)
+    found.append(tf.reshape(values, [tf.shape(values)[0], -1]).numpy().sum(1))
+  values = np.concatenate(found) if found else np.zeros(0)
+  if not values.size or np.any(np.isnan(values)):
+    raise ValueError(
+        'Expected records whose losses are numbers, got '
+        f'{int(np.sum(np.isnan(values)))} of {values.size} that are not.')
+  return values

@@ -1,0 +1,143 @@
+"""Takes the steps of a training from a `DataAccount` before they are released."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Union
+import warnings
+
+import dp_accounting
+
+from tfcactus import accounting, sampling as sampling_lib
+from tfcactus.data_account import DataAccount
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data.batch_marks import Marks, Taken
+from tfcactus.keras.distribution import replicas
+from tfcactus.keras.ledger.counts import Counts
+from tfcactus.noise.table_file import PathLike
+from tfcactus.plan import PrivacyPlan
+
+BLOCK = 32
+"""How many steps are taken at a time; a killed run loses at most so many."""
+
+OTHERS = (
+    'Expected every step of a model with an account to be one of fit, on batches of '
+    'one kind and on weights that nothing else changed, got others; nothing of the '
+    'step was released.')
+
+Account = Union[DataAccount, PathLike]
+"""An account, or its path, which is opened by the first `fit`."""
+
+
+class PaidSteps:
+  """The slot of an account from which one model takes its steps, or epochs.
+
+  The first `fit` reserves the plan's steps under the label, unless there is a slot. A
+  resumed run goes on with what is left in the slot.
+
+  Attributes:
+    path: Absolute path of the account.
+    label: Label of the slot.
+  """
+
+  def __init__(self, account: Account, label: str, plan: PrivacyPlan, seeded: bool):
+    """Initialises; ValueError if noise is `seeded`, or no account can hold the plan."""
+    if seeded or plan.releases or plan.accounting != 'proven':
+      raise ValueError(
+          'Expected a plan with a proven accounting and no releases, which enter an '
+          'account by themselves (account.release), and no seed with account, got '
+          f'seeded={seeded}, releases={plan.releases!r} and '
+          f'accounting={plan.accounting!r}.')
+    self._account = account if isinstance(account, DataAccount) else None
+    self.path = account.path if isinstance(account, DataAccount) else (
+        os.path.abspath(os.fspath(account)))
+    self.label, self._plan = label, plan
+    self._event: dp_accounting.DpEvent | None = None
+    self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
+
+  @classmethod
+  def of(cls, account: Account | None, label: str, plan: PrivacyPlan, seeded: bool
+         ) -> PaidSteps | None:
+    """Returns the steps that are taken from an account, or None without one."""
+    return None if account is None else cls(account, label, plan, seeded)
+
+  def begin(self, marks: Marks, known: Counts) -> None:
+    """Makes the slot for a `fit` on batches with `marks`, or finds it.
+
+    Raises ValueError if what is left of the account is too little, or the batches or
+    the steps `known` so far are not those of the slot.
+    """
+    kind = sampling_lib.of_code(marks.sampling)
+    if kind is None or marks.seeded or replicas.workers() > 1:
+      raise ValueError(
+          'Expected batches of tfcactus.keras without a seed, on one worker, with '
+          'account, got others, whose cost the account could not hold; use '
+          'fit(PoissonBatches(x, y, batch_size=...)).')
+    self._account = self._account or DataAccount(self.path)
+    kind.check_relation(self._account.relation)
+    scheme, unit = kind.of_plan(self._plan), self._plan.unit
+    event = scheme.event(accounting.noise_event(self._plan.noise))
+    self._held = self._held if event == self._event else 0
+    self._event, self._sampling, self._by_epochs = event, kind.code, kind.draws_epochs
+    if self.label not in self._account.slots:
+      count = -(-self._plan.steps // (
+          scheme.batches_per_epoch if kind.draws_epochs else 1))
+      self._account.reserve(event, count, label=self.label, unit=unit)
+    used = self._account.slots[self.label].used
+    released = known.epochs_begun if self._by_epochs else known.released_steps
+    if released > used:  # By a journal, or without the account.
+      self._account.spend(event, released - used, label=self.label, unit=unit)
+    slot = self._account.slots[self.label]
+    self._left = slot.count - slot.used
+    if not self._left + self._held:
+      raise ValueError(
+          f'Expected the slot {self.label!r} of the account to have releases left, '
+          f'got {slot.used} used of {slot.count}; a new run has another '
+          'account_label.')
+
+  def take(self, taken: Taken) -> None:
+    """Takes a step on a batch before the step is released.
+
+    Raises ValueError if the slot has no step left, or the batch is of another kind than
+    it is for.
+    """
+    if self._event is None or self._account is None or (
+        taken.sampling != self._sampling):
+      raise ValueError(OTHERS)
+    wanted = taken.epochs if self._by_epochs else 1
+    if wanted > self._held:
+      block = max(wanted, min(1 if self._by_epochs else BLOCK, self._left))
+      self._account.spend(self._event, block, label=self.label, unit=self._plan.unit)
+      slot = self._account.slots[self.label]
+      self._held, self._left = self._held + block, slot.count - slot.used
+    self._held -= wanted
+
+  def stops(self, steps: bool) -> bool:
+    """Returns whether nothing is left after a step, or, if not, after an epoch."""
+    return not (self._held + self._left or steps and self._by_epochs)
+
+
+class StopAtEnd(keras.callbacks.Callback):
+  """Stops `fit` where the slot of an account has no step, or epoch, left."""
+
+  _supports_tf_logs = True
+
+  def __init__(self, paid: PaidSteps):
+    """Initialises the callback for a `fit` that takes its steps from `paid`."""
+    super().__init__()
+    self._paid = paid
+
+  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    self._stop(self._paid.stops(True) and batch + 1 < (
+        self.params.get('steps') or batch + 2))
+
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
+
+  def _stop(self, now: bool) -> None:
+    """Stops training with a warning if `now`."""
+    if now and not self.model.stop_training:
+      warnings.warn(
+          f'Stopped fit: the slot {self._paid.label!r} of the account is used up.',
+          stacklevel=2)
+      self.model.stop_training = True

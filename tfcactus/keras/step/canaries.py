@@ -1,0 +1,183 @@
+"""Canaries of a training run: drawn, clipped, summed and noised with its examples.
+
+Each canary is in the data by a fair, secret coin. Those in the data are drawn by the
+sampler of the examples, each as one more example, and have a row in the batches that
+they enter. Along the model's weights a canary's gradient is zero. Along the shadow
+weights (`gradients.shadow`), which no example touches, it is known. The noisy averages
+along the shadow weights are kept here, as they are on their way to the optimizer, which
+gets those of the model's weights only.
+
+So the run with an audit trains the model by the same distribution as without. Schemes
+that take canaries draw each example independently of the others; a row contributes to
+the sums through its own gradient alone; the divisor is a public constant; and
+coordinates of Gaussian noise are independent. What is kept is a part of the noisy sums
+that the guarantee covers, about rows that hold no person's data: it tells nothing
+beyond these sums. Sizes of batches, which are private, are not kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus import _checks, audit as audit_lib, correlated
+from tfcactus.audit import evidence
+from tfcactus.keras.data.batch_marks import Place
+from tfcactus.keras.gradients import shadow
+from tfcactus.noise import Gaussian
+from tfcactus.plan import PrivacyPlan
+from tfcactus.randomness import KeyStream
+
+_FEWEST = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+  """An audit of a training run, for `privatize(model, plan, audit=Audit())`.
+
+  Attributes:
+    canaries: Number of canaries. Three hundred show most faults; thousands give sharper
+      bounds on epsilon.
+  """
+
+  canaries: int = 300
+
+  def __post_init__(self) -> None:
+    _checks.integer('canaries', self.canaries, _FEWEST)
+
+
+class Canaries:
+  """The canaries of one run, and what the run showed of them.
+
+  Attributes:
+    count: Number of canaries.
+    present: Shape (count,), whether a canary is in the data: secret while it trains.
+  """
+
+  def __init__(self, audit: Audit, plan: PrivacyPlan):
+    """Tosses the coins."""
+    self.count = audit.canaries
+    self.present = KeyStream().below(0.5, self.count)
+    self._plan = plan
+    self._steps: list[tuple[np.ndarray, np.ndarray, Place | None]] = []
+    self._last: tuple[Any, evidence.Audit | None] = ((), None)
+
+  @property
+  def steps(self) -> int:
+    """Number of steps kept."""
+    return len(self._steps)
+
+  def keep(self, averages: list[tf.Tensor], numbers: tf.Tensor, place: tf.Tensor
+          ) -> None:
+    """Keeps a step's noisy averages along the shadow weights.
+
+    `numbers` are as for `Engine.run`, and `place` as for `NoiseSampler.draw`.
+    """
+    tf.numpy_function(self._kept, [tf.stack(averages), numbers, place], tf.int64)
+
+  def _kept(self, averages: np.ndarray, numbers: np.ndarray, place: np.ndarray
+           ) -> np.int64:
+    """Implements `keep` when the step runs."""
+    self._steps.append((averages[:, :, 0], np.unique(numbers[numbers > 0]) - 1,
+                        Place.of(place)))
+    return np.int64(0)
+
+  def audit(self, *claimed: Any) -> evidence.Audit:
+    """Returns the evidence on a claim; the last one is kept for run cards.
+
+    `claimed` are sampling and draws as for `Claim.of_plan`, and significance and
+    families as for `audit_run`.
+    """
+    key, (*claim, significance, families) = (len(self._steps), *claimed), claimed
+    before, found = self._last
+    if found is None or before != key:
+      found = evidence.audit_run(
+          self.seen(), evidence.Claim.of_plan(self._plan, *claim),
+          significance=significance, families=families)
+      self._last = key, found
+    return found
+
+  def seen(self) -> audit_lib.Observations:
+    """Returns what all steps so far showed; ValueError before the first."""
+    steps = list(self._steps)
+    if not steps:
+      raise ValueError('Expected an audit after training by fit, got no step yet.')
+    plan = self._plan
+    sums = np.stack([averages for averages, _, _ in steps]) * (
+        plan.expected_batch_size / plan.l2_norm_clip)
+    drawn = np.zeros((len(steps), self.count), bool)
+    for row, (_, numbers, _) in zip(drawn, steps):
+      row[numbers] = True
+    along, across = ((sums[:, 0] + sign * sums[:, 1]) / shadow.LAYERS**0.5
+                     for sign in (1, -1))
+    # Two coordinates of each absent canary, and across each present one.
+    noise = np.concatenate([
+        *np.moveaxis(sums[:, :, ~self.present], 1, 0), across[:, self.present]], 1)
+    strategy = plan.strategy
+    if strategy is not None and strategy.bands > 1:
+      places = [place for _, _, place in steps]
+      begins = [0, *(i for i, (before, place) in enumerate(zip(places, places[1:]), 1)
+                     if place is None or not place.follows(before)), len(steps)]
+      along, noise = (np.concatenate([
+          whitened(strategy, part[first:last], filtered)
+          for first, last in zip(begins, begins[1:])])
+                      for part, filtered in ((along, True), (noise, False)))
+    return audit_lib.Observations(along, self.present, drawn, noise)
+
+
+def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
+            ) -> np.ndarray:
+  """Returns C times the sums of consecutive steps, (steps, n): their noise is white.
+
+  If `filtered`, returns the product with the columns of C, scaled to norm one: for each
+  step what all rows show of a contribution in it.
+  """
+  steps = len(sums)
+  columns = [strategy.column(step, steps)[:strategy.bands] for step in range(steps)]
+  white = np.zeros_like(sums)
+  for step, column in enumerate(columns):
+    white[step:step + column.size] += column[:, None] * sums[step]
+  return white if not filtered else np.stack([
+      column / np.linalg.norm(column) @ white[step:step + column.size]
+      for step, column in enumerate(columns)])
+
+
+def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | None:
+  """Returns the canaries of an audit, or None; ValueError unless the run allows one.
+
+  `others` are the settings of the run beside its plan, by name.
+  """
+  if audit is None:
+    return None
+  if not isinstance(audit, Audit):
+    raise ValueError(
+        f'Expected audit=tfcactus.keras.Audit(canaries=300), got {audit!r}.')
+  if not isinstance(plan.noise, Gaussian):
+    raise ValueError(
+        'Expected a plan of Gaussian noise with audit=, whose coordinates are '
+        f'independent and whose law the checks know, got {plan.noise!r}; plant '
+        'canaries of your own and pass their scores to tfcactus.audit.audit_scores.')
+  if plan.adaptive_clipping is not None:
+    raise ValueError(
+        'Expected a plan without adaptive_clipping with audit=, got '
+        f'{plan.adaptive_clipping!r}: canaries would count as clipped examples and '
+        'move the norm.')
+  for name, value in others.items():
+    if value != _PLAIN[name][0]:
+      raise ValueError(
+          f'Expected {name}={_PLAIN[name][0]!r} with audit=, got {name}={value!r}: '
+          f'{_PLAIN[name][1]}.')
+  return Canaries(audit, plan)
+
+
+_PLAIN = {
+    'clipping': ('flat', 'canaries would take a share of the clipping norm, or be '
+                         'clipped below it'),
+    'seed': (None, 'whoever knows the seed can subtract the noise, and an audit with '
+                   'repeated noise says nothing of another run'),
+    'local_steps': (None, 'a canary has no weights that local steps could move'),
+    'replicas': (1, 'an audit keeps the sums of one process and one replica')}
+"""For each setting of a run, the value that an audit needs, and why."""
