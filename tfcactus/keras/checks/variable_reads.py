@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import models
+from tfcactus.keras.compat import graphs, models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import graph_proof
 
@@ -64,6 +64,10 @@ class _Read(NamedTuple):
   operation: str
 
 
+_Cut = dict[tuple[str, int], set[str]]
+"""Maps (name of an operation, place of an input) to weights."""
+
+
 class Calls:
   """Record of the operations that each call of a rule adds to a graph."""
 
@@ -73,18 +77,16 @@ class Calls:
     self._count = 0
     self._changes: list[tuple[int, int | None]] = [(0, None)]
 
-  @contextlib.contextmanager
-  def recorded(self, layer: keras.layers.Layer) -> Iterator[int]:
-    """Records a call of a layer, nested or not; yields the number of the call.
+  def outside(self) -> bool:
+    """Returns whether operations are added to a loop or a function inside the pass.
 
-    Raises ValueError if the layer is called in a loop or a function inside the pass:
-    its tensors cannot be differentiated from outside.
+    Tensors there cannot be differentiated from the pass.
     """
-    if _current_graph() is not self._graph:
-      raise ValueError(
-          f'Expected layer {layer.name!r} to be called by the model itself, got a '
-          'call within a loop or a function (tf.while_loop, tf.cond, tf.function); '
-          "use privatize(..., engine='vectorized').")
+    return _current_graph() is not self._graph
+
+  @contextlib.contextmanager
+  def recorded(self) -> Iterator[int]:
+    """Records a call of a layer, nested or not; yields the number of the call."""
     self._count += 1
     self._open.append(self._count)
     self._note()
@@ -124,7 +126,7 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
   # all edges were cut, no other path would lead from a weight to a loss.
   names = {identity(variable): variable for variable in model.trainable_variables}
   handles = {name: each for name, each in handles_in(graph).items() if each in names}
-  cut: dict[tuple[str, int], set[str]] = {}
+  cut: _Cut = {}
   for edge in edges:
     cut.setdefault((edge.operation, edge.place), set()).update(
         map(identity, edge.variables))
@@ -136,9 +138,9 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
   reads: dict[str, frozenset[_Read]] = {}
   call_of = {op.name: call for op, call in calls.of_operations(graph)}
   for op in graph_proof.needed(losses, handles):
-    found = _reads_of(op, call_of[op.name], handles, reads, cut)
-    for tensor in op.outputs:
-      kept = found if carries_gradient(tensor) else frozenset()
+    found = _reads_of(op, _operands(op, call_of[op.name], handles, reads, cut), cut)
+    for tensor, own in zip(op.outputs, found):
+      kept = own if carries_gradient(tensor) else frozenset()
       reads[tensor.name] = frozenset(
           read for read in kept
           if (read.variable, read.call) not in answered.get(tensor.name, ()))
@@ -149,22 +151,49 @@ def first_unexplained(graph: tf.Graph, model: keras.Model, calls: Calls,
   return Unexplained(names[left[0].variable], left[0].operation)
 
 
-def _reads_of(op: tf.Operation, call: int | None, handles: dict[str, str],
-              reads: dict[str, frozenset[_Read]], cut: dict[tuple[str, int], set[str]]
-             ) -> frozenset[_Read]:
-  """Returns the uses of weights on which an operation's outputs may depend."""
+def inside(loop: tf.Operation, op: tf.Operation) -> str:
+  """Returns the name, for an `Edge`, of an operation in the body of a loop."""
+  return f'{loop.name} > {op.name}'
+
+
+def _operands(op: tf.Operation, call: int | None, handles: dict[str, str],
+              reads: dict[str, frozenset[_Read]], cut: _Cut, name: str = ''
+             ) -> list[frozenset[_Read]]:
+  """Returns the uses of weights on which each input of an operation may depend."""
   # `handles` maps names of captured handles to weights, `cut` edges to the weights that
   # they explain. Only uses that may have a gradient count.
-  if op.type == 'StopGradient':
-    return frozenset()
-  found = set[_Read]()
+  found = []
   for place, tensor in enumerate(op.inputs):
     own = reads.get(tensor.name, frozenset())
     if tensor.name in handles:
       own |= {_Read(handles[tensor.name], call, op.name)}
-    gone = cut.get((op.name, place), set())
-    found.update(read for read in own if read.variable not in gone)
-  return frozenset(found)
+    gone = cut.get((name or op.name, place), set())
+    found.append(frozenset(read for read in own if read.variable not in gone))
+  return found
+
+
+def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
+             ) -> list[frozenset[_Read]]:
+  """Returns the uses on which each output depends, given those of the operands."""
+  if op.type == 'StopGradient':
+    return [frozenset()]
+  graphs_of_loop = graphs.of_loop(op) if op.type in graphs.LOOPS else None
+  if graphs_of_loop is None:
+    return [frozenset[_Read]().union(*operands)] * len(op.outputs)
+  _, body = graphs_of_loop
+  order, reads, more = graph_proof.needed(body.outputs, ()), operands, None
+  while more != reads:
+    # What any step may depend on: that of its inputs, and of all steps before.
+    reads = reads if more is None else more
+    known = {tensor.name: own for tensor, own in zip(body.inputs, reads)}
+    for each in order:
+      if each.inputs:
+        found = _reads_of(each, _operands(
+            each, None, {}, known, cut, inside(op, each)), cut)
+        known.update((tensor.name, own if carries_gradient(tensor) else frozenset())
+                     for tensor, own in zip(each.outputs, found))
+    more = [own | known[tensor.name] for own, tensor in zip(reads, body.outputs)]
+  return reads
 
 
 def handles_in(graph: tf.Graph) -> dict[str, str]:

@@ -29,6 +29,7 @@ from tfcactus.keras.gradients.layers import base
 from tfcactus.keras.gradients.layers.route import VECTORIZED
 from tfcactus.keras.gradients.operations import (
   gradients as operations,
+  loops,
   uses as uses_lib,
 )
 from tfcactus.keras.independence import dependence
@@ -172,13 +173,14 @@ class _ByOperations(NamedTuple):
 
   `handles` maps names of captured handles to indices of `variables`, `call_of` names of
   operations to calls of rules. `ruled` has the places of uses in the result of
-  `upstream`.
+  `upstream`; `taps` those of weights in loops.
   """
 
   variables: Sequence[keras.Variable]
   handles: dict[str, int]
   call_of: dict[str, int | None]
   ruled: dict[int, operations.Ruled]
+  taps: loops.Taps
 
   @classmethod
   def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
@@ -201,21 +203,22 @@ class _ByOperations(NamedTuple):
     # The proof of the pass shows what is assumed here of tensors of graphs around.
     known.update((inside.name, dependence.CONSTANT) for outside, inside in
                  losses.graph.captures if tf.is_symbolic_tensor(outside))
+    number = batch[2].shape[0]
+    explained = lambda op, place: (call_of.get(op.name), place) in answered  # noqa: E731
+    vectorized = {each.name: dependence.Value(
+        dependence.Dependence.ROW_WISE, block=each.shape[0] // number) for each in rows}
+    taps = loops.tapped(losses, handles, {**known, **vectorized}, number, explained)
     uses = uses_lib.found(
-        losses, handles, [each.shape for each in variables], known,
-        batch[2].shape[0], {each.name: dependence.Value(
-            dependence.Dependence.ROW_WISE, block=each.shape[0] // batch[2].shape[0])
-                            for each in rows},
-        lambda op, place: (call_of[op.name], place) in answered)
+        losses, handles, [each.shape for each in variables], {**known, **taps.known},
+        number, vectorized, explained, taps.outputs, taps.loops)
     return cls(variables, handles, call_of, dict(enumerate(
-        operations.with_rules(uses), len(captured))))
+        operations.with_rules(uses), len(captured))), taps)
 
   def upstream(self, total: tf.Tensor, captured: Sequence[_Captured]) -> list[Any]:
     """Returns gradients of captured tensors, then of the uses' outputs or None."""
     tensors = [each.outputs for each in captured]
-    found = graphs.gradients(
-        total.graph, total,
-        tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
+    found = self.taps.gradients(
+        total, tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
     return [tf.zeros_like(tensor) if each is None else each
             for tensor, each in zip(tensors, found)] + found[len(tensors):]
 
@@ -228,7 +231,7 @@ class _ByOperations(NamedTuple):
                 for each in answers for variable in each.variables}
     left = {}
     for place, (use, rule) in self.ruled.items():
-      there = [(self.call_of[op.name], variable_reads.identity(
+      there = [(self.call_of.get(op.name), variable_reads.identity(
           self.variables[index])) in answered for op, index in use.reads]
       if any(there) and not all(there):
         raise uses_lib.no_rule(use.op)
@@ -241,13 +244,14 @@ class _ByOperations(NamedTuple):
     """Returns variables with their gradients for `number` examples."""
     return [(self.variables[index], form) for index, form in operations.of_variables(
         list(self.ruled.values()), [upstream[place] for place in self.ruled],
-        lambda tensor, layout: layout.apart(tensor, number),
+        lambda tensor, layout: layout.apart(
+            self.taps.operands.get(tensor.name, tensor), number),
         self.handles, [models.stored_dtype(each) for each in self.variables],
         [each.shape for each in self.variables])]
 
   def edges(self) -> list[variable_reads.Edge]:
     """Returns the inputs of operations through which these gradients go."""
-    return [variable_reads.Edge(use.op.name, use.edge, [
+    return [variable_reads.Edge(self.taps.path(use.op), use.edge, [
         self.variables[index] for index in use.variables])
             for use, _ in self.ruled.values()]
 
@@ -296,13 +300,13 @@ def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
               *args: Any, **kwargs: Any) -> Any:
     """Calls the layer through its rule; `call` is the layer's own."""
     call = graphs.as_keras_calls(call)
-    if vectorizing:
+    if vectorizing or calls.outside():  # Rules of operations look into loops.
       return call(*args, **kwargs)
     if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
-    with calls.recorded(layer) as call_number:
+    with calls.recorded() as call_number:
       vectorizing[:] = [layer] if rule is VECTORIZED else []
       made = rule.forward(layer, call, functools.partial(
           capture, rule, layer, call_number), *args, **kwargs)

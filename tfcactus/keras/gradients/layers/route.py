@@ -63,14 +63,15 @@ def route_of(layer: keras.layers.Layer, rule: LayerRule | None,
     return Route(layer, VECTORIZED, apart[id(layer)])
   if rule is None:
     known = opened or type(layer).__module__.startswith(f'{keras.__name__}.')
-    # Recurrent layers call their cells in a loop.
-    if not models.trained_variables(layer) or known and not isinstance(
+    # Recurrent layers may have a cell of one's own.
+    if not models.trained_variables(layer) or opened or known and not isinstance(
         layer, keras.layers.RNN):
       return Route(layer, None)
     return Route(layer, VECTORIZED, f'no rule for {type(layer).__name__}')
   reason = rule.unsupported(layer)
-  if not models.trained_variables(layer) and not rule.also_frozen:
-    return Route(layer, None)
+  if not models.trained_variables(layer) and not rule.also_frozen or (
+      reason and opened and isinstance(layer, keras.layers.RNN)):
+    return Route(layer, None)  # Rules of operations look into the loop of an own cell.
   return Route(layer, VECTORIZED, reason) if reason else Route(layer, rule)
 
 
