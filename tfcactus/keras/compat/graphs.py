@@ -89,6 +89,11 @@ def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
   return op._cond_graph, op._body_graph  # pylint: disable=protected-access
 
 
+def is_backward(loop: tf.Operation) -> bool:
+  """Returns whether a loop computes the gradients of another, from its last step on."""
+  return type(of_loop(loop)[1]).__name__ == '_WhileBodyGradFuncGraph'  # type: ignore[index]
+
+
 def was_differentiated(loop: tf.Operation) -> bool:
   """Returns whether a loop comes from a gradient, or a gradient was taken of it."""
   body = loop._body_graph  # pylint: disable=protected-access
@@ -112,13 +117,14 @@ def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
     cond.capture(each)
   body.outputs.extend(inside)
   for name, graph in (('cond', cond), ('body', body)):
-    graph.name += '_tapped'
+    graph.name += '_more'
     op._set_func_attr(name, control_flow_util_v2.create_new_tf_function(graph))
   op._set_type_list_attr('T', body.output_types)
   op._set_shape_list_attr('output_shapes', body.output_shapes)
   op._add_while_inputs(tensors)
   op._add_outputs([each.dtype for each in inside], [each.shape for each in inside])
-  op._set_attr('_num_original_outputs', attr_value_pb2.AttrValue(i=len(op.outputs)))
+  if not was_differentiated(op):  # Else no gradient goes through the new outputs.
+    op._set_attr('_num_original_outputs', attr_value_pb2.AttrValue(i=len(op.outputs)))
 
 
 def put_behind(tensor: tf.Tensor, instead: tf.Tensor) -> None:

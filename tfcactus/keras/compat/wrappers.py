@@ -30,6 +30,9 @@ def batched(model: keras.Model) -> Iterator[None]:
             functools.partial(_over_steps, layer, layer.call))))
       elif isinstance(layer, keras.layers.Bidirectional):
         stack.enter_context(patches.replaced(layer, **never))
+      elif isinstance(layer, keras.layers.RNN):
+        stack.enter_context(patches.replaced(
+            layer, use_cudnn=False, _could_use_gpu_kernel=False))
     yield
 
 

@@ -3,9 +3,9 @@
 A loop over T steps calls an operation T times. Outside of the loop, a stand-in is the
 same operation on all steps' operands at once: each example has T positions where it has
 one inside. Its rule gives the gradients of the weights. The loop itself stays as it is,
-but for a tap behind each use: an identity whose gradient is the identity's, and which
-writes that gradient, and the operands, to lists. So one backward pass gives both for
-all steps. Nothing runs twice; the stand-ins themselves never run.
+but for a tap behind each use: an identity that notes the gradient which reaches it. The
+loop and its backward loop then write operands and gradients to lists, an item a step.
+Nothing runs twice; the stand-ins themselves never run.
 
 Loops with a number of steps that data tell, with loops or functions inside that use
 weights, or with writes inside, have no rule. `checks.variable_reads` looks into the
@@ -31,20 +31,28 @@ _MOST_STEPS = 10_000
 _READING = ('ReadVariableOp', 'ResourceGather')
 
 
+_Operands = dict[str, tuple[tf.Tensor, uses_lib.Layout]]
+"""{name of an operand of a stand-in: (operand in the loop's body, its layout)}."""
+
+
 class _Tap(NamedTuple):
   """A use of weights in a loop.
 
   Attributes:
-    path: The name of the operation in the loop, as `variable_reads.inside`.
+    loop: The loop.
     steps: The number of steps.
-    lists: {name of a tensor of the stand-in: (the list whose gradient has the tensor's
-      parts, the tensor in the loop, its layout)}; for the stand-in's output, the parts
-      are those of its gradient.
+    use: The operation in the loop's body that uses weights.
+    identity: The operation in the body that notes the gradient of the use's output.
+    out: The layout of the output.
+    operands: The operands of the stand-in.
   """
 
-  path: str
+  loop: tf.Operation
   steps: int
-  lists: dict[str, tuple[tf.Tensor, tf.Tensor, uses_lib.Layout]]
+  use: tf.Operation
+  identity: tf.Operation
+  out: uses_lib.Layout
+  operands: _Operands
 
 
 class Taps:
@@ -54,6 +62,7 @@ class Taps:
     outputs: The outputs of the stand-ins.
     known: Dependences of the stand-ins' operands, by name.
     loops: Names of the loops.
+    anchors: For each loop, an input that all its taps have.
     operands: {name of an operand of a stand-in: all steps' operands}; empty until
       `gradients` ran.
   """
@@ -64,11 +73,12 @@ class Taps:
     self.loops: set[str] = set()
     self.operands: dict[str, tf.Tensor] = {}
     self._taps: dict[str, _Tap] = {}
+    self.anchors: list[tf.Tensor] = []
 
   def path(self, op: tf.Operation) -> str:
     """Returns the path of the use that an operation stands for, else its own name."""
     tap = self._taps.get(op.outputs[0].name)
-    return tap.path if tap else op.name
+    return variable_reads.inside(tap.loop, tap.use) if tap else op.name
 
   def add(self, output: tf.Tensor, tap: _Tap) -> None:
     """Adds a use, by the output of its stand-in."""
@@ -78,17 +88,58 @@ class Taps:
   def gradients(self, total: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[Any]:
     """Returns gradients of `total` as `graphs.gradients`; stand-ins have all steps'."""
     taps = [self._taps.get(tensor.name) for tensor in tensors]
-    lists = {each.name: each for tap in taps if tap for each, *_ in tap.lists.values()}
     plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
-    found = graphs.gradients(total.graph, total, [*plain, *lists.values()])
-    left, written = iter(found), dict(zip(lists, found[len(plain):]))
-    for tap in filter(None, taps):
-      for name, (each, inside, layout) in tap.lists.items():
-        if written[each.name] is not None:
-          self.operands[name] = _all_steps(
-              written[each.name], inside, layout, tap.steps)
-    return [self.operands.get(tensor.name) if tap else next(left)
-            for tensor, tap in zip(tensors, taps)]
+    found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
+    written = _written(total.graph, [tap for tap in taps if tap])
+    return [self._all_steps(tap, written) if tap else next(found) for tap in taps]
+
+  def _all_steps(self, tap: _Tap, written: dict[str, tf.Tensor]) -> tf.Tensor | None:
+    """Returns all steps' gradients of a use's output, None without any."""
+    gradient = _noted(tap.identity)
+    if gradient is None:
+      return None
+    for name, (inside, layout) in tap.operands.items():
+      self.operands[name] = _all_steps(
+          written[_key(inside)], inside, layout, tap.steps)
+    return _all_steps(written[_key(gradient)], gradient, tap.out, tap.steps)
+
+
+def _key(tensor: tf.Tensor) -> str:
+  """Returns a name of a tensor among those of several graphs."""
+  return f'{id(tensor.graph)} {tensor.name}'
+
+
+def _noted(identity: tf.Operation) -> tf.Tensor | None:
+  """Returns the gradient that reached a tap, a tensor of the backward loop."""
+  return getattr(identity, _NOTED, None)
+
+
+def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
+  """Lets loops write what the taps' rules need; returns {key of a tensor: list}."""
+  wanted: dict[str, tuple[tf.Operation, int, dict[str, tf.Tensor]]] = {}
+  backward = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
+              if op.type in graphs.LOOPS and graphs.of_loop(op)}
+  for tap in taps:
+    gradient = _noted(tap.identity)
+    if gradient is not None:
+      for tensor in (gradient, *(each for each, _ in tap.operands.values())):
+        loop = backward[id(tensor.graph)]
+        wanted.setdefault(loop.name, (loop, tap.steps, {}))[2][_key(tensor)] = tensor
+  found = dict[str, tf.Tensor]()
+  for loop, steps, tensors in wanted.values():
+    lists = [tf.raw_ops.TensorListReserve(
+        element_shape=each.shape.as_list(), num_elements=steps,
+        element_dtype=each.dtype) for each in tensors.values()]
+    before = len(loop.outputs)
+    with graphs.more_loop_inputs(loop, lists) as inside:
+      step = loop._body_graph.inputs[0]  # pylint: disable=protected-access
+      if graphs.is_backward(loop):
+        step = steps - 1 - step
+      inside[:] = [tf.raw_ops.TensorListSetItem(
+          input_handle=each, index=step, item=tensor)
+                   for each, tensor in zip(inside, tensors.values())]
+    found.update(zip(tensors, loop.outputs[before:]))
+  return found
 
 
 def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
@@ -132,7 +183,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
            if _passed_on(after) is before}
   if not weights <= fixed or any(loop.outputs[i].consumers() for i in weights):
     raise uses_lib.no_rule(loop, 'changes weights, or returns them')
-  lists = _Lists(loop, body, _steps(loop, cond, body))
+  steps = _steps(loop, cond, body)
   values = graph_proof.analyse(loop.graph, known, loop.outputs)
   within = {tensor.name: value for tensor, value in zip(body.inputs, values)}
   data = {tensor.name for i, (tensor, value) in enumerate(zip(body.inputs, values))
@@ -141,18 +192,46 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
   operations = graph_proof.needed(body.outputs, within)
   within.update(uses_lib._drawn(operations, number))
   places = {body.inputs[i].name: i for i in weights}
-  found, _ = uses_lib._meetings(  # pylint: disable=protected-access
-      operations, places, data, number, lambda op, i: False)
   around = {body.inputs[i].name: loop.inputs[i] for i in fixed}
-  for op in {each.op.name: each.op for each in found}.values():
+  made: list[_Made] = []
+  for op in _uses_inside(operations, places, data, number):
     if op.type in graph_proof.CALLS or graphs.has_own_gradient(op):
       raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
     tensors = [*op.inputs, op.outputs[0]]
     layouts = [_layout(loop, value) if tensor.name in data else None
                for tensor, value in zip(tensors, graph_proof.analyse(
                    body, within, tensors))]
-    _stand_in(op, layouts, around, data, lists, taps)
-  lists.write()
+    made.append((op, *_stand_in(op, layouts, around, data, loop, steps, taps.known)))
+  _put_taps(loop, steps, made, taps)
+
+
+def _uses_inside(operations: Sequence[tf.Operation], places: dict[str, int],
+                 data: set[str], number: int) -> list[tf.Operation]:
+  """Returns operations of a body where weights meet data; arguments as `_meetings`."""
+  found, _ = uses_lib._meetings(  # pylint: disable=protected-access
+      operations, places, data, number, lambda op, i: False)
+  return list({each.op.name: each.op for each in found}.values())
+
+
+_Made = tuple[tf.Operation, tf.Tensor, uses_lib.Layout, _Operands]
+"""An operation that uses weights, and what `_stand_in` returns for it."""
+
+
+def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
+             ) -> None:
+  """Puts a tap behind each use in a loop; uses that feed one sum share its tap."""
+  _, body = graphs.of_loop(loop)  # type: ignore[misc]
+  sums = [_last_sum(op.outputs[0], body) for op, *_ in made]
+  anchor, identities = tf.zeros([]), dict[str, tf.Operation]()
+  taps.anchors.append(anchor)
+  with graphs.more_loop_inputs(loop, [anchor]) as (inner,):
+    for tensor, (op, output, layout, operands) in zip(sums, made):
+      if tensor.name not in identities:
+        with body.gradient_override_map({'IdentityN': _TAP}):
+          instead, _ = tf.raw_ops.IdentityN(input=[tensor, inner])
+        graphs.put_behind(tensor, instead)
+        identities[tensor.name] = instead.op
+      taps.add(output, _Tap(loop, steps, op, identities[tensor.name], layout, operands))
 
 
 def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
@@ -170,26 +249,28 @@ def _layout(loop: tf.Operation, value: Value) -> uses_lib.Layout:
 
 
 def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
-              around: dict[str, tf.Tensor], data: set[str], lists: _Lists, taps: Taps
-             ) -> None:
-  """Adds the stand-in of an operation; `layouts` are those of its inputs and output."""
+              around: dict[str, tf.Tensor], data: set[str], loop: tf.Operation,
+              steps: int, known: dict[str, Value]
+             ) -> tuple[tf.Tensor, uses_lib.Layout, _Operands]:
+  """Returns the output of an operation's stand-in, its layout, and its operands.
+
+  `layouts` are those of the operation's inputs and output.
+  """
   *given, out = layouts
-  loop, steps, output = lists.loop, lists.steps, op.outputs[0]
-  found, inputs = {}, []
+  operands, inputs, output = _Operands(), [], op.outputs[0]
   with tf.name_scope(f'{loop.name}/'):
     for tensor, layout in zip(op.inputs, given):
       if layout is None:
         inputs.append(_around(tensor, around, data, loop))
         continue
       inputs.append(tf.zeros(_longer(tensor, layout, steps), tensor.dtype))
-      taps.known[inputs[-1].name] = Value(
+      known[inputs[-1].name] = Value(
           Dependence.ROW_WISE, layout.axis, abs(layout.block) * steps)
-      found[inputs[-1].name] = (lists.of(output, tensor), tensor, layout)
+      operands[inputs[-1].name] = (tensor, layout)
     made, = _rerun(op, inputs, loop)
-    if out is None or made.shape.as_list() != _longer(output, out, steps):
-      raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
-    found[made.name] = (lists.of(output), output, out)
-  taps.add(made, _Tap(variable_reads.inside(loop, op), steps, found))
+  if out is None or made.shape.as_list() != _longer(output, out, steps):
+    raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
+  return made, out, operands
 
 
 def _longer(tensor: tf.Tensor, layout: uses_lib.Layout, steps: int) -> list[int]:
@@ -278,74 +359,28 @@ _COUNTING = frozenset((
 """Operations that conditions of loops compute with."""
 
 
-class _Lists:
-  """The lists of a loop's taps."""
-
-  def __init__(self, loop: tf.Operation, body: tf.Graph, steps: int):
-    self.loop = loop
-    self.steps = steps
-    self._body = body
-    # For each tapped tensor, whose gradient is written first, {name: (tensor, list)}.
-    self._lists: dict[str, dict[str, tuple[tf.Tensor, tf.Tensor]]] = {}
-
-  def of(self, output: tf.Tensor, operand: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns the list of an operand, or of the output's gradient."""
-    output = self._last_sum(output)
-    lists = self._lists.setdefault(output.name, {})
-    for each in (output, output if operand is None else operand):
-      if each.name not in lists:
-        lists[each.name] = (each, tf.raw_ops.TensorListReserve(
-            element_shape=each.shape.as_list(), num_elements=self.steps,
-            element_dtype=_written_dtype(each)))
-    return lists[each.name][1]
-
-  def _last_sum(self, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the last of several sums that all have the gradient of a tensor."""
-    while True:
-      users = tensor.consumers()
-      if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or any(
-          tensor is each for each in self._body.outputs) or sum(
-              tensor is each for each in users[0].inputs) != 1 or (
-                  users[0].outputs[0].shape.as_list() != tensor.shape.as_list()):
-        return tensor
-      tensor = users[0].outputs[0]
-
-  def write(self) -> None:
-    """Puts the taps into the loop."""
-    more = [each for lists in self._lists.values() for _, each in lists.values()]
-    with graphs.more_loop_inputs(self.loop, more) as made:
-      inside = iter(made)
-      for lists in self._lists.values():
-        tensors = [tensor for tensor, _ in lists.values()]
-        with self._body.gradient_override_map({'IdentityN': _TAP}):
-          tap = tf.raw_ops.IdentityN(input=[
-              self._body.inputs[0], tf.constant(self.steps), *tensors,
-              *(next(inside) for _ in lists)])
-        graphs.put_behind(tensors[0], tap[2])
+def _last_sum(tensor: tf.Tensor, body: tf.Graph) -> tf.Tensor:
+  """Returns the last of several sums that all have the gradient of a tensor."""
+  while True:
+    users = tensor.consumers()
+    if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or any(
+        tensor is each for each in body.outputs) or sum(
+            tensor is each for each in users[0].inputs) != 1 or (
+                users[0].outputs[0].shape.as_list() != tensor.shape.as_list()):
+      return tensor
+    tensor = users[0].outputs[0]
 
 
-_TAP = 'PerExampleTap'
+_TAP, _NOTED = 'PerExampleTap', '_per_example_gradient'
 
 
 @tf.RegisterGradient(_TAP)
-def _tap_gradient(op: tf.Operation, *upstream: Any) -> list[Any]:
-  """Passes on the gradient, and writes it and the operands as gradients of lists."""
-  count = (len(op.inputs) - 2) // 2
-  step, steps, tensors = op.inputs[0], op.inputs[1], op.inputs[2:2 + count]
-  gradient = tf.convert_to_tensor(upstream[2])
-  written = []
-  for tensor, value in zip(tensors, [gradient, *tensors[1:]]):
-    dtype = _written_dtype(tensor)
-    empty = tf.raw_ops.TensorListReserve(
-        element_shape=tensor.shape.as_list(), num_elements=steps, element_dtype=dtype)
-    written.append(tf.raw_ops.TensorListSetItem(
-        input_handle=empty, index=step, item=tf.cast(value, dtype)))
-  return [None, None, gradient, *[None] * (count - 1), *written]
-
-
-def _written_dtype(tensor: tf.Tensor) -> tf.DType:
-  """Returns the dtype in which a tensor is written; float64 has all small integers."""
-  return tensor.dtype if tensor.dtype.is_floating else tf.float64
+def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
+  """Notes and passes on the gradient of the first input; the second has none."""
+  gradient = tf.convert_to_tensor(upstream)
+  gradient.set_shape(op.inputs[0].shape)
+  setattr(op, _NOTED, gradient)
+  return [gradient, tf.zeros([])]
 
 
 def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
@@ -356,7 +391,7 @@ def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
   """
   shape, (axis, block) = inside.shape.as_list(), layout
   found = tf.raw_ops.TensorListStack(
-      input_handle=found, element_shape=shape, element_dtype=_written_dtype(inside),
+      input_handle=found, element_shape=shape, element_dtype=inside.dtype,
       num_elements=steps)
   own = abs(block)
   pair = [shape[axis] // own, own] if block > 0 else [own, shape[axis] // own]
@@ -364,4 +399,4 @@ def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
   examples, places = (axis + 1, axis + 2)[::1 if block > 0 else -1]
   found = tf.transpose(found, [
       *range(1, axis + 1), examples, 0, places, *range(axis + 3, len(shape) + 2)])
-  return tf.cast(tf.reshape(found, _longer(inside, layout, steps)), inside.dtype)
+  return tf.reshape(found, _longer(inside, layout, steps))
