@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import graphs, models, patches
+from tfcactus.keras.compat import graphs, models, patches, recurrent
 from tfcactus.keras.compat.versions import keras
 
 
@@ -31,8 +31,7 @@ def batched(model: keras.Model) -> Iterator[None]:
       elif isinstance(layer, keras.layers.Bidirectional):
         stack.enter_context(patches.replaced(layer, **never))
       elif isinstance(layer, keras.layers.RNN):
-        stack.enter_context(patches.replaced(
-            layer, use_cudnn=False, _could_use_gpu_kernel=False))
+        stack.enter_context(recurrent.as_loop(layer))
     yield
 
 
