@@ -389,7 +389,7 @@ def test_a_pass_is_proved_to_treat_each_example_alone(cases):
     found = batched_pass.batched(model, routes, _LOSS, batch)
     return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
-         found.losses], [found.losses], found.calls, found.answers, found.edges)
+         found.losses], [found.losses], found.answers, found.edges)
 
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape, each.dtype),

@@ -135,7 +135,7 @@ SLOW: dict[str, Callable[[], Any]] = {
     'masked values': _sequence(
         _of(layers.Masking, -1.0), _of(layers.LSTM, 3, return_sequences=True),
         _of(layers.Dense, 3), _of(layers.GRU, 2)),
-    'cells': _text(_STACK, _of(layers.RNN, layers.LSTMCell(3))),
+    'cells': _text(_STACK, lambda: layers.RNN(layers.LSTMCell(3))),
     'unrolled': _text(_of(layers.LSTM, 3, unroll=True)),
     'zeros where masked': _text(
         lambda: layers.RNN(layers.GRUCell(3), return_sequences=True,

@@ -8,6 +8,8 @@ import functools
 import inspect
 from typing import Any, Callable
 
+import tensorflow as tf
+
 from tfcactus.keras.compat import graphs, models, patches
 from tfcactus.keras.compat.versions import keras, KERAS_3
 
@@ -38,12 +40,34 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 def as_loop(layer: keras.layers.Layer) -> Iterator[None]:
   """Runs a layer as a loop of its cell, not as a function with a kernel for GPUs."""
   more = {}
+  if isinstance(layer, _CONVOLUTIONAL) and not KERAS_3:
+    more['get_initial_state'] = functools.partial(_zeros, layer.get_initial_state)
   if getattr(layer, '_could_use_gpu_kernel', False) and layer.dropout:
     more['call'] = graphs.without_autograph(
         functools.partial(_dropped, layer, layer.call))
-  with patches.replaced(
-      layer, unroll=False, use_cudnn=False, _could_use_gpu_kernel=False, **more):
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(patches.replaced(
+        layer, unroll=False, use_cudnn=False, _could_use_gpu_kernel=False, **more))
+    for cell in models.flat_layers(layer):
+      if hasattr(cell, '_dropout_mask_cache'):
+        stack.enter_context(patches.replaced(
+            cell, _dropout_mask_cache=_Masks(cell, 'dropout'),
+            _recurrent_dropout_mask_cache=_Masks(cell, 'recurrent_dropout')))
     yield
+
+
+class _Masks(dict[str, Any]):
+  """Dropout masks of a cell of Keras 2, drawn before its loop for all time steps."""
+
+  def __init__(self, cell: keras.layers.Layer, kind: str):
+    super().__init__()
+    self._make = getattr(cell, f'_create_{kind}_mask')
+
+  def setdefault(self, *, kwargs: Any) -> Any:  # type: ignore[override]
+    """Returns the masks; Keras draws them at first for a step outside of the loop."""
+    if not self:
+      self['made'] = self._make(**kwargs)
+    return self['made']
 
 
 def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
@@ -58,3 +82,10 @@ def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
   sequences = sequences if mask is None else sequences * mask
   with patches.replaced(layer.cell, dropout=0.0):
     return call([sequences, *states] if states else sequences, *args, **kwargs)
+
+
+def _zeros(states_of: Callable[..., Any], inputs: tf.Tensor) -> Any:
+  """Returns the initial states of a ConvLSTM of Keras 2, without its convolution."""
+  return tf.nest.map_structure(
+      lambda each: tf.zeros(each.shape, each.dtype) if each.shape.is_fully_defined()
+      else each, states_of(inputs))
