@@ -29,8 +29,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
             f'Expected layers with gradients per example, got {layer.name!r}, a '
             f'{type(layer).__name__} that is vectorised (privacy_summary() says '
             'why): Keras 2 does not unroll it, and TensorFlow cannot vectorise its '
-            "loop. Leave it to the engine 'auto', with channels_last, in a "
-            'Sequential or functional model.')
+            "loop. Leave it to the engine 'auto', and change what the reason names.")
       stack.enter_context(patches.replaced(
           layer, unroll=True, _could_use_gpu_kernel=False))
     yield

@@ -100,7 +100,7 @@ def routes(model: keras.Model, vectorize: bool = False,
   if not opened and not models.is_graph(model) and own_variables(model):
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
-        'layer with a rule')
+        'layer')
   found = _visited(_parts(model), apart, opened, 0, set())
   for route in found:
     if route.vectorized and not whole:

@@ -143,7 +143,41 @@ def _by_step(x, w):
       i + 1, tf.tanh(y @ w[i])), (0, x))[1]
 
 
+def _reordered(x, w):
+  return _repeated(lambda y, w: tf.tanh(tf.reverse(y, [0]) @ w))(x, w)
+
+
+def _centred(x, w):
+  return _repeated(lambda y, w: y @ w - tf.stop_gradient(
+      tf.reduce_mean(y, 0, keepdims=True)))(x, w)
+
+
+def _branch(x, w):
+  return tf.cond(tf.reduce_sum(x) > 0, lambda: _repeated(_functional)(x, w), lambda: x)
+
+
+def _looping_functions(x, w):
+  function = tf.function(lambda y: _repeated(_functional, 2)(y, w))
+  return function(function(x))
+
+
+def _while_growing(x, w):
+  """Doubles a counter, which depends on no data, until another that does stops it."""
+  limit = tf.cast(tf.reduce_sum(tf.abs(x)), tf.int32)
+  return tf.while_loop(lambda i, y: i < limit, lambda i, y: (
+      2 * i, _functional(y, w)), (1, x))[1]
+
+
+def _differentiated(x, w):
+  y = _repeated(_functional)(x, w)
+  return y + tf.gradients(y, x)[0]
+
+
 _OTHERWISE = {
+    'batches reordered': (_reordered, (4, 4)), 'batches centred': (_centred, (4, 4)),
+    'in a branch': (_branch, (4, 4)), 'in functions': (_looping_functions, (4, 4)),
+    'a counter stopped by data': (_while_growing, (4, 4)),
+    'differentiated before': (_differentiated, (4, 4)),
     'steps by what is in the data': (_by_data, (4, 4)), 'changed': (_changed, (4, 4)),
     'returned': (_returned, (4, 4)), 'loops in loops': (_nested, (4, 4)),
     'functions called twice': (_called, (4, 4)),
@@ -185,6 +219,44 @@ def test_steps_and_examples_grouped_the_other_way_are_refused(monkeypatch):
   found = planted._errors(model)
   assert found['sum'] < 1e-5 and found['rows'] > 0.01
   assert planted._failure(model) is not None
+
+
+def test_gradients_in_the_order_of_the_backward_loop_are_found(monkeypatch):
+  model = made(_SERIES, _RIGHT['a map again and again'])
+  monkeypatch.setattr(loops.graphs, 'is_backward', lambda loop: False)
+  assert planted._errors(model)['rows'] > 0.01
+
+
+def test_gradients_of_another_use_are_found(monkeypatch):
+  model = made(_SERIES, Own(_repeated(
+      lambda y, w: tf.tanh(tf.tanh(y @ w) @ w / 2)), w=(4, 4)))
+  assert max(planted._errors(model).values()) < 2e-5
+  noted, first = loops._noted, []
+
+  def wrong(identity):
+    first.append(identity)
+    return noted(first[0])
+
+  monkeypatch.setattr(loops, '_noted', wrong)
+  assert planted._errors(model)['rows'] > 0.01
+
+
+def test_sums_with_a_gradient_of_their_own_share_no_tap(monkeypatch):
+  """The tap of a sum notes its gradient, which is not that of its parts."""
+
+  @tf.RegisterGradient('TwiceForLoops')
+  def twice(op, upstream):
+    return 2 * upstream, upstream
+
+  def step(y, w):
+    product = tf.reshape(tf.reshape(y, [-1, 4]) @ w, tf.shape(y))
+    with tf.compat.v1.get_default_graph().gradient_override_map(
+        {'AddV2': 'TwiceForLoops'}):
+      return tf.tanh(product + y)
+
+  model = made(_SERIES, Own(_repeated(step), w=(4, 4)))
+  if planted._failure(model) is None:
+    assert max(planted._errors(model).values()) < 2e-5
 
 
 def test_a_use_behind_a_gate_at_zero_is_found_by_the_cut(monkeypatch):

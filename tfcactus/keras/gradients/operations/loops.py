@@ -198,7 +198,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
     if op.type in graph_proof.CALLS or graphs.has_own_gradient(op):
       raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
     tensors = [*op.inputs, op.outputs[0]]
-    layouts = [_layout(loop, value) if tensor.name in data else None
+    layouts = [_layout(loop, tensor, value) if tensor.name in data else None
                for tensor, value in zip(tensors, graph_proof.analyse(
                    body, within, tensors))]
     made.append((op, *_stand_in(op, layouts, around, data, loop, steps, taps.known)))
@@ -241,10 +241,12 @@ def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
   return tensor
 
 
-def _layout(loop: tf.Operation, value: Value) -> uses_lib.Layout:
+def _layout(loop: tf.Operation, tensor: tf.Tensor, value: Value) -> uses_lib.Layout:
   """Returns the layout of a tensor inside a loop, which must hold examples."""
   if value.dependence != Dependence.ROW_WISE:
     raise uses_lib.no_rule(loop, value.why or 'uses weights on no data')
+  if not tensor.shape.is_fully_defined():
+    raise uses_lib.no_rule(loop, 'uses weights on tensors of unknown shape')
   return uses_lib.Layout(value.axis, value.block)
 
 
@@ -363,9 +365,10 @@ def _last_sum(tensor: tf.Tensor, body: tf.Graph) -> tf.Tensor:
   """Returns the last of several sums that all have the gradient of a tensor."""
   while True:
     users = tensor.consumers()
-    if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or any(
-        tensor is each for each in body.outputs) or sum(
-            tensor is each for each in users[0].inputs) != 1 or (
+    if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or (
+        graphs.has_own_gradient(users[0])) or any(
+            tensor is each for each in body.outputs) or sum(
+                tensor is each for each in users[0].inputs) != 1 or (
                 users[0].outputs[0].shape.as_list() != tensor.shape.as_list()):
       return tensor
     tensor = users[0].outputs[0]

@@ -26,8 +26,8 @@ _SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
 """Operations one of whose inputs is a shape, which may tell the number of examples."""
 
 Explained = Callable[[tf.Operation, int], bool]
-"""(operation, index of a variable) -> whether a layer rule gives the gradient of the
-variable that this operation reads."""
+"""(operation, index of a variable) -> whether a vectorised layer gives the gradient of
+the variable that this operation reads."""
 
 
 class NoRule(Exception):
@@ -167,7 +167,7 @@ def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 class _Meeting(NamedTuple):
   """Input `place` of an operation, and reads of the variables that it is made of.
 
-  None stands for reads of which a layer rule gives the gradient.
+  None stands for reads of which a vectorised layer gives the gradient.
   """
 
   op: tf.Operation
