@@ -94,7 +94,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       seed: For repeatable experiments; None takes the system's entropy.
       physical_batch_size: Larger batches are processed in parts of this size (virtual
         batches). The default holds most drawn batches, as far as memory allows.
-      engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
+      engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no rules.
       journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
         C; 'per_layer' clips that of each of L layers to C / sqrt(L); 'automatic'

@@ -17,14 +17,12 @@ class Pass(NamedTuple):
   """Tensors of one traced forward and backward pass over a batch.
 
   `rows` has all outputs of the pass, one row per example. The pass differentiated
-  `losses`. `calls` records which operations each call of a layer with a rule added, and
-  `answers` has the weights whose gradients the rules computed, and `edges` the
-  operations through which gradients were computed without a layer rule.
+  `losses`. `answers` has the weights of vectorised layers, `edges` the operations
+  through which the gradients of all others were computed.
   """
 
   rows: Sequence[tf.Tensor]
   losses: Sequence[tf.Tensor]
-  calls: variable_reads.Calls
   answers: Sequence[variable_reads.Answer]
   edges: Sequence[variable_reads.Edge] = ()
 
@@ -77,7 +75,7 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
   """Returns why a pass is not proved to give each example's whole gradient, or None."""
   graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(
-      graph, model, found.calls, found.answers, found.losses, found.edges)
+      graph, model, found.answers, found.losses, found.edges)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
   together = graph_proof.first_dependence(
