@@ -93,39 +93,46 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
     ValueError: if an argument is invalid, the split was not by fair coins, or losses
       are not numbers.
   """
-  by_split = any(getattr(each, 'side', None) for each in (held_in, held_out))
-  if by_split:
+  releases: tuple[Any, ...] = ()
+  if any(getattr(each, 'side', None) for each in (held_in, held_out)):
     held_in, held_out = _of_split(held_in, held_out)
+    releases = getattr(getattr(model, 'plan', None), 'releases', ())
   elif by_fair_coins is not True:
     raise ValueError(
         'Expected by_fair_coins=True, which states that each record was held in or out '
         f'by a coin of its own, got {by_fair_coins!r}; without that no bound holds. '
-        'Split by np.random.default_rng().random(len(x)) < 0.5 before training, or pass '
-        'the sides of a Split.')
-  scores = []
-  for name, records in (('held_in', held_in), ('held_out', held_out)):
-    if not isinstance(records, (tuple, list)) or len(records) != 2:
-      raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
-    found = -_losses(model, *records, loss)
-    if reference is not None:
-      found += _losses(reference, *records, loss)
-    scores.append(np.clip(found, -1e300, 1e300))
+        'Split by np.random.default_rng().random(len(x)) < 0.5 before training, or '
+        'pass the sides of a Split.')
+  scores = _scores(model, reference, loss, held_in, held_out)
   present = np.repeat([True, False], [len(each) for each in scores])
-  fewer, total = min(map(len, scores)), present.size
-  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
-    raise ValueError(
-        'Expected about as many records in held_in as in held_out, as fair coins '
-        f'give, got {len(scores[0])} and {len(scores[1])}.')
   bounds = audit_lib.audit_scores(
       np.concatenate(scores), present, delta=delta, significance=significance,
       independent=False)
-  plan = getattr(model, 'plan', None)
-  if by_split and any(isinstance(each, accounting.ValidationDpEvent)
-                      for each in getattr(plan, 'releases', ())):
+  if any(isinstance(each, accounting.ValidationDpEvent) for each in releases):
     bounds = dataclasses.replace(bounds, note=(
         'Records held out took part in private validation. Bounds are for training and '
         'validation together, between which a coin moves a record.'))
   return _described(np.sort(scores[0]), np.sort(scores[1]), bounds)
+
+
+def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_in: Any,
+            held_out: Any) -> list[np.ndarray]:
+  """Returns scores of both sides; ValueError if their sizes are not by fair coins."""
+  scores: list[np.ndarray] = []
+  for name, records in (('held_in', held_in), ('held_out', held_out)):
+    if not isinstance(records, (tuple, list)) or len(records) != 2:
+      raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
+    x, y = records
+    found = -_losses(model, x, y, loss)
+    if reference is not None:
+      found += _losses(reference, x, y, loss)
+    scores.append(np.clip(found, -1e300, 1e300))
+  fewer, total = min(map(len, scores)), sum(map(len, scores))
+  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
+    raise ValueError(
+        'Expected about as many records in held_in as in held_out, as fair coins '
+        f'give, got {len(scores[0])} and {len(scores[1])}.')
+  return scores
 
 
 def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:

@@ -144,7 +144,7 @@ class SamplingScheme(abc.ABC):
         'all examples to each worker.')
 
   def beside(self: _Scheme, count: int) -> _Scheme:
-    """Returns a scheme that draws other records beside, at the same rate or a lower one.
+    """Returns a scheme that draws other records beside, at this rate or a lower one.
 
     An epoch has as many batches, or fewer. Records from number `count` on, if there are
     any, are to be left out.

@@ -125,8 +125,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     A scheme of the same kind draws them, so that the draws of examples stay as they
     are. A drawn canary has a row in its batch if it is `present`, shape (canaries,);
-    the row is one of padding but for the canary's number in the mark. Raises ValueError
-    if draws are not secret, or no canary would be drawn.
+    the row is one of padding but for the canary's number in the mark. Raises
+    ValueError if draws are not secret, or no canary would be drawn.
     """
     if self._canaries is present:
       return
@@ -146,7 +146,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._canaries = present
       self._next_draw = lambda: [
           np.append(one, self.size + more[more < present.size])
-          for one, more in itertools.zip_longest(examples(), canaries(), fillvalue=none)]
+          for one, more in itertools.zip_longest(
+              examples(), canaries(), fillvalue=none)]
 
   def _check_private(self, source: Any) -> None:
     """Raises ValueError if a plain model is fitted on these batches or a dataset."""

@@ -101,8 +101,9 @@ class Canaries:
           'Canaries are not drawn independently of each other, so that only bounds of '
           'one run hold. The claim is that of zero-out. ')
       if len(self._steps) < steps:
-        note += (f'Canaries were in {len(self._steps)} of {steps} steps: nothing is '
-                 'said of the others.')
+        note += (f'Canaries were in {len(self._steps)} of {steps} steps: no fault of '
+                 'the others is seen, and epsilons of components and of the claim\'s '
+                 'family take them to be alike.')
       found = dataclasses.replace(evidence.audit_run(
           self.seen(), evidence.Claim.of_plan(
               self._plan, sampling, draws, None if independent else 'zero-out'),
