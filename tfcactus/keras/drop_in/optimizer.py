@@ -78,8 +78,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'Expected no audit= with a drop-in optimizer, which sees losses of batches '
           'that others drew: its canaries would be drawn and clipped apart, and their '
           'audit would say nothing of the draws and the clipping of the examples. Use '
-          'tfcactus.keras.privatize(model, plan, audit=...), or hide canaries among the '
-          'examples and pass their scores to tfcactus.audit.audit_scores.')
+          'tfcactus.keras.privatize(model, plan, audit=...), or '
+          'hide canaries among the examples and pass their scores to '
+          'tfcactus.audit.audit_scores.')
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan
