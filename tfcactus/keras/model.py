@@ -396,7 +396,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     found = self.ledger()
     self.guarantee()
     return self.canaries.audit(
-        found.scheme, found.epochs if found.counts_epochs else found.steps,
+        found.scheme, found.epochs if found.counts_epochs else found.steps, found.steps,
         significance, families)
 
   def train_step(self, data: Any) -> Any:
