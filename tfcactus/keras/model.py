@@ -11,7 +11,7 @@ from tfcactus._checks import Fixed
 from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, compile_arguments, serialization, training_logs
-from tfcactus.keras.checks import activations, batch_statistics, whole_model
+from tfcactus.keras.checks import activations, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
@@ -210,10 +210,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     if self._on_building:  # What a file says can be restored only now.
       self._on_building(self.inner)
       self._on_building = None
-    first = self._step.outputs is None
     self._step.check()
-    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
-      batch_statistics.warn(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
