@@ -5,7 +5,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.checks import batch_statistics, state_writes
+from tfcactus.keras.checks import model_warnings, state_writes
 
 layers = tf.keras.layers
 
@@ -30,7 +30,7 @@ def _said(*parts, shape=(6,), dtype='float32'):
     warnings.simplefilter('always')
     model = tf.keras.Sequential([
         layers.Input(shape, dtype=dtype), *parts, layers.Dense(3)])
-    batch_statistics.warn(
+    model_warnings.warn_of_batch_statistics(
         model, state_writes.check_no_writes(model, gradients=False))
   return [text for text in (str(each.message) for each in caught)
           if 'statistic over the batch' in text]
