@@ -210,10 +210,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     if self._on_building:  # What a file says can be restored only now.
       self._on_building(self.inner)
       self._on_building = None
-    first = self._step.outputs is None
     self._step.check()
-    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
-      model_warnings.warn_of_batch_statistics(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
