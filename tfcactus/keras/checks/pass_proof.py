@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes, variable_reads
-from tfcactus.keras.compat import patches, vectorization
+from tfcactus.keras.compat import graphs, patches, vectorization
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import draws, graph_proof
 
@@ -42,14 +42,14 @@ class Unproved(NamedTuple):
 class TracedPass(NamedTuple):
   """A pass traced for analysis.
 
-  `examples` are the inputs, one row per example. `graph` includes gradients. `complete`
-  is False if stand-ins (see `vectorization.standing_in`) replace vectorised code.
-  `found` has the tensors of the pass.
+  `examples` are the inputs, one row per example. `graph` includes gradients. `replaced`
+  has the graphs, of one example each, of the vectorised code in whose place `graph` has
+  stand-ins (see `vectorization.standing_in`). `found` has the tensors of the pass.
   """
 
   graph: tf.Graph
   examples: Sequence[tf.Tensor]
-  complete: bool
+  replaced: Sequence[tf.Graph]
   found: Pass
 
 
@@ -60,15 +60,15 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
   replaced: list[tf.Graph] = []
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
-    with vectorization.standing_in() as graphs, (
+    with vectorization.standing_in() as stood_for, (
         patches.drawing(model, draws.secret_seed)):
       made.append(run(batch))
-    replaced.extend(graphs)
+    replaced.extend(stood_for)
     return made[-1].rows
 
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
   return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))],
-                    not replaced, made[-1])
+                    replaced, made[-1])
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
@@ -85,8 +85,9 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
   """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`."""
-  # An incomplete trace lacks operations, so the model is traced again as a whole.
-  if traced.complete:
-    state_writes.check_graph(traced.graph, 'layers', model)
-  else:
+  # Vectorised code is checked as it was traced on one example. Only a custom gradient
+  # with respect to its inputs is not in that trace.
+  for graph in (traced.graph, *traced.replaced):
+    state_writes.check_graph(graph, 'layers', model)
+  if graphs.have_own_gradients(traced.replaced):
     state_writes.check_no_writes(model)

@@ -42,6 +42,12 @@ def has_own_gradient(node: Any) -> bool:
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr
 
 
+def have_own_gradients(given: Sequence[tf.Graph]) -> bool:
+  """Returns whether any operation in graphs or their functions has a custom gradient.
+  """
+  return any(has_own_gradient(node) for graph in given for node in nodes(graph))
+
+
 def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
               upstream: Any = None) -> list[Any]:
   """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.

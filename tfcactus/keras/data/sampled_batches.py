@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import copy
-import dataclasses
 import itertools
 import os
 import threading
@@ -124,32 +123,31 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def plant(self, present: np.ndarray) -> None:
     """Makes all further draws include canaries, as examples after those of the data.
 
-    A drawn canary has a row in its batch if it is `present`, shape (canaries,); the row
-    is one of padding but for the canary's number in the mark. Examples are drawn as
-    without canaries. Raises ValueError if they would not be.
+    A scheme of the same kind draws them, so that the draws of examples stay as they
+    are. A drawn canary has a row in its batch if it is `present`, shape (canaries,);
+    the row is one of padding but for the canary's number in the mark. Raises
+    ValueError if draws are not secret, or no canary would be drawn.
     """
     if self._canaries is present:
       return
-    kind = type(self).__name__
-    if not self.scheme.independent:
-      raise ValueError(
-          'Expected PoissonBatches, AllocatedBatches or CyclicBatches with audit=, got '
-          f'{kind}, in which a canary takes the place of an example. Draw those; or '
-          'plant canaries of your own in the data and pass their scores to '
-          'tfcactus.audit.audit_scores, whose one-run bounds hold for any batches.')
     if self.seeded or self.part_of is not None:
       raise ValueError(
           'Expected batches without seed and part_of with audit=, got '
           f'{"a seed" if self.seeded else "part_of"}: canaries are drawn in secret, by '
           'the process that holds all examples.')
-    if self._canaries is not None or (self.scheme.cyclic and self._drawn):
+    if self._canaries is not None:
       raise ValueError(
-          f'Expected {kind} that no other training has drawn from with audit=, got '
-          'used ones, whose canaries or groups are drawn already; make new ones.')
+          f'Expected {type(self).__name__} without the canaries of another model with '
+          'audit=, got batches that hold them; make new ones.')
+    none = np.zeros(0, np.int64)
     with self._lock:
+      examples = self._next_draw
+      canaries = self.scheme.beside(present.size).drawer(self._stream)
       self._canaries = present
-      self._next_draw = dataclasses.replace(  # type: ignore[type-var]
-          self.scheme, num_examples=self.size + present.size).drawer(self._stream)
+      self._next_draw = lambda: [
+          np.append(one, self.size + more[more < present.size])
+          for one, more in itertools.zip_longest(
+              examples(), canaries(), fillvalue=none)]
 
   def _check_private(self, source: Any) -> None:
     """Raises ValueError if a plain model is fitted on these batches or a dataset."""
@@ -166,14 +164,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
       self._share_begins = True
-
-  def _check_shared(self) -> None:
-    """Raises RuntimeError unless there is a seed or the workers agreed on a key."""
-    if not self._share_begins and not self.seeded:
-      raise RuntimeError(
-          'Expected batches that fit agreed on with all workers, once for each call, '
-          'got others; train by fit of a PrivateModel.')
-    self._share_begins = False
 
   @property
   def side(self) -> Any:
@@ -283,23 +273,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._drawn += 1
       return self._next_draw()
 
-  def _passes(self, once: bool, shares: Shares,
-              batch: Callable[[np.ndarray], Any]
-             ) -> Iterator[Iterator[tuple[int, Iterator[Any]]]]:
-    """Yields passes over the batches, endlessly, or only one pass if `once`."""
-    # A pass yields (fingerprint, parts) for each batch. The fingerprint is a checksum
-    # of the indices drawn; 0 unless other workers draw the batch too. The parts are
-    # those that this process takes by `shares`, padded; `batch` makes them of indices.
-    draws = self._draw if self.scheme.draws_epochs else self._draws
-    alike = shares.total > shares.here  # Other workers make the same draws.
-    if alike:
-      self._check_shared()
-    while True:
-      yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
-              map(batch, shares.of(index))) for index in draws())
-      if once:
-        return
-
   def _draws(self) -> Iterator[np.ndarray]:
     """Yields the indices of the examples of each batch, without end."""
     while True:
@@ -341,15 +314,27 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
     """Returns endless passes (one if `once`) as a dataset; iterations call `begin`."""
+    draws = self._draw if self.scheme.draws_epochs else self._draws
+    alike = shares.total > shares.here  # Other workers make the same draws.
+    batch: Callable[[np.ndarray], Any] = (
+        self._flat_batch if marks is None else self._batch)
 
     def generator() -> Iterator[Any]:
       begin()
-      made: Callable[[np.ndarray], Any] = (
-          self._flat_batch if marks is None else self._batch)
-      for batches in self._passes(once, shares, made):
+      if alike and not self._share_begins and not self.seeded:
+        raise RuntimeError(
+            'Expected batches that fit agreed on with all workers, once for each call, '
+            'got others; train by fit of a PrivateModel.')
+      self._share_begins, more = False, True
+      while more:
+        # A checksum of the indices drawn, which other workers compare, and the padded
+        # parts of the batch that this process takes.
+        batches = ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
+                    map(batch, shares.of(index))) for index in draws())
         for parts in (parts for _, parts in batches) if marks is None else (
             marks.mark(batches)):
           yield from parts
+        more = not once
 
     x, y, *given = (self._data.flat if marks is None else self._data).specs
     weights = given[0] if given else tf.TensorSpec((None,))

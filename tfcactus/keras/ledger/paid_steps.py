@@ -55,12 +55,6 @@ class PaidSteps:
     self._event: dp_accounting.DpEvent | None = None
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
 
-  @classmethod
-  def of(cls, account: Account | None, label: str, plan: PrivacyPlan, seeded: bool
-         ) -> PaidSteps | None:
-    """Returns the steps that are taken from an account, or None without one."""
-    return None if account is None else cls(account, label, plan, seeded)
-
   def begin(self, marks: Marks, known: Counts) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
 
