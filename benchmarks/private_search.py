@@ -4,6 +4,8 @@
     python -m benchmarks.private_search --part mnist     # scattering features, an hour
     python -m benchmarks.private_search --show           # the tables of the saved runs
 
+Searches in results/private_search.json are not repeated.
+
 Part `digits` pairs searches within equal epsilon. The runs of one have the noise that
 the account of this library allows, the runs of the other that which the account of
 Papernot and Steinke allows. Both draw the same settings and the same number of runs,
@@ -20,6 +22,7 @@ Differential Privacy" (ICLR 2022), Theorem 2.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import copy
 import dataclasses
 import math
@@ -109,11 +112,15 @@ def small(images: np.ndarray) -> np.ndarray:
   return images.reshape(-1, 7, 4, 7, 4).mean((2, 4)).reshape(-1, 49).astype(np.float32)
 
 
-def paired(searches: int, mean: float) -> list[dict[str, Any]]:
-  """Runs pairs of searches; returns test accuracies, noise and numbers of runs."""
+def paired(searches: int, mean: float, found: list[dict[str, Any]]
+           ) -> Iterator[list[dict[str, Any]]]:
+  """Adds pairs of searches to `found`, and yields it after each.
+
+  A pair has test accuracies, noise multipliers, settings and the number of runs.
+  """
   from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
   from training import datasets  # pylint: disable=import-outside-toplevel
-  data, runs, found = datasets.mnist(), run_laws.LogarithmicRuns(mean), []
+  data, runs = datasets.mnist(), run_laws.LogarithmicRuns(mean)
   x, test = small(data.train[0]), (small(data.test[0]), data.test[1])
   order = np.random.default_rng(0).permutation(len(x))[:2 * RECORDS * searches]
   done: list[float] = []
@@ -132,7 +139,8 @@ def paired(searches: int, mean: float) -> list[dict[str, Any]]:
   other = copy.copy(search)
   other.plans = {key: dataclasses.replace(
       plan, noise=tfcactus.Gaussian(renyi_noise(plan, runs)))}
-  for seed, (own, public) in enumerate(order.reshape(searches, 2, RECORDS)):
+  for seed in range(len(found), searches):
+    own, public = order.reshape(searches, 2, RECORDS)[seed]
     row: dict[str, Any] = {'accuracy': [], 'noise': [], 'values': []}
     for each in (search, other):
       done.clear()
@@ -142,24 +150,24 @@ def paired(searches: int, mean: float) -> list[dict[str, Any]]:
       row['noise'].append(each.plans[key].noise.noise_multiplier)
       row['values'].append(best.values)
     found.append({**row, 'runs': len(done) - 1})  # One was the rehearsal.
-    print(found[-1], flush=True)
-  return found
+    yield found
 
 
-def scattering(searches: int) -> list[dict[str, Any]]:
-  """Searches on scattering features; returns accuracies, epsilon and settings."""
+def scattering(searches: int, found: list[dict[str, Any]]
+               ) -> Iterator[list[dict[str, Any]]]:
+  """Adds searches on scattering features to `found`, and yields it after each."""
   import tensorflow as tf  # pylint: disable=import-outside-toplevel
 
   from benchmarks import recipes  # pylint: disable=import-outside-toplevel
   from tfcactus import keras as private  # pylint: disable=import-outside-toplevel
-  data, found = recipes.images('scattering'), []
-  for _ in range(searches):
+  data = recipes.images('scattering')
+  while len(found) < searches:
     start = time.time()
     sides = private.Split(HELD_OUT).sides(*data.train)
-    records = round((1 - HELD_OUT) * len(data.train[1]))  # Public, unlike the sides.
+    records = sides.training.num_examples
     validation = private.PrivateValidation(
         sides.validation, noise=tfcactus.Gaussian(VALIDATION_NOISE), releases=1,
-        every=10, num_examples=len(data.train[1]) - records)
+        every=10, num_examples=round(HELD_OUT * len(data.train[1])))
 
     def plan(hp: Any, records: int = records) -> dict[str, Any]:
       """Returns the arguments of a run's plan."""
@@ -183,8 +191,7 @@ def scattering(searches: int) -> list[dict[str, Any]]:
         'accuracy': accuracy(best.model, *data.test), 'score': best.score,
         'epsilon': [side.upper for side in search.guarantee.sides],
         'values': best.values, 'seconds': time.time() - start})
-    print(found[-1], flush=True)
-  return found
+    yield found
 
 
 def show(found: dict[str, list[dict[str, Any]]]) -> None:
@@ -224,9 +231,12 @@ def main() -> None:
   args = parser.parse_args()
   found = _results.load('private_search', {})
   if not args.show:
-    found[args.part] = (paired(args.searches or 20, args.mean) if args.part == 'digits'
-                        else scattering(args.searches or 3))
-    _results.save('private_search', found)
+    known = found.setdefault(args.part, [])
+    for found[args.part] in (
+        paired(args.searches or 20, args.mean, known) if args.part == 'digits' else
+        scattering(args.searches or 3, known)):
+      print(found[args.part][-1], flush=True)
+      _results.save('private_search', found)
   show(found)
 
 

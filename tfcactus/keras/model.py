@@ -124,7 +124,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
         steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit)
-    self._paid = PaidSteps.of(account, account_label, plan, self._step.seeded)
+    self._paid = None if account is None else PaidSteps(
+        account, account_label, plan, self._step.seeded)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
                                loaded, self._step.condition, self._paid)
     self._begin()
