@@ -113,8 +113,8 @@ def small(images: np.ndarray) -> np.ndarray:
 
 
 def paired(searches: int, mean: float, found: list[dict[str, Any]]
-           ) -> Iterator[list[dict[str, Any]]]:
-  """Adds pairs of searches to `found`, and yields it after each.
+           ) -> Iterator[dict[str, Any]]:
+  """Adds pairs of searches to `found`, and yields each.
 
   A pair has test accuracies, noise multipliers, settings and the number of runs.
   """
@@ -150,12 +150,12 @@ def paired(searches: int, mean: float, found: list[dict[str, Any]]
       row['noise'].append(each.plans[key].noise.noise_multiplier)
       row['values'].append(best.values)
     found.append({**row, 'runs': len(done) - 1})  # One was the rehearsal.
-    yield found
+    yield found[-1]
 
 
 def scattering(searches: int, found: list[dict[str, Any]]
-               ) -> Iterator[list[dict[str, Any]]]:
-  """Adds searches on scattering features to `found`, and yields it after each."""
+               ) -> Iterator[dict[str, Any]]:
+  """Adds searches on scattering features to `found`, and yields each."""
   import tensorflow as tf  # pylint: disable=import-outside-toplevel
 
   from benchmarks import recipes  # pylint: disable=import-outside-toplevel
@@ -191,7 +191,7 @@ def scattering(searches: int, found: list[dict[str, Any]]
         'accuracy': accuracy(best.model, *data.test), 'score': best.score,
         'epsilon': [side.upper for side in search.guarantee.sides],
         'values': best.values, 'seconds': time.time() - start})
-    yield found
+    yield found[-1]
 
 
 def show(found: dict[str, list[dict[str, Any]]]) -> None:
@@ -232,10 +232,9 @@ def main() -> None:
   found = _results.load('private_search', {})
   if not args.show:
     known = found.setdefault(args.part, [])
-    for found[args.part] in (
-        paired(args.searches or 20, args.mean, known) if args.part == 'digits' else
-        scattering(args.searches or 3, known)):
-      print(found[args.part][-1], flush=True)
+    for row in (paired(args.searches or 20, args.mean, known)
+                if args.part == 'digits' else scattering(args.searches or 3, known)):
+      print(row, flush=True)
       _results.save('private_search', found)
   show(found)
 

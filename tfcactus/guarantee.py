@@ -190,8 +190,8 @@ def check_unit(event: object, unit: str) -> None:
         bool(part.of_units) == (unit == 'example')):
       raise ValueError(
           f'Expected layers adapted for the unit of the plan or account, {unit=}, got '
-          f'one for {"owners of rows" if part.of_units else "rows"}. Neither covers the '
-          'other: give adapt and the batches the same units, or give units to neither.')
+          f'one for {"owners of rows" if part.of_units else "rows"}. Neither covers '
+          'the other: give units to both adapt and the batches, or to neither.')
 
 
 def _parts(event: object) -> Iterator[object]:

@@ -391,8 +391,8 @@ def _leaves(plan: Callable[[Any], _Arguments]
   found = 0
   while waiting:
     forced = waiting.pop()
-    left = iter(forced)
-    hp = HyperParameters(lambda count, left=left: next(left, 0), lambda: math.nan)
+    pick = functools.partial(lambda indices, count: next(indices, 0), iter(forced))
+    hp = HyperParameters(pick, lambda: math.nan)
     arguments = plan(hp)
     yield hp.path, (_key(arguments), 1 / math.prod(n for _, n, _ in hp.path), arguments)
     found += 1
