@@ -455,7 +455,13 @@ def test_rows_of_one_person():
   assert 'a person with up to 5 examples' in five.statement
   with pytest.raises(ValueError, match='nobody has more rows'):
     plan.guarantee(rows_of_one=60_001)
-  # Replaced rows and other schemes have the composed power curve.
+
+
+@pytest.mark.more
+def test_replaced_rows_of_one_person_have_the_power_curve_of_all_steps():
+  plan = tfcactus.PrivacyPlan(
+      noise=noise.Gaussian(1.3), l2_norm_clip=1.0, num_examples=60_000,
+      sampling_prob=250 / 60_000, steps=3600, delta=1e-5)
   assert plan.guarantee(neighboring_relation='replace', rows_of_one=2).upper > (
       plan.guarantee(rows_of_one=2).upper)
 

@@ -53,7 +53,7 @@ def test_design_optimal(tmp_path, capsys):
     (('isotropic', '--budget', '1'), '--dim'),
     (('cactus', '--budget', '1', '--dim', '3'), 'isotropic'),
     (('cactus', '--budget', '1', '--steps', '3'), '--steps'),
-    (('optimal', '--budget', '1'), 'Missing'),
+    (('optimal', '--budget', '1'), '--delta with "design optimal"'),
     (('cactus', '--budget', '1', '--out', 'x.txt'), 'npz'),
     (('cactus', '--budget', '1', '--objective', 'tv'), 'objective'),
 ])
@@ -148,8 +148,8 @@ def test_design_truncated_by_learning(capsys):
 
 
 @pytest.mark.parametrize('argv, words', [
-    (BOUNDED[:-4], 'Missing: --steps'),
-    (BOUNDED + ('--budget', '1'), 'not used here: --budget'),
+    (BOUNDED[:-4], '--steps with "design truncated"'),
+    (BOUNDED + ('--budget', '1'), "Expected --budget .*got it with 'truncated'"),
     (BOUNDED + ('--power', '1'), 'power'),
     (BOUNDED + ('--seed', '1'), 'sigmoid'),
     (BOUNDED + ('--delta', '.01'), 'Expected --utility.* or --delta'),

@@ -1,6 +1,7 @@
 """Tests of files: they hold all of a private model but its randomness."""
 
 import fcntl
+import inspect
 import json
 import os
 
@@ -13,7 +14,7 @@ from tests.keras.tiny import inner, MEAN, NONE, plan_of, poisson, privatized, X,
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import noise as noise_lib
-from tfcactus.accounting import event_configs
+from tfcactus.accounting import event_configs, exponential, run_laws, tuning
 from tfcactus.keras import (
   DPKerasAdamOptimizer,
   DPKerasSGDOptimizer,
@@ -54,7 +55,13 @@ _EVENTS = [
         0.25, dp_accounting.LaplaceDpEvent(3.0))]),
     dp_accounting.SampledWithoutReplacementDpEvent(10, 3, _GAUSSIAN),
     tfcactus.NoiseTableDpEvent(tfcactus.SinhNormal(8.0, 40.0)),
-    tfcactus.NoiseTableDpEvent(tfcactus.library.get('monotone-budget1'))]
+    tfcactus.NoiseTableDpEvent(tfcactus.library.get('monotone-budget1')),
+    exponential.ExponentialMechanismDpEvent(0.01),
+    tuning.SearchDpEvent(run_laws.LogarithmicRuns(3.0), [
+        [0.5, dp_accounting.GaussianDpEvent(80.0)],
+        [0.5, dp_accounting.GaussianDpEvent(90.0)]], score='released'),
+    tuning.SearchDpEvent(run_laws.ListedRuns((0.0, 0.5, 0.5)),
+                         dp_accounting.GaussianDpEvent(80.0), score='public')]
 
 
 @pytest.mark.parametrize('plan', [
@@ -69,6 +76,20 @@ def test_the_config_of_a_plan_holds_its_noise_and_releases(plan):
   assert again.guarantee() == plan.guarantee()
   with pytest.raises(ValueError, match='Expected an event'):
     event_configs.event_from({'kind': 'DpEvent', 'fields': {}})
+
+
+def test_events_that_cannot_be_loaded_again_are_refused_when_they_are_saved():
+  def kinds(of):
+    return [of, *(each for below in of.__subclasses__() for each in kinds(below))]
+  own = {each.__name__ for each in kinds(dp_accounting.DpEvent)
+         if each.__module__.startswith('tfcactus') and not inspect.isabstract(each)}
+  assert own - set(event_configs._CLASSES) == {'TCDPDpEvent'}  # No plan takes it.
+
+  class ExponentialMechanismDpEvent(exponential.ExponentialMechanismDpEvent):
+    pass
+
+  with pytest.raises(ValueError, match='Expected an event that can be saved'):
+    event_configs.event_config(ExponentialMechanismDpEvent(0.1))
 
 
 def test_a_config_of_older_versions_has_no_releases():

@@ -1,6 +1,7 @@
 """Bounds on what an attacker can do, from the trade-off curve of an account.
 
-A membership attack decides from what was released whether one record was in the data.
+A membership attack (membership inference) decides from what was released whether one
+record was in the data.
 An account gives the privacy profile H(alpha), alpha = e^epsilon. A test of false
 positive rate a has a true positive rate of at most the minimum over alpha of H(alpha) +
 alpha a. H is convex, so that chords through points of it bound it from below.

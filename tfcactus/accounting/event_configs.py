@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import numbers
 from typing import Any
@@ -12,24 +13,29 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import noise as noise_lib
-from tfcactus.accounting import events
+from tfcactus.accounting import events, exponential, run_laws, tuning
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 
 def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """Returns an event that `PhiAccountant` supports as a dict: its kind and fields."""
-  return {'kind': type(event).__name__, 'fields': {
+  kind = type(event)
+  if _CLASSES.get(kind.__name__) is not kind:
+    raise ValueError(
+        f'Expected an event that can be saved, got a {kind.__name__}, whose class this '
+        'library does not know when it loads. Save weights alone by save_weights, or '
+        'pass the event as DominatingPairDpEvent of its pair.')
+  return {'kind': kind.__name__, 'fields': {
       field.name: _value_config(getattr(event, field.name))
-      for field in attr.fields(type(event))}}
+      for field in attr.fields(kind)}}
 
 
 def event_from(config: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event of an `event_config`; ValueError if its kind is unknown."""
   kind = config['kind']
-  owner = events if kind in _OWN_EVENTS else dp_accounting
-  if kind not in (*_OWN_EVENTS, *_EVENTS) or not hasattr(owner, kind):
+  if kind not in _CLASSES:
     raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
-  return getattr(owner, kind)(**{
+  return _CLASSES[kind](**{
       name: _value_from(value) for name, value in config['fields'].items()})
 
 
@@ -37,9 +43,12 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'LaplaceDpEvent', 'RandomizedResponseDpEvent', 'ComposedDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
-_OWN_EVENTS = ('NoiseTableDpEvent', 'DominatingPairDpEvent',
-               'RandomAllocationDpEvent', 'AdaptedDpEvent', 'ThresholdDpEvent',
-               'ValidationDpEvent')
+_CLASSES: dict[str, type[dp_accounting.DpEvent]] = {each.__name__: each for each in (
+    *(getattr(dp_accounting, name) for name in _EVENTS if hasattr(dp_accounting, name)),
+    noise_lib.NoiseTableDpEvent, events.DominatingPairDpEvent,
+    events.RandomAllocationDpEvent, events.AdaptedDpEvent, events.ThresholdDpEvent,
+    events.ValidationDpEvent, exponential.ExponentialMechanismDpEvent,
+    tuning.SearchDpEvent)}
 
 
 def _value_config(value: Any) -> Any:
@@ -55,6 +64,11 @@ def _value_config(value: Any) -> Any:
     return {'relation': value.name}
   if isinstance(value, noise_lib.Noise):
     return {'noise': noise_lib.to_config(value)}
+  if isinstance(value, run_laws.RunLaw):
+    law: Any = value  # A dataclass.
+    return {'runs': {'law': type(value).__name__, **{
+        field.name: _value_config(getattr(value, field.name))
+        for field in dataclasses.fields(law) if field.init}}}
   if isinstance(value, (str, numbers.Integral)):
     return value if isinstance(value, (str, bool)) else int(value)
   return float(value)
@@ -68,6 +82,9 @@ def _value_from(config: Any) -> Any:
   if kind == 'pair':
     loss, p, q, (p_inf, q_inf) = arrays_from(value)
     return DominatingPair(loss, p, q, float(p_inf), float(q_inf))
+  if kind == 'runs':
+    return getattr(run_laws, value['law'])(**{
+        name: _value_from(field) for name, field in value.items() if name != 'law'})
   return {'event': event_from, 'noise': noise_lib.from_config,
           'list': lambda items: [_value_from(item) for item in items],
           'relation': lambda name: dp_accounting.NeighboringRelation[name],

@@ -1,4 +1,7 @@
-"""Accountant by characteristic functions of privacy losses: lower and upper bounds."""
+"""Accountant by characteristic functions of privacy losses: lower and upper bounds.
+
+Steps may differ in noise and sampling, as in noise schedules.
+"""
 
 from __future__ import annotations
 

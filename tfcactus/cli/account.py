@@ -8,6 +8,7 @@ import os
 import numpy as np
 
 from tfcactus import _format, relations
+from tfcactus.audit import pictures
 from tfcactus.cli import command
 from tfcactus.cli.command import Command
 from tfcactus.data_account import DataAccount
@@ -58,8 +59,7 @@ def _run(args: argparse.Namespace) -> None:
 
 def _draw(account: DataAccount, path: str) -> None:
   """Draws how much of the adaptive part and of each slot is spent, by label."""
-  pyplot = command.pyplot('account --picture')
-  figure, axis = pyplot.subplots(figsize=(8, 3 + 0.3 * len(account.slots)))
+  axis = pictures.axes(1, 8, 3 + 0.3 * len(account.slots))
   bars: dict[str, str] = {}
   start = np.zeros(2)
   spent, left = account.spent, account.left
@@ -79,9 +79,7 @@ def _draw(account: DataAccount, path: str) -> None:
       f'{_format.upper(account.guarantee().delta)}'))
   if bars:
     axis.legend(fontsize=8)
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
-  pyplot.close(figure)
+  axis.figure.savefig(path, dpi=120)
 
 
 COMMAND = Command('account', 'begin or show the account of a data set, which holds all '

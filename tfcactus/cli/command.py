@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 import dataclasses
 import fractions
 import json
 import os
-from typing import Any, Callable
+from typing import Callable
 
 import numpy as np
 
@@ -66,15 +65,6 @@ def require(args: argparse.Namespace, command: str, *names: str) -> None:
       raise ValueError(f'Expected {option(name)} with "{command}", got none.')
 
 
-def refuse_own(args: argparse.Namespace, mechanism: str, names: Sequence[str]) -> None:
-  """Raises ValueError if arguments of one kind of design are given for another."""
-  for name in names:
-    if getattr(args, name) is not None:
-      raise ValueError(
-          f'Expected {option(name)} with "design {mechanism}" only, got it with '
-          f'{args.mechanism!r}.')
-
-
 def option(name: str) -> str:
   """Returns the command-line spelling of an argument."""
   return '--' + name.replace('_', '-')
@@ -85,11 +75,18 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--noise', choices=planner.FAMILIES, default='gaussian',
       help='noise distribution; default: %(default)s')
+  add_noise_size(parser)
+
+
+def add_noise_size(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of the size of noise of a family."""
+  add = parser.add_argument
   add('--noise-multiplier', type=float,
       help='size of the noise over the sensitivity: standard deviation of the '
-      'Gaussian, scale of the Laplace, sigma of the sinh-normal')
-  add('--bend', type=float, help='distance at which the tails of the sinh-normal turn, '
-      'over the sensitivity')
+      'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
+  add('--bend', type=float,
+      help='distance over the sensitivity beyond which the tails of the sinh-normal '
+      'fall doubly exponentially')
 
 
 def make_noise(family: str, noise_multiplier: float | None,
@@ -121,16 +118,3 @@ def check_bend(family: str, bend: float | None) -> None:
     raise ValueError(
         'Expected --bend with --noise sinh-normal and no other, got '
         f'bend={bend!r} with {family}.')
-
-
-def pyplot(command: str) -> Any:
-  """Returns matplotlib.pyplot for files; ImportError, naming `command`, if missing."""
-  try:
-    import matplotlib  # pylint: disable=import-outside-toplevel
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as found  # pylint: disable=import-outside-toplevel
-  except ImportError as error:
-    raise ImportError(
-        f"tfcactus {command} needs matplotlib: pip install 'tfcactus[plot]'."
-    ) from error
-  return found

@@ -20,20 +20,39 @@ _QUIET_SECONDS = 2.0
 
 _Request = Union[design_lib.Cactus, design_lib.Monotone, design_lib.Isotropic]
 
-_PLAN = ('delta', 'sampling_prob', 'steps')
-"""Arguments that describe a privacy plan."""
+_SOLVED = ('cactus', 'monotone', 'isotropic')
+_PLANNED = ('optimal', 'truncated', 'correlation')
+
+_TAKEN_BY = {
+    'budget': (*_SOLVED, 'optimal'), 'dim': (*_SOLVED, 'optimal'),
+    'bins': (*_SOLVED, 'optimal', 'truncated'),
+    **dict.fromkeys(('power', 'objective', 'cells', 'tail_ratio', 'solver'), _SOLVED),
+    'delta': _PLANNED, 'steps': _PLANNED, 'sampling_prob': ('optimal', 'truncated'),
+    'epsilon': ('truncated', 'correlation'),
+    **dict.fromkeys(('range', 'utility', 'norm', 'method', 'seed', 'seconds'),
+                    ('truncated',)),
+    **dict.fromkeys(('bands', 'blocked', 'momentum', 'batches', 'plot'),
+                    ('correlation',))}
+"""For each argument, the kinds of noise that take it."""
+
+_REQUIRED = {
+    'cactus': ('budget',), 'monotone': ('budget',), 'isotropic': ('budget', 'dim'),
+    'optimal': ('budget', 'delta', 'sampling_prob', 'steps'),
+    'truncated': ('range', 'epsilon', 'steps'), 'correlation': ('steps',)}
+
+_DEFAULTS = {'power': 2.0, 'solver': 'interior-point'}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('mechanism', choices=(
-      'cactus', 'monotone', 'isotropic', 'optimal', 'truncated', 'correlation'),
+      *_SOLVED, *_PLANNED),
       help='kind of noise: cactus and monotone for scalar queries, isotropic for '
       'vectors, optimal for least epsilon of a plan, truncated for a bounded range, '
       'correlation for noise correlated over steps (BandMF, DP-FTRL)')
   add('--budget', type=command.number, metavar='C',
       help='bound on E|Z|^power, in units of sensitivity^power')
-  add('--power', type=command.number, default=2.0,
+  add('--power', type=command.number, default=_DEFAULTS['power'],
       help='exponent of the cost |z|^power; default: %(default)s')
   add('--dim', type=int, default=None, help='dimension of the query')
   add('--objective', default=None, metavar='kl|chi2|renyi:A',
@@ -43,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--cells', type=int, help='index of the last cell before the geometric tail')
   add('--tail-ratio', type=command.number,
       help='density ratio of neighbouring cells in the tail')
-  add('--solver', choices=('interior-point', 'cvxpy'), default='interior-point',
+  add('--solver', choices=('interior-point', 'cvxpy'), default=_DEFAULTS['solver'],
       help='solver of the convex program; default: %(default)s')
   add('--delta', type=command.number, help='delta of the plan (optimal, truncated, '
       'correlation)')
@@ -58,19 +77,29 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   design_correlation.add_arguments(parser)
 
 
+def _check(args: argparse.Namespace) -> None:
+  """Raises ValueError unless the arguments are those of the kind of noise."""
+  for name, kinds in _TAKEN_BY.items():
+    if args.mechanism not in kinds and getattr(args, name) != _DEFAULTS.get(name):
+      rate = '; give the objective a rate, as in --objective chi2@0.004' if (
+          args.mechanism in _SOLVED and name in _REQUIRED['optimal']) else ''
+      raise ValueError(
+          f'Expected {command.option(name)} with "design {" or ".join(kinds)}" only, '
+          f'got it with {args.mechanism!r}{rate}.')
+  command.require(args, f'design {args.mechanism}', *_REQUIRED[args.mechanism])
+
+
 def _run(args: argparse.Namespace) -> None:
+  _check(args)
   if args.mechanism == 'correlation':
     with _progress('designing a correlation'):
       design_correlation.run(args)
     return
-  design_correlation.refuse_arguments(args)
   if args.out is not None and not args.out.endswith('.npz'):
     raise ValueError(f'Expected --out to end in ".npz", got {args.out!r}.')
   if args.mechanism == 'truncated':
     design_truncated.run(args)
     return
-  design_truncated.refuse_arguments(args)
-  command.require(args, f'design {args.mechanism}', 'budget')
   begun = time.perf_counter()
   with _progress(f'designing {args.mechanism} noise'):
     table, extra = (_search(args) if args.mechanism == 'optimal' else
@@ -108,18 +137,11 @@ def _told(args: argparse.Namespace, table: noise_lib.Noise,
 
 
 def _request(args: argparse.Namespace) -> _Request:
-  for name in _PLAN:
-    if getattr(args, name) is not None:
-      raise ValueError(
-          f'Expected {command.option(name)} with "design optimal" only, got '
-          f'it with {args.mechanism!r}; give the objective a rate, as in '
-          '--objective chi2@0.004.')
   shared: dict[str, Any] = {
       'power': args.power, 'bins': args.bins, 'cells': args.cells,
       'tail_ratio': args.tail_ratio, 'solver': args.solver,
       'objective': args.objective or 'kl'}
   if args.mechanism == 'isotropic':
-    command.require(args, 'design isotropic', 'dim')
     return design_lib.Isotropic(args.dim, budget=args.budget, **shared)
   if args.dim not in (None, 1):
     raise ValueError(
@@ -132,14 +154,6 @@ def _request(args: argparse.Namespace) -> _Request:
 
 def _search(args: argparse.Namespace) -> tuple[noise_lib.Noise, dict[str, Any]]:
   """Returns the noise of least epsilon, and the report of the search."""
-  missing = [name for name in _PLAN if getattr(args, name) is None]
-  unused = [name for name in ('objective', 'cells', 'tail_ratio')
-            if getattr(args, name) is not None]
-  if missing or unused or args.power != 2 or args.solver != 'interior-point':
-    raise ValueError(
-        'Expected --delta, --sampling-prob and --steps with "design optimal", '
-        'power 2, and no objective, cells, tail ratio or solver: it chooses '
-        f'them. Missing: {missing or "none"}, not used: {unused or "none"}.')
   dim = args.dim or 1
   found = optimal.optimal_noise(
       delta=args.delta, sampling_prob=args.sampling_prob, steps=args.steps,

@@ -9,12 +9,10 @@ import warnings
 import numpy as np
 
 from tfcactus import _format, correlated
+from tfcactus.audit import pictures
 from tfcactus.cli import command
 from tfcactus.correlated import workload as workload_lib
 from tfcactus.plan import PrivacyPlan
-
-_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio', 'bins',
-            'sampling_prob', 'range', 'utility', 'norm', 'method', 'seed', 'seconds')
 
 _Plans = list[PrivacyPlan]
 
@@ -33,21 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--plot', metavar='P.png', help='file to draw the strategies to')
 
 
-def refuse_arguments(args: argparse.Namespace) -> None:
-  """Raises ValueError if an argument of correlations is given with another design."""
-  command.refuse_own(
-      args, 'correlation', ('bands', 'blocked', 'momentum', 'batches', 'plot'))
-
-
 def run(args: argparse.Namespace) -> None:
   """Designs, writes, draws and reports; raises ValueError for wrong arguments."""
-  foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
-  if foreign or args.power != 2 or args.solver != 'interior-point':
-    named = command.option(foreign[0]) if foreign else '--power or --solver'
-    raise ValueError(f'Expected no {named} with "design correlation".')
-  command.require(args, 'design correlation', 'steps')
   if args.plot is not None:
-    command.pyplot('design correlation --plot')  # Raises now, not after the search.
+    pictures.axes(1, 1)  # Raises without matplotlib, before the search.
   plans: _Plans = []
   if args.epsilon is None:
     command.require(args, 'design correlation without --epsilon', 'bands')
@@ -143,8 +130,7 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
   """Draws the inverse's column, errors by step, and total errors of any `plans`."""
-  pyplot = command.pyplot('design correlation --plot')
-  figure, axes = pyplot.subplots(1, 3 if plans else 2, figsize=(15 if plans else 10, 4))
+  axes = pictures.axes(*((3, 15) if plans else (2, 10)), 4)
   size = min(2 * strategy.bands, steps)
   axes[0].stem(np.arange(size), strategy.inverse_column(0, size), basefmt=' ')
   axes[0].set(xlabel='steps later', ylabel='of one draw', title='Noise of a draw')
@@ -166,6 +152,4 @@ def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
                 f'{_format.upper(args.delta)}')
   for axis in axes:
     axis.grid(alpha=0.3)
-  figure.tight_layout()
-  figure.savefig(args.plot, dpi=120)
-  pyplot.close(figure)
+  axes[0].figure.savefig(args.plot, dpi=120)

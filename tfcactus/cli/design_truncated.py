@@ -16,8 +16,6 @@ from tfcactus.search import truncated
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
 METHODS = ('direct', 'lp', 'ma', *LEARNED)
 
-_FOREIGN = ('budget', 'objective', 'dim', 'cells', 'tail_ratio')
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of truncated noise only."""
@@ -36,22 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='longest training time of the sigmoid methods; default: 120')
 
 
-def refuse_arguments(args: argparse.Namespace) -> None:
-  """Raises ValueError if an argument of truncated noise is given with other noise."""
-  command.refuse_own(args, 'truncated', (
-      'range', 'utility', 'norm', 'epsilon', 'method', 'seed', 'seconds'))
-
-
 def run(args: argparse.Namespace) -> None:
   """Designs truncated noise, accounts for it, writes it and reports."""
-  missing = [name for name in ('range', 'epsilon', 'steps')
-             if getattr(args, name) is None]
-  foreign = [name for name in _FOREIGN if getattr(args, name) is not None]
-  if missing or foreign or args.power != 2 or args.solver != 'interior-point':
-    raise ValueError(
-        'Expected --range, --epsilon and --steps with "design truncated". Missing: '
-        f'{_options(missing)}; not used here: '
-        f'{_options(foreign) if foreign else "power and solver"}.')
   if (args.utility is None) == (args.delta is None):
     raise ValueError(
         'Expected --utility, for the least delta, or --delta, for the least utility, '
@@ -98,11 +82,6 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
       table, method=method, seconds=time.perf_counter() - begun,
       **{name: request[name] for name in (
           'epsilon', 'steps', 'sampling_prob', 'norm')})
-
-
-def _options(names: list[str]) -> str:
-  """Returns the command-line spellings of arguments, or 'none'."""
-  return ', '.join(map(command.option, names)) or 'none'
 
 
 def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfcactus import _format, accounting
 from tfcactus.accounting.attacks import AttackReport
+from tfcactus.audit import pictures
 from tfcactus.cli import command, steps
 from tfcactus.cli.command import Command
 
@@ -39,11 +40,10 @@ def _run(args: argparse.Namespace) -> None:
 def _report(args: argparse.Namespace, accountant: accounting.PhiAccountant,
             statement: str) -> AttackReport:
   """Returns the report, and draws its picture if asked."""
-  pyplot = command.pyplot('epsilon --picture') if args.picture else None
+  axis = pictures.axes(1, 6) if args.picture else None
   found = AttackReport.of(accountant, statement, prior=args.prior)
-  if pyplot is not None:
+  if axis is not None:
     rate = np.geomspace(1e-5, 1.0, 400)
-    figure, axis = pyplot.subplots(figsize=(6, 5))
     axis.loglog(rate, found.curve.most_true_positives(rate), label='no attack passes')
     axis.loglog(rate, found.curve.best_true_positives(rate), ':', label='lower bound')
     axis.loglog(rate, rate, '--', color='grey', label='guessing')
@@ -52,9 +52,7 @@ def _report(args: argparse.Namespace, accountant: accounting.PhiAccountant,
                    f'delta {_format.upper(args.delta)}')
     axis.grid(alpha=0.3)
     axis.legend()
-    figure.tight_layout()
-    figure.savefig(args.picture, dpi=120)
-    pyplot.close(figure)
+    axis.figure.savefig(args.picture, dpi=120)
   return found
 
 

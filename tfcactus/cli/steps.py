@@ -144,12 +144,7 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--noise', help='noise distribution: gaussian, laplace, sinh-normal, the name of '
       'a shipped table, or FILE.npz')
-  add('--noise-multiplier', type=float,
-      help='size of the noise over the sensitivity: standard deviation of the '
-      'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
-  add('--bend', type=float,
-      help='distance over the sensitivity beyond which the tails of the sinh-normal '
-      'fall doubly exponentially')
+  command.add_noise_size(parser)
   add('--sampling-prob', type=command.fraction, default=fractions.Fraction(1),
       help='probability that a record is in a batch, such as 0.004 or 250/60000')
   add('--steps', type=int, help='number of steps')

@@ -11,6 +11,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _format, accounting, noise as noise_lib
+from tfcactus.audit import pictures
 from tfcactus.cli import command, steps
 from tfcactus.cli.command import Command
 from tfcactus.noise import library
@@ -48,13 +49,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-  pyplot = command.pyplot('plot')
-  tables = [steps.named_table(name) for name in args.tables]
-  figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
-  _draw(args, tables, *axes)
-  figure.tight_layout()
-  figure.savefig(args.out, dpi=120)
-  pyplot.close(figure)
+  axes = pictures.axes(2, 12)
+  _draw(args, [steps.named_table(name) for name in args.tables], *axes)
+  axes[0].figure.savefig(args.out, dpi=120)
   print(f'written to {args.out}')
 
 

@@ -1,4 +1,7 @@
-"""Base classes of strategies, which are matrices that correlate noise, and requests."""
+"""Base classes of strategies, which are matrices that correlate noise, and requests.
+
+Strategies take the place of tree aggregation, which correlates noise by a binary tree.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attack on a trained model by its losses on records in and out of the data."""
+"""Membership inference by a model's losses on records in and out of the data."""
 
 from __future__ import annotations
 

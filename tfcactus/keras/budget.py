@@ -8,7 +8,7 @@ import warnings
 from tfcactus import _format
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.ledger.ledger import HoldsLedger, Ledger, TrainingLedger
+from tfcactus.keras.ledger.ledger import HoldsLedger, TrainingLedger
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -32,14 +32,14 @@ class Limit(keras.callbacks.Callback):
     super().__init__()
     self._training = training
     self._given = target
-    self._budget: _Budget | None = None
+    self._target: float | None = None  # The target that is kept, if any.
+    self._max_steps: int | None = None  # The steps that it allows, if steps count.
     self._epoch = self._released = 0
     self._stopped = self._find_later = False
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the number of allowed steps, or leaves that to the first step."""
-    del logs
-    self._stopped, self._budget = False, None
+    self._stopped, self._target, self._max_steps = False, None, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
     self._find_later = self._given is None and not (
@@ -51,7 +51,7 @@ class Limit(keras.callbacks.Callback):
     """Finds the number of steps that the target allows; ValueError if none."""
     self._find_later, target = False, self._training.plan.target_epsilon
     if self._given is not None:
-      self._budget = _Budget(self._training, self._given)
+      self._keep(self._given, '; raise the budget or stop here.')
     elif target is not None:
       guarantee, reason = self._training.ledger(ahead=1).guarantee()
       if guarantee is None or not guarantee.proven:
@@ -59,40 +59,78 @@ class Limit(keras.callbacks.Callback):
             f'Nothing keeps target_epsilon={target} of the plan in this fit. '
             f'{reason or guarantee and guarantee.statement}', stacklevel=2)
       else:
-        self._budget = _Budget(self._training, target, f'. {_GO_ON}')
+        self._keep(target, f'. {_GO_ON}')
+
+  def _keep(self, target: float, remedy: str) -> None:
+    """Finds the steps that `target` allows, at least one; `remedy` ends the error."""
+    ahead = self._training.ledger(ahead=1)
+    self._target, self._max_steps = target, ahead.steps_within(target)
+    guarantee, reason = ahead.guarantee()
+    if guarantee is None:
+      raise ValueError(
+          f'Expected batches with a known account for target_epsilon={target}, '
+          f'which cannot be kept otherwise. {reason}')
+    if not guarantee.proven:
+      raise ValueError(
+          f'Expected a proven guarantee for target_epsilon={target}, got: '
+          f'{guarantee.statement}')
+    if guarantee.upper > target:
+      raise ValueError(
+          f'Expected target_epsilon={target} to allow a step more, but '
+          f'{ahead.steps - 1} were released and the next would bring epsilon '
+          f'to {_format.upper(guarantee.upper)}{remedy}')
+    if self._max_steps is not None and ahead.steps > self._max_steps:
+      raise ValueError(
+          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
+          f'{target}, got one whose steps were all released; stop here, or go on by '
+          'privatize(model.inner, plan) of a plan that differs in steps alone, such as '
+          'dataclasses.replace(plan, steps=...).')
+
+  def _beyond(self, done: int) -> int:
+    """Returns the steps of the next execution if they pass the target, else 0."""
+    # `done` steps of the epoch were made.
+    if self._max_steps is None:
+      return 0
+    coming = self._next(done)
+    return coming if self._training.released_steps + coming > self._max_steps else 0
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    del logs
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
                           ) -> None:
     """Raises ValueError before an execution (steps run together) beyond the target."""
-    del logs
-    if self._budget is not None:
-      self._budget.check(self._next(batch))
+    coming = self._beyond(batch)
+    if coming:
+      raise ValueError(
+          f'Expected training to stop after {self._max_steps} steps, when the '
+          f'budget target_epsilon={self._target} is spent, got {coming} more after '
+          f'{self._training.released_steps}; something reset model.stop_training, or '
+          'an execution takes several steps: compile(steps_per_execution=1).')
 
   def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None
                         ) -> None:
     """Stops training after the last execution that the target allows."""
-    del logs
     if self._find_later and self._training.released_steps < self._training.plan.steps:
       self._find()
-    if self._budget is not None and self._budget.spent(self._next(batch + 1)):
+    if self._beyond(batch + 1):
       self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Stops training if the next epoch or its next execution would pass the target."""
-    del epoch, logs
-    if self._budget is None:
+    if self._target is None:
       self._warn_beyond()
-    elif self._budget.ends_with_epoch(self._training.ledger()) or (
-        self._budget.spent(self._next(0))):
+    elif self._beyond(0) or (
+        self._training.ledger().counts_epochs and self._ends(self._target)):
       self._stop(within_epoch=False)
+
+  def _ends(self, target: float) -> bool:
+    """Returns whether another epoch, of those that are counted, passes the target."""
+    guarantee, _ = self._training.ledger(ahead=1).guarantee()
+    return guarantee is None or guarantee.upper > target
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the plan's target or steps ended training."""
-    del logs
     plan = self._training.plan
     if self._stopped and self._given is None:
       guarantee, _ = self._training.ledger().guarantee()
@@ -123,56 +161,3 @@ class Limit(keras.callbacks.Callback):
     """
     if within_epoch or self._epoch + 1 < self.params['epochs']:
       self._stopped = self.model.stop_training = True
-
-
-class _Budget:
-  """An upper limit on epsilon for one call of `fit`."""
-
-  def __init__(self, training: TrainingLedger, target: float,
-               remedy: str = '; raise the budget or stop here.'):
-    """Finds the steps that `target` allows, at least one; `remedy` ends the error."""
-    self._training = training
-    self._target = target
-    ahead = training.ledger(ahead=1)
-    self._max_steps = ahead.steps_within(target)
-    guarantee, reason = ahead.guarantee()
-    if guarantee is None:
-      raise ValueError(
-          f'Expected batches with a known account for target_epsilon={target}, '
-          f'which cannot be kept otherwise. {reason}')
-    if not guarantee.proven:
-      raise ValueError(
-          f'Expected a proven guarantee for target_epsilon={target}, got: '
-          f'{guarantee.statement}')
-    if guarantee.upper > target:
-      raise ValueError(
-          f'Expected target_epsilon={target} to allow a step more, but '
-          f'{ahead.steps - 1} were released and the next would bring epsilon '
-          f'to {_format.upper(guarantee.upper)}{remedy}')
-    if self.spent():
-      raise ValueError(
-          f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
-          f'{target}, got one whose steps were all released; stop here, or go on by '
-          'privatize(model.inner, plan) of a plan that differs in steps alone, such as '
-          'dataclasses.replace(plan, steps=...).')
-
-  def spent(self, coming: int = 1) -> bool:
-    """Returns whether `coming` further steps would exceed the allowed number."""
-    return (self._max_steps is not None and
-            self._training.released_steps + coming > self._max_steps)
-
-  def check(self, coming: int) -> None:
-    """Raises ValueError if `coming` further steps would exceed the allowed number."""
-    if self.spent(coming):
-      raise ValueError(
-          f'Expected training to stop after {self._max_steps} steps, when the '
-          f'budget target_epsilon={self._target} is spent, got {coming} more after '
-          f'{self._training.released_steps}; something reset model.stop_training, or '
-          'an execution takes several steps: compile(steps_per_execution=1).')
-
-  def ends_with_epoch(self, ledger: Ledger) -> bool:
-    """Returns whether epochs are counted and the next one would pass the target."""
-    if not ledger.counts_epochs:
-      return False
-    guarantee, _ = self._training.ledger(ahead=1).guarantee()
-    return guarantee is None or guarantee.upper > self._target

@@ -31,12 +31,6 @@ def check_compiled(losses: object, model: keras.Model) -> None:
         'model.compile(optimizer, loss), then model.fit(batches).')
 
 
-def output_names(model: keras.Model) -> list[str] | None:
-  """Returns the names of a functional model's outputs, or None."""
-  found = getattr(model, 'output_names', None)
-  return list(found) if found else None
-
-
 def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
   """Returns the Keras optimizer for a name, a config or an optimizer.
 

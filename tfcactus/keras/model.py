@@ -11,7 +11,7 @@ from tfcactus._checks import Fixed
 from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, compile_arguments, serialization, training_logs
-from tfcactus.keras.checks import activations, batch_statistics, whole_model
+from tfcactus.keras.checks import model_warnings, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
@@ -117,8 +117,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
-    self.inner = model
-    self.plan = plan
+    self.inner, self.plan = model, plan
     # Keras tracks neither of these two: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
@@ -214,7 +213,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     first = self._step.outputs is None
     self._step.check()
     if first and self._step.local is None:  # Rows of a unit may mix in local steps.
-      batch_statistics.warn(self.inner)
+      model_warnings.warn_of_batch_statistics(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
@@ -249,7 +248,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       ValueError: if an argument is refused.
     """
     # Keras maps losses in a list to outputs by the names of the inner model.
-    self.output_names = compile_arguments.output_names(self.inner)
+    self.output_names = list(getattr(self.inner, 'output_names', None) or ()) or None
     losses = OutputLosses(loss, loss_weights, self.output_names)
     if self._step.outputs is not None:
       losses.terms(self._step.outputs)
@@ -262,7 +261,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
     self._output_losses = losses
-    activations.warn(self.inner, loss)
+    model_warnings.warn_of_activations(self.inner, loss)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -445,7 +444,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'journal': self._ledger.counter.journal_path,
         **({} if self._paid is None else {
             'account': self._paid.path, 'account_label': self._paid.label}),
-        'seeded': self.seeded, 'seeded_batches': self.seeded_batches,
         'trained': trainability.config(self.inner)}
 
   @classmethod
@@ -459,14 +457,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
     model = keras.saving.deserialize_keras_object(
         config.pop('model'), custom_objects=custom_objects)
     plan = serialization.plan_from(config.pop('plan'))
-    seeded, batches = config.pop('seeded'), config.pop('seeded_batches')
     trained = config.pop('trained', None)
     if trained and model.built:
       trainability.restore(model, trained)
     made = cls(model, plan, loaded=True, **config)
     if trained and not model.built:
       made._on_building = functools.partial(trainability.restore, saved=trained)
-    made._ledger.count_seeded(seeded, batches)  # pylint: disable=protected-access
     return made
 
 

@@ -44,7 +44,8 @@ _TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
 class Gaussian(base.ScalarNoise):
   """Gaussian noise: i.i.d. normal coordinates.
 
-  Protects an l2-clipped vector of any dimension.
+  Protects an l2-clipped vector of any dimension. One release is the analytic Gaussian
+  mechanism.
 
   Attributes:
     noise_multiplier: Standard deviation over sensitivity.

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.checks import activations
+from tfcactus.keras.checks import model_warnings
 
 layers, losses = tf.keras.layers, tf.keras.losses
 
@@ -20,7 +20,7 @@ def _said(activation, loss, nested=False, built=True):
     loss = ['mse', loss]
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
-    activations.warn(model, loss)
+    model_warnings.warn_of_activations(model, loss)
   return [str(each.message) for each in caught]
 
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.checks import batch_statistics
+from tfcactus.keras.checks import model_warnings
 
 layers = tf.keras.layers
 
@@ -28,7 +28,7 @@ def _said(*parts, shape=(6,), dtype='float32'):
   """Returns the warnings of statistics about a Sequential model, and no others."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
-    batch_statistics.warn(tf.keras.Sequential([
+    model_warnings.warn_of_batch_statistics(tf.keras.Sequential([
         layers.Input(shape, dtype=dtype), *parts, layers.Dense(3)]))
   return [text for text in (str(each.message) for each in caught)
           if 'statistic over the batch' in text]

@@ -158,14 +158,14 @@ def test_weights_of_a_run_that_trained_other_variables_warn(tmp_path):
   private.save_weights(tmp_path / 'm.weights.h5')
   again = _private(backbone.classifier(2))
   first = [np.array(each) for layer in models.lora_layers(again.inner)
-           for each in models.lora_factors(layer)][0]
+           for each in models.lora_variables(layer)[1:]][0]
   with pytest.warns(UserWarning, match='a run that trained 10 variables of '):
     again.load_weights(tmp_path / 'm.weights.h5')
   np.testing.assert_allclose(again.predict(_X, verbose=0),
                              private.predict(_X, verbose=0), rtol=1e-6)
   # Keras sets both factors to zero, where no gradient moves them.
   np.testing.assert_array_equal(
-      models.lora_factors(models.lora_layers(again.inner)[0])[0], first)
+      models.lora_variables(models.lora_layers(again.inner)[0])[1], first)
   assert np.any(first)
 
 

@@ -38,7 +38,7 @@ def test_columns_of_strings_are_refused_with_their_dtype():
   table = pandas.DataFrame({'a': ['x'] * 40, 'b': range(40)})
   with pytest.raises(ValueError, match='Expected y to be a pandas DataFrame of number'):
     fit_inputs.split(plan_of(), X, table, None, None, 0.0)
-  found = fit_inputs.split(plan_of(), table, Y, None, None, 0.0).x
+  found = fit_inputs.split(plan_of(), table, Y, None, None, 0.0)[0]
   assert found['a'].dtype == tf.string and found['b'].shape == (40, 1)
 
 

@@ -160,8 +160,9 @@ def test_a_stateless_draw_of_a_known_seed_is_a_constant(files):
 COUNTER = tf.Variable(0.0)
 TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, -1.0)
 WAYS = {
-    'counter': (lambda x: (COUNTER.assign_add(1.0), x * COUNTER)[1], 'a variable'),
-    'variable that is set': (lambda x: x * COUNTER, 'a variable'),
+    'counter': (lambda x: (COUNTER.assign_add(1.0), x * COUNTER)[1],
+                'write no variables'),
+    'variable that is set': (lambda x: x * COUNTER, 'no variables'),
     'table that changes': (lambda x: x * TABLE.lookup(tf.constant('a')), 'table'),
     'gamma': (lambda x: x * tf.random.gamma((), 1.0, seed=1), 'RandomGamma'),
     'shuffle': (lambda x: tf.random.shuffle(x, seed=1), 'RandomShuffle'),

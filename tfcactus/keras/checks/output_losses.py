@@ -57,7 +57,8 @@ class OutputLosses:
     """
     self.names = names
     self._losses = _mapped(example_losses.loss_per_example, loss)
-    self._factors = _mapped(_factor, loss_weights)
+    self._factors = _mapped(
+        lambda value: float(_checks.real('loss_weights', value)), loss_weights)
 
   def terms(self, outputs: Any) -> list[Term]:
     """Returns a term per output with a loss; ValueError if losses have other keys."""
@@ -236,20 +237,12 @@ def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
   return ['/'.join(map(str, path)) for path in _paths(outputs)]
 
 
-def _factor(value: Any) -> float:
-  """Returns a loss weight as a float; raises if it is no real number."""
-  return float(_checks.real('loss_weights', value))
-
-
-def _scaled(losses: tf.Tensor, factor: float) -> tf.Tensor:
-  """Returns losses times a loss weight; losses of weight zero stay as they are."""
-  return losses if factor in (0.0, 1.0) else losses * tf.constant(factor, losses.dtype)
-
-
 def _term_losses(term: Term, target: Any, prediction: tf.Tensor) -> tf.Tensor:
-  """Returns the losses of one output, (batch,), times its loss weight."""
+  """Returns the losses of one output, (batch,), times its loss weight unless zero."""
   given = target if isinstance(target, Weighted) else (target,)
-  return _scaled(term.compute(given[0], prediction, *given[1:]), term.factor)
+  losses = term.compute(given[0], prediction, *given[1:])
+  return losses if term.factor in (0.0, 1.0) else (
+      losses * tf.constant(term.factor, losses.dtype))
 
 
 def _target(target: Any, name: str) -> tf.Tensor:

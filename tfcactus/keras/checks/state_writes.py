@@ -166,19 +166,18 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
   # such as by a callback.
   weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
+  read = 'no variables' if model is None else 'weights of the model alone'
   for outside, _ in graph.captures:
-    kept = outside.dtype == tf.variant and isinstance(
-        outside, tf.__internal__.EagerTensor)  # Such as a dataset.
-    if kept or outside.dtype == tf.resource and id(outside) not in known and (
-        graphs.is_variable(outside)):
+    eager = isinstance(outside, tf.__internal__.EagerTensor)
+    resource = outside.dtype == tf.resource and id(outside) not in known
+    if outside.dtype == tf.variant and eager or (  # Such as a dataset.
+        resource and graphs.is_variable(outside)):
       raise ValueError(
-          f'Expected {what} that read weights of the model alone, got {outside!r} too, '
-          'which is none: whatever sets it, such as a callback, may set it to '
-          'something of the data. Make it a constant, or a weight of a layer by '
+          f'Expected {what} that read {read}, got {outside!r} too: whatever sets it, '
+          'such as a callback, may set it to something of the data. Make it a '
+          'constant, tf.constant(variable.numpy()), or a weight of a layer by '
           'add_weight(trainable=False).')
-    if outside.dtype == tf.resource and id(outside) not in known and (
-        isinstance(outside, tf.__internal__.EagerTensor)) and not (
-            _is_fixed_table(graph, outside)):
+    if resource and eager and not _is_fixed_table(graph, outside):
       raise ValueError(
           f'Expected {what} that read tables of fixed entries, got one that can be '
           'written to, such as a MutableHashTable: whatever fills it, such as a '

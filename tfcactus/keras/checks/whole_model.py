@@ -45,17 +45,6 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
         'weight decay into the optimizer (weight_decay=...).')
 
 
-def check_texts(model: keras.Model) -> None:
-  """Raises ValueError for layers that split texts into unknown numbers of words."""
-  for layer in models.flat_layers(model):
-    if models.splits_texts(layer) and not models.has_fixed_length(layer):
-      raise ValueError(
-          f'Expected texts of one length, got {layer.name!r}, a TextVectorization '
-          'without output_sequence_length: the longest text of a batch would set the '
-          'length of all others. Give it output_sequence_length=..., without '
-          'ragged=True, or an output_mode such as "multi_hot".')
-
-
 def check_arguments(model: object, plan: object, private: type) -> None:
   """Raises ValueError unless given a plan and a Keras model that is not `private`."""
   replicas.check_devices()
@@ -84,8 +73,15 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
   """Refuses a layer that mixes examples, keeps state or, unless `half`, is float16."""
+  if models.splits_texts(layer) and not models.has_fixed_length(layer):
+    raise ValueError(
+        f'Expected texts of one length, got {layer.name!r}, a TextVectorization '
+        'without output_sequence_length: the longest text of a batch would set the '
+        'length of all others. Give it output_sequence_length=..., without '
+        'ragged=True, or an output_mode such as "multi_hot".')
   if any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__) and (
-      layer.trainable or models.mixes_when_frozen(layer)):
+      layer.trainable or not getattr(layer, '_USE_V2_BEHAVIOR', True)):
+    # That of tf.compat.v1 uses statistics of the batch when it is frozen too.
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '

@@ -55,30 +55,11 @@ TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
 """Operations for which this library always uses TensorFlow's converter."""
 
 
-def _channel(image: tf.Tensor, pfor_input: Any) -> int:
-  """Returns the number of channels of a batch of images; 0 if it is unknown."""
-  nhwc = pfor_input.get_attr('data_format') == b'NHWC'
-  return image.shape[-1 if nhwc else 1] or 0 if image.shape.rank else 0
-
-
-def _is_not_grouped(pfor_input: Any) -> bool:
-  """Returns whether a convolution has one group (else rows mix) and named padding."""
-  made = pfor_input.op.outputs[0].shape
-  return bool(made.rank) and made[2] is not None and (
-      pfor_input.get_attr('padding') != b'EXPLICIT' and
-      made[2] == _channel(pfor_input.op.inputs[0], pfor_input))
-
-
 def _has_no_negative_axes(pfor_input: Any) -> bool:
   """Returns whether Roll has one shift and static axes >= 0; -1 would be the rows'."""
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
-
-
-def _is_real(pfor_input: Any) -> bool:
-  """Returns whether factors are real: the converter conjugates what it transposes."""
-  return not pfor_input.op.outputs[0].dtype.is_complex
 
 
 def _has_last_channels(pfor_input: Any) -> bool:
@@ -95,40 +76,25 @@ def _shapes_fit(pfor_input: Any) -> bool:
       1 in pair or pair[0] == pair[1] for pair in zip(x[::-1], y[::-1]))
 
 
-def _has_scalar_bounds(pfor_input: Any) -> bool:
-  """Returns whether clipping bounds are scalars; the converter does not broadcast."""
-  return all(bound.shape.rank == 0 for bound in pfor_input.op.inputs[1:])
-
-
-def _has_axes(pfor_input: Any) -> bool:
-  """Returns whether Squeeze names its axes; else it could remove the axis of rows."""
-  return bool(pfor_input.get_attr('squeeze_dims'))
-
-
-def _has_one_begin(pfor_input: Any) -> bool:
-  """Returns whether slices of all rows begin alike; else sizes would be mistaken."""
-  return not pfor_input.input(1).is_stacked
-
-
-def _shares_list_or_index(pfor_input: Any) -> bool:
-  """Returns whether all rows read from one list, or read the same index."""
-  # Otherwise the converter addresses rows by their numbers in the whole batch, even in
-  # a branch that only some rows take.
-  return not (pfor_input.input(0).is_stacked and pfor_input.input(1).is_stacked)
-
-
-def _finds_batch_axes(pfor_input: Any) -> bool:
-  """Returns whether the converter finds the batch axes of GatherV2."""
-  # It miscounts a negative `batch_dims` if all rows look up in one tensor.
-  return pfor_input.input(0).is_stacked or pfor_input.get_attr('batch_dims') >= 0
-
-
 _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
-    'ClipByValue': _has_scalar_bounds, 'Equal': _shapes_fit,
-    'GatherV2': _finds_batch_axes, 'MatMul': _is_real, 'NotEqual': _shapes_fit,
-    'Roll': _has_no_negative_axes, 'Slice': _has_one_begin, 'Squeeze': _has_axes,
-    'TensorListGetItem': _shares_list_or_index}
+    'Equal': _shapes_fit, 'NotEqual': _shapes_fit, 'Roll': _has_no_negative_axes,
+    # The converter does not broadcast bounds.
+    'ClipByValue': lambda given: all(
+        bound.shape.rank == 0 for bound in given.op.inputs[1:]),
+    # It miscounts a negative `batch_dims` if all rows look up in one tensor.
+    'GatherV2': lambda given: (
+        given.input(0).is_stacked or given.get_attr('batch_dims') >= 0),
+    # It conjugates what it transposes.
+    'MatMul': lambda given: not given.op.outputs[0].dtype.is_complex,
+    # It mistakes sizes unless the slices of all rows begin alike.
+    'Slice': lambda given: not given.input(1).is_stacked,
+    # Without names of axes it could remove the axis of rows.
+    'Squeeze': lambda given: bool(given.get_attr('squeeze_dims')),
+    # Lists and indices that both differ by row are addressed by the numbers of rows in
+    # the whole batch, even in a branch that only some rows take.
+    'TensorListGetItem': lambda given: not (
+        given.input(0).is_stacked and given.input(1).is_stacked)}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
 
 
@@ -141,12 +107,11 @@ _SIZES = (
     'RandomContrast replace), or apply it to the data once, before batches are drawn.')
 
 
-def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
+def _loop(pfor_input: Any) -> Any:
   """Runs an operation row by row in a tf.while_loop."""
   # Raises ValueError if the operation has no outputs, or if outputs or inputs that
   # differ between rows are variants or resources; InvalidArgumentError, once it runs,
   # if rows have outputs of different shapes.
-  del args, kwargs
   op = pfor_input.op
   if not op.outputs or any(
       each.dtype in (tf.variant, tf.resource) for each in op.outputs) or any(
@@ -182,18 +147,11 @@ def _loop(pfor_input: Any, *args: Any, **kwargs: Any) -> Any:
   return [wrap(array.stack(), True) for array in made]
 
 
-def _in_a_loop(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
-              ) -> Any:
-  """Replaces TensorFlow's converter, which may mix rows, by a loop over rows."""
+def _instead(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
+            ) -> Any:
+  """Uses this library's converter of an operation, or loops over rows."""
   del original, value, args, kwargs
-  return _loop(pfor_input)
-
-
-def _without_converter(original: Any, value: Any, pfor_input: Any, *args: Any,
-                       **kwargs: Any) -> Any:
-  """Uses a converter of `_ADDED` for an operation without one, or loops over rows."""
-  del original, value, args, kwargs
-  return _ADDED.get(pfor_input.op_type, _loop)(pfor_input)
+  return _OWN.get(pfor_input.op_type, _loop)(pfor_input)
 
 
 def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
@@ -203,11 +161,10 @@ def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
   return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
 
 
-def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
+def _convert_matmul(pfor_input: Any) -> Any:
   """Vectorises a matrix product so that its kernel need not broadcast."""
   # TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
   # broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
-  del original, value
   pfor_input.expanddim_inputs_for_broadcast()
   x, y = pfor_input.input(0)[0], pfor_input.input(1)[0]
   batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
@@ -218,10 +175,9 @@ def _convert_matmul(original: Any, value: Any, pfor_input: Any) -> Any:
       adjoint_b=pfor_input.get_attr('adj_y')), True)
 
 
-def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
+def _convert_softmax(pfor_input: Any) -> Any:
   """Vectorises a softmax of the last axis as one of a matrix."""
   # oneDNN on CPUs takes at most five axes, and the axis of rows would be one of them.
-  del original, value
   given = pfor_input.stacked_input(0)
   sizes = tf.shape(given)
   made = getattr(tf.raw_ops, pfor_input.op_type)(logits=tf.reshape(
@@ -229,11 +185,10 @@ def _convert_softmax(original: Any, value: Any, pfor_input: Any) -> Any:
   return wrap(tf.ensure_shape(tf.reshape(made, sizes), given.shape), True)
 
 
-def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
+def _convert_segments(pfor_input: Any) -> Any:
   """Reduces the segments of each row; ids out of range are left out."""
   # TensorFlow adds n segments times the row's number to each id, so that an id n would
   # be the next row's first segment; until 2.14 an id -1 would be the last row's last.
-  del original, value
   pfor_input.stack_inputs([0, 1])
   data, ids, number = (pfor_input.input(i).t for i in range(3))
   if pfor_input.input(2).is_stacked:
@@ -250,17 +205,17 @@ def _convert_segments(original: Any, value: Any, pfor_input: Any) -> Any:
       [[rows, number], tf.shape(made, tf.int64)[1:]], 0)), True)
 
 
-def _convert_filter(original: Any, value: Any, pfor_input: Any) -> Any:
+def _convert_filter(pfor_input: Any) -> Any:
   """Multiplies patches of images by upstream gradients, for all rows at once."""
   # TensorFlow's converter runs row by row. So does this one for grouped convolutions,
   # explicit padding, half precision and shapes that are not known.
-  del original, value
   op = pfor_input.op
   images, upstream = op.inputs[0].shape, op.inputs[2].shape
   sizes = tf.get_static_value(pfor_input.input(1).t)
-  if sizes is None or not _is_not_grouped(pfor_input) or (
-      not _has_last_channels(pfor_input) or not images.is_fully_defined() or
-      not upstream.is_fully_defined() or op.inputs[0].dtype.size < 4):
+  if sizes is None or not _has_last_channels(pfor_input) or (
+      not images.is_fully_defined() or not upstream.is_fully_defined() or
+      sizes[2] != images[-1] or op.inputs[0].dtype.size < 4 or
+      pfor_input.get_attr('padding') == b'EXPLICIT'):
     return _loop(pfor_input)
   pfor_input.stack_inputs([2])
   patches_of = functools.partial(
@@ -330,14 +285,14 @@ def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
 
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
   """Prints the strings of all rows, one line each."""
+  del value
   words = pfor_input.input(0)
   if words.is_stacked:
     pfor_input.inputs[0] = wrap(tf.strings.reduce_join(words.t, separator='\n'), False)
   return original(pfor_input)
 
 
-def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
-                  pfor_input: Any) -> Any:
+def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
   """Draws the numbers of all rows in one operation, from the first row's seed."""
   # Every row has a fresh seed, so rows are independent either way. Iterations of a
   # tf.while_loop share a seed: if the shape of the draw or the set of active rows
@@ -345,7 +300,6 @@ def _convert_draw(draw: Callable[..., tf.Tensor], original: Any, value: Any,
   # operation runs row by row if the shape is not static, only some rows may be active,
   # the draw is not one of `patches.drawing`, or more than the seed differs between
   # rows.
-  del original, value
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
   only_seed = [each.is_stacked for each in inputs] == (
       [i == 1 for i in range(len(inputs))])
@@ -373,39 +327,36 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
   return original(loop, conditions, indices, inputs, *args)
 
 
-_OWN: dict[str, Callable[..., Any]] = {
+_OWN: dict[str, Callable[[Any], Any]] = {
     'BatchMatMulV2': _convert_matmul, 'Conv2DBackpropFilter': _convert_filter,
     'LogSoftmax': _convert_softmax, 'Softmax': _convert_softmax,
-    'PrintV2': _convert_print,
     **{f'UnsortedSegment{name}': _convert_segments
        for name in ('Max', 'Min', 'Prod', 'Sum')},
     **{name: functools.partial(_convert_draw, draw) for name, draw in (
         ('StatelessRandomUniform', stateless.stateless_random_uniform),
         ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),
         ('StatelessRandomNormal', stateless.stateless_random_normal),
-        ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))}}
-"""Converters of this library, by operation."""
-
-_ADDED: dict[str, Callable[[Any], Any]] = {
+        ('StatelessTruncatedNormal', stateless.stateless_truncated_normal))},
+    # TensorFlow has no converters of these.
     'FakeQuantWithMinMaxArgs': _convert_entrywise,
     'FakeQuantWithMinMaxArgsGradient': _convert_entrywise,
-    **{f'FakeQuantWithMinMaxVars{kind}': _convert_fake_quant
-       for kind in ('', 'PerChannel')},
-    **{f'FakeQuantWithMinMaxVars{kind}Gradient': _convert_fake_quant_gradient
-       for kind in ('', 'PerChannel')}}
-"""Converters of this library for operations of which TensorFlow has none."""
+    **{f'FakeQuantWithMinMaxVars{kind}{which}': convert
+       for kind in ('', 'PerChannel')
+       for which, convert in (('', _convert_fake_quant),
+                              ('Gradient', _convert_fake_quant_gradient))}}
+"""Converters of this library, by operation."""
 
-_LOOPS = frozenset(('While', 'StatelessWhile'))
-"""Operations whose converter of TensorFlow is kept: it converts the loop's body."""
+_KEPT = {*RELIED_ON, *_CONDITIONAL, 'PrintV2', 'While', 'StatelessWhile'}
+"""Operations whose converter of TensorFlow is used: a loop's converts its body."""
 
 _converters = patches.LibraryPatch([
-    patches.Place(pfor, '_fallback_converter', _without_converter),
+    patches.Place(pfor, '_fallback_converter', _instead),
     patches.Place(pfor.WhileV2, '_process_cond_stacked', _while),
-    *(patches.Place(_registry, name, convert) for name, convert in _OWN.items()),
+    patches.Place(_registry, 'PrintV2', _convert_print),
     *(patches.Place(_registry, name, functools.partial(_conditionally, holds))
       for name, holds in _CONDITIONAL.items()),
-    *(patches.Place(_registry, name, _in_a_loop) for name in sorted(_registry)
-      if name not in RELIED_ON | _LOOPS and name not in {**_OWN, **_CONDITIONAL})])
+    *(patches.Place(_registry, name, _instead) for name in sorted(_registry)
+      if name not in _KEPT)])
 """Replaces the converters of `tf.vectorized_map` inside `vectorized_map`."""
 
 

@@ -172,15 +172,11 @@ def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
   return [v for v in getattr(layer, 'variables', ()) if v.trainable]
 
 
-def lora_base(layer: keras.layers.Layer) -> Any:
-  """Returns the weights to which LoRA adds a product of factors."""
-  return getattr(layer, '_kernel', getattr(layer, '_embeddings', None))
-
-
-def lora_factors(layer: keras.layers.Layer) -> list[keras.Variable]:
-  """Returns the two factors of a layer with LoRA."""
+def lora_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+  """Returns the weights of a layer with LoRA, and the two factors of what it adds."""
   name = 'kernel' if hasattr(layer, '_kernel') else 'embeddings'
-  return [getattr(layer, f'lora_{name}_{which}') for which in 'ab']
+  return [getattr(layer, f'_{name}'), *(
+      getattr(layer, f'lora_{name}_{which}') for which in 'ab')]
 
 
 def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -222,12 +218,6 @@ def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
 def layer_classes(names: Iterable[str]) -> set[type]:
   """Returns the classes of the named layers; leaves out those this Keras lacks."""
   return {getattr(keras.layers, name) for name in names if hasattr(keras.layers, name)}
-
-
-def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
-  """Returns whether a BatchNormalization uses batch statistics when not trainable."""
-  # The BatchNormalization of tf.compat.v1 does.
-  return not getattr(layer, '_USE_V2_BEHAVIOR', True)
 
 
 def splits_texts(layer: keras.layers.Layer) -> bool:
@@ -311,11 +301,6 @@ def _unwrapped(structure: Any) -> Any:
   if isinstance(structure, dict):
     return {key: _unwrapped(part) for key, part in structure.items()}
   return structure
-
-
-def is_quantized(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer is quantized, such as to int8."""
-  return bool(getattr(layer, 'quantization_mode', None))
 
 
 def generators(model: keras.Model) -> list[keras.random.SeedGenerator]:

@@ -136,7 +136,7 @@ def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.
 
 def applying_sums() -> contextlib.AbstractContextManager[None]:
   """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
-  return patches.applying_sums() if KERAS_3 and replicas.number() > 1 else (
+  return patches.summed.inside(True) if KERAS_3 and replicas.number() > 1 else (
       contextlib.nullcontext())
 
 

@@ -160,14 +160,10 @@ _draws = LibraryPatch([
 """Makes layers draw from the seeds of `drawing`; see `noise.random_bits`."""
 
 
-def is_drawing() -> bool:
-  """Returns whether this thread is inside of `drawing`."""
-  return _draws.value() is not None
-
-
-def current_seed() -> tf.Tensor:
-  """Returns a seed of the innermost `drawing` that this thread is in."""
-  return _draws.value()()
+def seed_maker() -> MakeSeed | None:
+  """Returns `make_seed` of the innermost `drawing` that this thread is in, or None."""
+  found: MakeSeed | None = _draws.value()
+  return found
 
 
 @contextlib.contextmanager
@@ -191,22 +187,15 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
   """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits."""
   del args, kwargs
-  bits = tf.bitwise.bitwise_and(current_seed(), 2**31 - 1)
+  bits = tf.bitwise.bitwise_and(_draws.value()(), 2**31 - 1)
   return tf.cast(bits, generator.state.dtype)
 
 
-_sums = LibraryPatch([Place(
+summed = LibraryPatch([Place(
     cls, '_all_reduce_sum_gradients', lambda original, value, optimizer, pairs: pairs)
     for cls in keras.optimizers.Optimizer.__mro__
     if '_all_reduce_sum_gradients' in vars(cls)])
 """Stops optimizers of Keras 3 from summing gradients over replicas."""
-
-
-@contextlib.contextmanager
-def applying_sums() -> Iterator[None]:
-  """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
-  with _sums.inside(True):
-    yield
 
 
 def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strategy,
@@ -221,15 +210,8 @@ def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strate
 
 
 @functools.cache
-def _logs() -> LibraryPatch:
-  """Returns the patch that replaces `reduce_per_replica` in the trainer of Keras 3."""
+def averaged_logs() -> LibraryPatch:
+  """Makes Keras 3 average logs over several workers, where its own code fails."""
   trainer = sys.modules[next(cls.__module__ for cls in keras.Model.__mro__
                              if cls.__name__ == 'TensorFlowTrainer')]
   return LibraryPatch([Place(trainer, 'reduce_per_replica', _mean)])
-
-
-@contextlib.contextmanager
-def averaging_logs() -> Iterator[None]:
-  """Makes Keras 3 average logs over several workers, where its own code fails."""
-  with _logs().inside(True):
-    yield

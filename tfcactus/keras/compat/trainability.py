@@ -40,7 +40,11 @@ def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
   if [_kind(each) for each in saved['layers']] == [
       _kind(_layer_config(layer)) for layer in layers]:
     for layer, wanted in zip(layers, saved['layers']):
-      _enable_lora(layer, *wanted['lora'])
+      rank, alpha = wanted['lora']
+      if rank is not None and not layer.lora_enabled:
+        layer.enable_lora(rank)
+      if rank is not None and alpha is not None:
+        layer.lora_alpha = alpha  # Keras loses it where it makes the factors.
     # All at once: setting `trainable` of a layer sets that of the layers inside.
     for layer, wanted in zip(layers, saved['layers']):
       layer.__dict__['_trainable'] = wanted['trainable']
@@ -149,21 +153,10 @@ def _counted(shapes: list[list[int]]) -> str:
   return f'{len(shapes):,} variables of {sum(map(math.prod, shapes)):,} weights'
 
 
-def _enable_lora(layer: keras.layers.Layer, rank: int | None, alpha: float | None
-                ) -> None:
-  """Adds factors of this rank to a layer, unless it has some or `rank` is None."""
-  if rank is None:
-    return
-  if not layer.lora_enabled:
-    layer.enable_lora(rank)
-  if alpha is not None:
-    layer.lora_alpha = alpha  # Keras loses it where it makes the factors.
-
-
 def _lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
   """Returns all layers with LoRA whose weights are not quantised."""
   return [layer for layer in models.lora_layers(model)
-          if not models.is_quantized(layer)]
+          if not getattr(layer, 'quantization_mode', None)]
 
 
 def _keys(number: int) -> list[str]:
@@ -174,5 +167,4 @@ def _keys(number: int) -> list[str]:
 def _lora_variables(model: keras.Model) -> dict[str, Any]:
   """Returns weights and factors of all layers with LoRA, by their names in a file."""
   return {key: variable for number, layer in enumerate(_lora_layers(model))
-          for key, variable in zip(_keys(number), [
-              models.lora_base(layer), *models.lora_factors(layer)])}
+          for key, variable in zip(_keys(number), models.lora_variables(layer))}

@@ -83,7 +83,7 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
     build(data_batch=data_batch if iterator is None else batch[:2])
 
   with patches.replaced(model, _maybe_symbolic_build=build_on), (
-      patches.averaging_logs() if isinstance(
+      patches.averaged_logs().inside(True) if isinstance(
           model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy) else
       contextlib.nullcontext()):
     yield

@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcactus import _checks
+from tfcactus import _checks, sampling as sampling_lib
 from tfcactus.keras.data import units as units_lib
 from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.plan import PrivacyPlan
-from tfcactus.sampling import (
-  CyclicAllocationSampling,
-  FixedSizeSampling,
-  OnePassSampling,
-  PoissonSampling,
-  RandomAllocationSampling,
-)
 from tfcactus.sampling.base import checked_size
 from tfcactus.sampling.cyclic import CyclicSampling
 
@@ -75,9 +68,9 @@ class PoissonBatches(SampledBatches):
         _checked_whole(part_of, data.num_examples, seed))
     if batch_size is not None:
       _check_alone('sampling_prob', sampling_prob, batch_size)
-      scheme = PoissonSampling.of_batch_size(batch_size, total)
+      scheme = sampling_lib.PoissonSampling.of_batch_size(batch_size, total)
     else:
-      scheme = PoissonSampling(total, _checks.sampling_prob(sampling_prob))
+      scheme = sampling_lib.PoissonSampling(total, _checks.sampling_prob(sampling_prob))
     super().__init__(
         data, None, scheme, steps_per_epoch=steps_per_epoch,
         physical_batch_size=physical_batch_size, seed=seed, part_of=part_of)
@@ -110,7 +103,7 @@ class FixedSizeBatches(SampledBatches):
       batch_size: Examples per batch: the plan's sampling_prob * num_examples.
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
-    scheme = FixedSizeSampling(
+    scheme = sampling_lib.FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, steps_per_epoch=steps_per_epoch, seed=seed)
     self.batch_size = scheme.batch_size
@@ -156,9 +149,10 @@ class AllocatedBatches(_DealtBatches):
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     if batch_size is not None:
       _check_alone('num_batches', num_batches, batch_size)
-      scheme = RandomAllocationSampling.of_batch_size(batch_size, data.num_examples)
+      scheme = sampling_lib.RandomAllocationSampling.of_batch_size(
+          batch_size, data.num_examples)
     else:
-      scheme = RandomAllocationSampling(
+      scheme = sampling_lib.RandomAllocationSampling(
           data.num_examples, _checks.integer('num_batches', num_batches, 1))
     super().__init__(data, None, scheme, physical_batch_size=physical_batch_size,
                      seed=seed)
@@ -176,7 +170,7 @@ class CyclicBatches(_DealtBatches):
   """
 
   def __init__(self, x: Any, y: Any = None, *, plan: PrivacyPlan,
-               sampling: type[CyclicSampling] = CyclicAllocationSampling,
+               sampling: type[CyclicSampling] = sampling_lib.CyclicAllocationSampling,
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
@@ -226,7 +220,7 @@ class ShuffledBatches(SampledBatches):
       batch_size: Examples per batch, in [1, num_examples].
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
-    scheme = OnePassSampling(
+    scheme = sampling_lib.OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
     super().__init__(data, None, scheme, seed=seed)
     self.batch_size = scheme.batch_size

@@ -141,22 +141,16 @@ def _from_pandas(name: str, value: Any) -> Any:
   return array
 
 
-class Split(NamedTuple):
-  """Data of a `fit`, with validation data separated."""
-
-  x: Any
-  y: Any
-  sample_weight: Any
-  validation_data: Any
-
-
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
-          validation_data: Any, validation_split: float) -> Split:
-  """Separates the last examples of arrays for validation; pandas become arrays."""
+          validation_data: Any, validation_split: float) -> tuple[Any, Any, Any, Any]:
+  """Separates the last examples of arrays for validation; pandas become arrays.
+
+  Returns (x, y, sample_weight, validation_data).
+  """
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
                             (x, y, sample_weight))
   if not validation_split or validation_data is not None:
-    return Split(x, y, sample_weight, validation_data)
+    return x, y, sample_weight, validation_data
   if isinstance(x, SampledBatches):
     kind = type(x).__name__
     kept = int(math.floor(x.num_examples * (1 - validation_split)))
@@ -184,7 +178,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
   first, last = (tf.nest.map_structure(
       lambda part, rows=rows: None if part is None else part[rows], parts)
                  for rows in (slice(kept), slice(kept, None)))
-  return Split(first[0], first[1], None if sample_weight is None else first[2], last)
+  return first[0], first[1], None if sample_weight is None else first[2], last
 
 
 def _sampled_feed(batches: SampledBatches, class_weight: Any,

@@ -167,14 +167,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._next_draw = self.scheme.drawer(self._stream)
       self._share_begins = True
 
-  def _check_shared(self) -> None:
-    """Raises RuntimeError unless there is a seed or the workers agreed on a key."""
-    if not self._share_begins and not self.seeded:
-      raise RuntimeError(
-          'Expected batches that fit agreed on with all workers, once for each call, '
-          'got others; train by fit of a PrivateModel.')
-    self._share_begins = False
-
   @property
   def side(self) -> Any:
     """Returns the side of a `Split` that the examples are on, None without a split."""
@@ -283,23 +275,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._drawn += 1
       return self._next_draw()
 
-  def _passes(self, once: bool, shares: Shares,
-              batch: Callable[[np.ndarray], Any]
-             ) -> Iterator[Iterator[tuple[int, Iterator[Any]]]]:
-    """Yields passes over the batches, endlessly, or only one pass if `once`."""
-    # A pass yields (fingerprint, parts) for each batch. The fingerprint is a checksum
-    # of the indices drawn; 0 unless other workers draw the batch too. The parts are
-    # those that this process takes by `shares`, padded; `batch` makes them of indices.
-    draws = self._draw if self.scheme.draws_epochs else self._draws
-    alike = shares.total > shares.here  # Other workers make the same draws.
-    if alike:
-      self._check_shared()
-    while True:
-      yield ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
-              map(batch, shares.of(index))) for index in draws())
-      if once:
-        return
-
   def _draws(self) -> Iterator[np.ndarray]:
     """Yields the indices of the examples of each batch, without end."""
     while True:
@@ -341,15 +316,27 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
     """Returns endless passes (one if `once`) as a dataset; iterations call `begin`."""
+    draws = self._draw if self.scheme.draws_epochs else self._draws
+    alike = shares.total > shares.here  # Other workers make the same draws.
+    batch: Callable[[np.ndarray], Any] = (
+        self._flat_batch if marks is None else self._batch)
 
     def generator() -> Iterator[Any]:
       begin()
-      made: Callable[[np.ndarray], Any] = (
-          self._flat_batch if marks is None else self._batch)
-      for batches in self._passes(once, shares, made):
+      if alike and not self._share_begins and not self.seeded:
+        raise RuntimeError(
+            'Expected batches that fit agreed on with all workers, once for each call, '
+            'got others; train by fit of a PrivateModel.')
+      self._share_begins, more = False, True
+      while more:
+        # A checksum of the indices drawn, which other workers compare, and the padded
+        # parts of the batch that this process takes.
+        batches = ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
+                    map(batch, shares.of(index))) for index in draws())
         for parts in (parts for _, parts in batches) if marks is None else (
             marks.mark(batches)):
           yield from parts
+        more = not once
 
     x, y, *given = (self._data.flat if marks is None else self._data).specs
     weights = given[0] if given else tf.TensorSpec((None,))

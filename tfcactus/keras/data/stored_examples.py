@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 import itertools
 import json
 import math
@@ -184,11 +184,6 @@ def _blocks(examples: Any) -> Iterator[Any]:
     return data_sources.blocks(examples)
   if isinstance(examples, keras.utils.Sequence):
     return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
-  return map(data_sources.stacked, _grouped(examples))
-
-
-def _grouped(examples: Iterable[Any]) -> Iterator[list[Any]]:
-  """Yields the examples in lists of `_BLOCK`; the last may be shorter."""
   rest = iter(examples)
-  while group := list(itertools.islice(rest, _BLOCK)):
-    yield group
+  return map(data_sources.stacked, iter(
+      lambda: list(itertools.islice(rest, _BLOCK)), []))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.lib.io import tf_record
 
 from tfcactus.keras.checks import state_writes
-from tfcactus.keras.compat import graphs, patches
+from tfcactus.keras.compat import patches
 from tfcactus.keras.data import data_sources, open_files
 from tfcactus.keras.noise import random_bits
 from tfcactus.noise.table_file import PathLike
@@ -154,8 +154,12 @@ def _each(parse: Callable[[Any], Any]) -> Any:
   one = tf.function(with_seed, autograph=False, input_signature=[
       tf.TensorSpec((), tf.string), tf.TensorSpec((2,), tf.int64)]
                    ).get_concrete_function()
-  _check_captured(one)
-  _check_operations(one.graph)
+  try:  # A stateless draw from a known seed is a constant, which is allowed.
+    state_writes.check_graph(one.graph, 'parse functions', None)
+  except ValueError as error:
+    raise ValueError(
+        'Expected a parse whose outputs depend on the record alone, got one that '
+        f'draws, keeps or reads something else. {error}') from None
   specs = tf.nest.map_structure(
       lambda part: tf.TensorSpec(part.shape, part.dtype), one.structured_outputs)
 
@@ -167,43 +171,6 @@ def _each(parse: Callable[[Any], Any]) -> Any:
     return tf.function(many, autograph=False, input_signature=[
         tf.TensorSpec((None,), tf.string), tf.TensorSpec((None, 2), tf.int64)]
                       ).get_concrete_function()
-
-
-def _check_operations(graph: tf.Graph) -> None:
-  """Raises ValueError if the same record and seed may give different outputs."""
-  # A stateless draw from a known seed is allowed: it is a constant.
-  try:
-    state_writes.check_graph(graph, 'parse functions', None)
-  except ValueError as error:
-    raise ValueError(
-        'Expected a parse whose outputs depend on the record alone, got one that '
-        f'draws, keeps or reads something else. {error}') from None
-
-
-def _check_captured(one: Any) -> None:
-  """Raises ValueError for variables, and mutable tables, from outside of `parse`."""
-  types = {(node.attr['Tin'].type, node.attr['Tout'].type)
-           for node in graphs.nodes(one.graph) if node.op == 'LookupTableFindV2'}
-  for handle in one.captured_inputs:
-    if handle.dtype == tf.resource and not any(
-        _is_fixed_table(handle, *each) for each in types):
-      raise ValueError(
-          'Expected a parse whose outputs depend on the record alone, got one that '
-          f'uses a variable, iterator or changeable table, {handle}: an example would '
-          'change with it. Use the value that it has as a constant, '
-          'tf.constant(variable.numpy()), and tf.lookup.StaticHashTable.')
-
-
-def _is_fixed_table(handle: tf.Tensor, keys: int, values: int) -> bool:
-  """Returns whether a resource is an immutable lookup table of these dtypes."""
-  try:
-    tf.raw_ops.LookupTableInsertV2(
-        table_handle=handle, keys=tf.zeros([0], keys), values=tf.zeros([0], values))
-  except tf.errors.UnimplementedError:
-    return True
-  except tf.errors.OpError:  # Another type of table, or no table.
-    pass
-  return False
 
 
 def _records(path: str) -> tuple[np.ndarray, np.ndarray]:

@@ -223,7 +223,9 @@ def checked_ids(units: Any, rows: int, name: str = 'units') -> np.ndarray:
         f'{", ".join(sorted(kind.__name__ for kind in kinds))}: a rounded or missing '
         'id does not tell whose row it is. Give each row an id, or leave the row out; '
         'use astype(np.int64) on ids that are whole.')
-  different = set(map(_lower_case, np.unique(ids)))
+  different = {
+      (each.decode('utf-8', 'replace') if isinstance(each, bytes) else str(each)
+      ).strip().lower() for each in np.unique(ids)}
   missing = [each for each in _MISSING if each in different]
   if missing:
     raise ValueError(
@@ -231,9 +233,3 @@ def checked_ids(units: Any, rows: int, name: str = 'units') -> np.ndarray:
         'one: such a row may belong to anybody, who would then have two ids. Give each '
         'row the id of its owner, or leave the row out.')
   return ids
-
-
-def _lower_case(unit: Any) -> str:
-  """Returns the text of an id, to compare it with `_MISSING`."""
-  text = unit.decode('utf-8', 'replace') if isinstance(unit, bytes) else str(unit)
-  return text.strip().lower()

@@ -97,30 +97,19 @@ class DPKerasRMSpropOptimizer(_RMSprop):
   """DP-RMSprop; arguments of `DPKerasSGDOptimizer` and of Keras' RMSprop."""
 
 
-def _vectorized(base: Any) -> Any:
-  """Returns a subclass of `base` with the arguments of the Vectorized optimizers."""
+class _Vectorized(optimizers.Optimizer):
+  """Mixin that takes the arguments in the order of the Vectorized optimizers."""
 
-  class _Vectorized(base):
-    """Takes the arguments in the order of `VectorizedDPKerasSGDOptimizer`."""
-
-    def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
-                 num_microbatches: int | None = None,
-                 unconnected_gradients_to_zero: bool = False, *args: Any,
-                 **kwargs: Any):
-      del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
-      super().__init__(l2_norm_clip, noise_multiplier, num_microbatches,
-                       *args, **kwargs)
-
-  return _Vectorized
-
-
-_VectorizedSGD: Any = _vectorized(DPKerasSGDOptimizer)
-_VectorizedAdam: Any = _vectorized(DPKerasAdamOptimizer)
-_VectorizedAdagrad: Any = _vectorized(DPKerasAdagradOptimizer)
+  def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
+               num_microbatches: int | None = None,
+               unconnected_gradients_to_zero: bool = False, *args: Any,
+               **kwargs: Any):
+    del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
+    super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, *args, **kwargs)
 
 
 @_registered
-class VectorizedDPKerasSGDOptimizer(_VectorizedSGD):
+class VectorizedDPKerasSGDOptimizer(_Vectorized, DPKerasSGDOptimizer):
   """`DPKerasSGDOptimizer` with the name and arguments of TensorFlow Privacy.
 
   Args:
@@ -133,12 +122,12 @@ class VectorizedDPKerasSGDOptimizer(_VectorizedSGD):
 
 
 @_registered
-class VectorizedDPKerasAdamOptimizer(_VectorizedAdam):
+class VectorizedDPKerasAdamOptimizer(_Vectorized, DPKerasAdamOptimizer):
   """`DPKerasAdamOptimizer`; arguments as `VectorizedDPKerasSGDOptimizer`."""
 
 
 @_registered
-class VectorizedDPKerasAdagradOptimizer(_VectorizedAdagrad):
+class VectorizedDPKerasAdagradOptimizer(_Vectorized, DPKerasAdagradOptimizer):
   """`DPKerasAdagradOptimizer`; arguments as `VectorizedDPKerasSGDOptimizer`."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tfcactus import sampling
 from tfcactus.keras.checks import whole_model
@@ -13,45 +13,7 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import trace_check
 from tfcactus.keras.ledger import counts, ledger as ledger_lib, lineage
 from tfcactus.keras.ledger.counts import Record, Seeded
-from tfcactus.noise import Noise
 from tfcactus.plan import PrivacyPlan
-
-
-class Trainer(Protocol):
-  """Facts that the ledger asks of a drop-in optimizer, such as `DPOptimizer`.
-
-  Attributes:
-    noise: The noise, in units of the clipping norm.
-    l2_norm_clip: The clipping norm.
-    expected_batch_size: Divisor of the noisy sum; None if that is the number of
-      microbatches or the batch size.
-    parts_per_step: Batches per noisy update.
-  """
-
-  noise: Noise
-  l2_norm_clip: float
-  expected_batch_size: float | None
-  parts_per_step: int
-
-  @property
-  def released_steps(self) -> int:
-    """Number of noisy updates made."""
-
-  @property
-  def loaded_steps(self) -> int:
-    """Number of released steps that were loaded from a config."""
-
-  @property
-  def seeded(self) -> bool:
-    """Returns whether any noise came from a seed."""
-
-  @property
-  def sound(self) -> bool:
-    """Returns whether all gradients were finite."""
-
-  @property
-  def grouped(self) -> bool:
-    """Returns whether any microbatch held several examples."""
 
 
 class DropInLedger:
@@ -71,15 +33,15 @@ class DropInLedger:
       'which does not know its batches; use tfcactus.keras.privatize.')
   clip_norm = None
 
-  def __init__(self, optimizer: Trainer, model: keras.Model,
+  def __init__(self, optimizer: Any, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
-    """Opens the ledger of a `fit` of `batches`; checks the noise for a built model."""
+    """Opens the ledger of a `fit` by a `DPOptimizer`; checks a built model's noise."""
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
     self._draws: bool | None = None  # Whether the model draws; None until traced.
-    self._recent = ledger_lib.RecentLedgers()
+    self._made = ledger_lib.recent_ledgers(plan)
     self._check_vector()
 
   def _check_vector(self) -> None:
@@ -107,11 +69,10 @@ class DropInLedger:
     problem = self._problem(batches, found.steps)
     if problem:
       return self._unknown(steps, problem)
-    return self._recent.reused(ledger_lib.Ledger(
-        self.plan, batches.scheme.code, steps,
-        seeded=Seeded.of(found.seeded, batches.seeded),
+    return self._made(
+        batches.scheme.code, steps, seeded=Seeded.of(found.seeded, batches.seeded),
         condition=_ON_TRUST + trace_check.ASSUMED + (
-            _SEEDS_UNSEEN if self._draws else '')))
+            _SEEDS_UNSEEN if self._draws else ''))
 
   def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
     """Returns a ledger of `steps` steps without epsilon; `note` says why."""
@@ -160,7 +121,7 @@ class _Released(NamedTuple):
   grouped: bool
 
 
-def _released(optimizer: Trainer, model: keras.Model) -> _Released:
+def _released(optimizer: Any, model: keras.Model) -> _Released:
   """Returns the updates of `optimizer` and of the optimizers before it."""
   earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
@@ -179,7 +140,7 @@ def _released(optimizer: Trainer, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded, grouped)
 
 
-def _cost_key(optimizer: Trainer) -> tuple[str, float]:
+def _cost_key(optimizer: Any) -> tuple[str, float]:
   """Returns (noise digest, clipping norm), which set the privacy cost of an update."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 

@@ -61,9 +61,10 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
     return seeds[-1]
 
   def traced(rows: int | None) -> Any:
-    """Returns `_traced` with secret seeds for all random draws."""
+    """Returns the graph of the losses of `rows` examples; None for any number."""
     with patches.drawing(model, make_seed):
-      return _traced(losses, specs, rows)
+      return tf.function(losses).get_concrete_function(*[
+          tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
   graph = traced(None)
   state_writes.check_graph(graph, 'layers and losses', model)
@@ -94,13 +95,6 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
           loss(y, predictions, sample_weight=weights))
 
   return losses
-
-
-def _traced(losses: Callable[..., tf.Tensor], specs: list[tf.TensorSpec],
-            rows: int | None) -> Any:
-  """Returns the graph of the losses of `rows` examples; None for an unknown number."""
-  return tf.function(losses).get_concrete_function(*[
-      tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
 
 def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
@@ -138,9 +132,10 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   hidden = any(graphs.has_own_gradient(node) for function in
                graph.as_graph_def().library.function
                for node in function.node_def)
-  if hidden or _of_variables(
-      [tensor for tensor, value in zip(inputs, found)
-       if value.dependence == dependence.Dependence.CONSTANT]):
+  constant = [tensor for tensor, value in zip(inputs, found)
+              if value.dependence == dependence.Dependence.CONSTANT]
+  if hidden or any(tensor.dtype == tf.resource
+                   for op in graph_proof.needed(constant, ()) for tensor in op.inputs):
     raise ValueError(
         'Expected layers and a loss per example, got a tf.custom_gradient of '
         'variables, or inside of a function, which is not followed. ' + _REMEDY)
@@ -150,17 +145,3 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
   _check(graph, [*examples, upstream], made, _ROWS)
-
-
-def _of_variables(tensors: list[tf.Tensor]) -> bool:
-  """Returns whether any tensor is computed from a variable."""
-  seen: set[str] = set()
-  stack = [tensor.op for tensor in tensors]
-  while stack:
-    op = stack.pop()
-    if any(tensor.dtype == tf.resource for tensor in op.inputs):
-      return True
-    if op.name not in seen:
-      seen.add(op.name)
-      stack.extend(tensor.op for tensor in op.inputs)
-  return False

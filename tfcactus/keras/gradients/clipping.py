@@ -1,4 +1,4 @@
-"""Per-example clipping whose bound holds in floating point."""
+"""Clipping of per-example (per-sample) gradients; its bound holds in floats."""
 
 from __future__ import annotations
 

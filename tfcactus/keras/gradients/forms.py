@@ -164,7 +164,8 @@ class Outer(GradientForm):
   """Gradients of a kernel that is used at one position, never written out.
 
   `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
-  pre-activations. Their outer products reshape to `shape`, (d, p) by default.
+  pre-activations. Their outer products reshape to `shape`, (d, p) by default. Ghost
+  clipping, fast gradient clipping and book-keeping rest on this form.
   """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor,

@@ -35,7 +35,11 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
   """
   strategy, known = model.distribute_strategy, record.merge_counts()
   if replicas.workers(strategy) == 1:
-    _check_whole(batches)
+    part_of = getattr(batches, 'part_of', None)
+    if part_of is not None and part_of != batches.size:
+      raise ValueError(
+          f'Expected all part_of={part_of} examples with one worker, got a part of '
+          f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
     return known
   if not isinstance(batches, SampledBatches):
     _exchanged(strategy, {'batches': type(batches).__name__, 'dealt': True})
@@ -69,15 +73,6 @@ _DEALT = (
     'Expected fit(PoissonBatches(...)), or other batches of tfcactus.keras, on each of '
     'several workers, got {}: Keras would have each worker choose batches of its own, '
     'and an example could be in one step several times.')
-
-
-def _check_whole(batches: Any) -> None:
-  """Raises ValueError if the only worker holds just a part of the examples."""
-  part_of = getattr(batches, 'part_of', None)
-  if part_of is not None and part_of != batches.size:
-    raise ValueError(
-        f'Expected all part_of={part_of} examples with one worker, got a part of '
-        f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
 
 
 def _check_same(name: str, values: list[Any]) -> None:

@@ -9,7 +9,6 @@ import weakref
 
 import tensorflow as tf
 
-from tfcactus import sampling as sampling_lib
 from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import UNKNOWN
@@ -40,11 +39,6 @@ class Seeded(enum.IntFlag):
     return ' and '.join(
         name for part, name in ((Seeded.NOISE, 'noise'), (Seeded.BATCHES, 'batches'))
         if part in self)
-
-
-def is_sampling(code: int) -> bool:
-  """Returns whether `code` is a valid `Counts.sampling`."""
-  return code in (NONE, UNKNOWN, MIXED) or sampling_lib.of_code(code) is not None
 
 
 def combined(seen: int, current: int) -> int:

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 import zlib
 
-from tfcactus import _checks, _record_file
+from tfcactus import _checks, _record_file, sampling
 from tfcactus.keras.ledger import counts
 from tfcactus.keras.ledger.counts import Counts
 from tfcactus.noise.table_file import PathLike
@@ -56,29 +56,25 @@ class Journal:
     """
     self.path = os.fspath(path)
     self.block = _checks.integer('block', block, 1)
+    self._pid, self._place = os.getpid(), os.path.abspath(self.path)
     with _lock:
-      self._begin(plan)
-
-  def _begin(self, plan: PrivacyPlan) -> None:
-    """Opens, locks and reads the file."""
-    self._take_over(plan)
-    self._closed = False
-    self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-    self._pid = os.getpid()
-    self._place = os.path.abspath(self.path)
-    try:
-      _record_file.lock(self._file, self.path)
-    except OSError as error:
-      os.close(self._file)
-      raise ValueError(
-          f'Expected journal {self.path!r} to be free, got one that another '
-          'run has open; give each run a journal of its own.') from error
-    records = self._read()
-    self.entry = _last_entry(self.path, records, plan)
-    if not records:
-      _record_file.sync_directory(self.path)
-      self._append(_header(plan))
-    _open[_record_file.identity(os.fstat(self._file))] = self
+      self._take_over(plan)
+      self._closed = False
+      self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+      try:
+        _record_file.lock(self._file, self.path)
+      except OSError as error:
+        os.close(self._file)
+        raise ValueError(
+            f'Expected journal {self.path!r} to be free, got one that another '
+            'run has open; give each run a journal of its own.') from error
+      data = _record_file.whole(self._file)  # Without a last line that is incomplete.
+      self._size, self._last = len(data), b''.join(data.splitlines(True)[-1:])
+      self.entry = _last_entry(self.path, data, plan)
+      if not data:
+        _record_file.sync_directory(self.path)
+        self._append(_header(plan))
+      _open[_record_file.identity(os.fstat(self._file))] = self
 
   def _take_over(self, plan: PrivacyPlan) -> None:
     """Closes the file if this process has it open; ValueError if plans differ."""
@@ -109,7 +105,7 @@ class Journal:
         data = file.read()
     except FileNotFoundError:
       return None
-    return _last_entry(path, _records(path, data), plan)
+    return _last_entry(path, data, plan)
 
   def reserve(self, wanted: Counts) -> None:
     """Writes counts of at least `wanted` to disk; to be called before the step runs.
@@ -124,26 +120,20 @@ class Journal:
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
     with _lock:
-      self._reserve(wanted)
-
-  def _reserve(self, wanted: Counts) -> None:
-    """Writes `wanted` with a block of steps, unless the entry covers it already."""
-    self._check_place()
-    kept, steps = self.entry, wanted.released_steps
-    if steps > kept.released_steps:
-      steps += self.block - 1
-    reserved = wanted._replace(
-        released_steps=max(steps, kept.released_steps),
-        epochs_begun=max(wanted.epochs_begun, kept.epochs_begun))
-    if reserved != kept:
-      self._write(reserved)
+      kept, steps = self.entry, wanted.released_steps
+      if steps > kept.released_steps:
+        steps += self.block - 1
+      self.settle(wanted._replace(
+          released_steps=max(steps, kept.released_steps),
+          epochs_begun=max(wanted.epochs_begun, kept.epochs_begun)))
 
   def settle(self, exact: Counts) -> None:
     """Writes the exact count; to be called when no step is running."""
     with _lock:
       self._check_place()
       if exact != self.entry:
-        self._write(exact)
+        self._append(exact._asdict())
+        self.entry = exact
 
   def close(self) -> None:
     """Closes the file, so that another run can open it."""
@@ -180,34 +170,15 @@ class Journal:
         'were released so far; begin a new run with a journal that nothing else '
         'moves, edits or copies over, and add their cost to its.')
 
-  def _write(self, entry: Counts) -> None:
-    """Appends counts to the file, and makes them the current entry."""
-    self._append(entry._asdict())
-    self.entry = entry
-
   def _append(self, record: dict[str, Any]) -> None:
     """Appends a record and syncs; undoes it on an OSError."""
     self._last = _record_file.append(self._file, self._size, record, _checksum)
     self._size += len(self._last)
 
-  def _read(self) -> list[dict[str, Any]]:
-    """Returns all records; truncates an incomplete last line, whose step never ran."""
-    data = _record_file.whole(self._file)
-    self._size = len(data)
-    self._last = b''.join(data.splitlines(True)[-1:])
-    return _records(self.path, data)
-
 
 def _checksum(text: bytes) -> str:
   """Returns the CRC-32 of a record, in hex."""
   return f'{zlib.crc32(text):08x}'
-
-
-def _records(path: PathLike, data: bytes) -> list[dict[str, Any]]:
-  """Returns the records of all complete lines."""
-  whole = data.rfind(b'\n') + 1
-  return [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
-          for line in data[:whole].splitlines()]
 
 
 def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
@@ -216,7 +187,8 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
   if not isinstance(record, dict) or set(record) != set(lowest) or any(
       type(value) is not int or value < lowest[name]
       for name, value in record.items()) or (
-          not counts.is_sampling(record['sampling'])):
+          record['sampling'] not in (counts.NONE, counts.UNKNOWN, counts.MIXED) and
+          sampling.of_code(record['sampling']) is None):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} to hold entries of '
         f'{", ".join(lowest)}, whole numbers of at least zero (and of a known '
@@ -225,9 +197,10 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
   return Counts(**record)
 
 
-def _last_entry(path: PathLike, records: list[dict[str, Any]], plan: PrivacyPlan
-                ) -> Counts:
-  """Returns the last entry; raises ValueError if its plan is not `plan`."""
+def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
+  """Returns the last complete entry; ValueError if its plan is not `plan`."""
+  records = [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
+             for line in data[:data.rfind(b'\n') + 1].splitlines()]
   if records and records[0] != _header(plan):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import functools
 import sys
-from typing import Any, Optional, Protocol, runtime_checkable
+from typing import Any, Callable, Optional, Protocol, runtime_checkable
 
 import dp_accounting
 
@@ -132,7 +132,6 @@ class Ledger:
       guarantee = guarantee.seeded_by(self.seeded.words())
     return guarantee, ''
 
-
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
     """Returns the planned maximum of draws if validation may stop, else None."""
     if not guarantee_lib.validations(self.plan.releases):
@@ -141,20 +140,11 @@ class Ledger:
         self.plan.target_epsilon or sys.float_info.max, sampling=scheme)
 
 
-class RecentLedgers:
-  """Cache of ledgers: equal ones share an object, and so its computed guarantees."""
-
-  def __init__(self) -> None:
-    # Callers alternate between the ledger and the ledger one step ahead.
-    self._recent: collections.deque[Ledger] = collections.deque(maxlen=4)
-
-  def reused(self, ledger: Ledger) -> Ledger:
-    """Returns an equal ledger that was passed before, or else `ledger`."""
-    for recent in self._recent:
-      if recent == ledger and recent.plan is ledger.plan:
-        return recent
-    self._recent.append(ledger)
-    return ledger
+def recent_ledgers(plan: PrivacyPlan) -> Callable[..., Ledger]:
+  """Returns a constructor of a plan's ledgers, in which equal ones are one object."""
+  # Guarantees are then computed once. Callers alternate between two ledgers: what was
+  # released, and one step ahead.
+  return functools.lru_cache(maxsize=4)(functools.partial(Ledger, plan))
 
 
 class TrainingLedger(Protocol):

@@ -13,8 +13,8 @@ from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
-from tfcactus.keras.ledger.counts import Counts, Seeded
-from tfcactus.keras.ledger.ledger import Ledger, RecentLedgers
+from tfcactus.keras.ledger.counts import Seeded
+from tfcactus.keras.ledger.ledger import Ledger, recent_ledgers
 from tfcactus.keras.ledger.paid_steps import PaidSteps
 from tfcactus.keras.step.clip_norm import ClipNorm
 from tfcactus.noise.table_file import PathLike
@@ -50,7 +50,7 @@ class ModelLedger:
     self.record = lineage.find_record(model, plan)
     self.counter = step_counter.StepCounter(
         model, plan, self.record, norm, journal, seeded, loaded, paid)
-    self._recent = RecentLedgers()
+    self._made = recent_ledgers(plan)
 
   @property
   def seeded(self) -> Seeded:
@@ -98,10 +98,6 @@ class ModelLedger:
     with self.keeping_counts(weights=False):
       for name, variable in own.items():
         variable.assign(store[name][()])
-
-  def count_seeded(self, noise: bool, batches: bool) -> None:
-    """Merges which randomness was seeded, as recorded in a loaded file."""
-    self.record.merge_counts(Counts(seeded_parts=int(Seeded.of(noise, batches))))
 
   def check_counters(self, weights: Iterable[tuple[tf.Variable, Any]]) -> None:
     """Raises ValueError if a counter among (variable, value) pairs is no integer."""
@@ -172,11 +168,10 @@ class ModelLedger:
     if ahead:
       drawn, from_seeds = self.counter.coming()
       sampling, seeded = counts.combined(sampling, drawn), seeded | from_seeds
-    return self._recent.reused(Ledger(
-        self.plan, counts.UNKNOWN if note else sampling,
-        known.released_steps + ahead, known.epochs_begun + ahead, note, seeded,
-        ' '.join(filter(None, (
-            self._condition, _PARTS if self.counter.in_parts else '')))))
+    return self._made(
+        counts.UNKNOWN if note else sampling, known.released_steps + ahead,
+        known.epochs_begun + ahead, note, seeded, ' '.join(filter(None, (
+            self._condition, _PARTS if self.counter.in_parts else ''))))
 
 
 _COMPUTED = (

@@ -22,12 +22,13 @@ class Watch:
 
   Attributes:
     left: int64 variable, the `digest` of the weights after the last step.
+    stepped: Whether any step was counted in this process.
   """
 
   def __init__(self):
     with tf.init_scope():
       self.left = tf.Variable(0, dtype=tf.int64, trainable=False)
-    self._stepped = False
+    self.stepped = False
     self._known = array.array('q')
     # Keyed by variable: the order of `model.weights` changes once a layer is frozen,
     # and in a second model of the same layers.
@@ -67,17 +68,12 @@ class Watch:
   @property
   def is_empty(self) -> bool:
     """Returns whether no values are known yet."""
-    return not self._stepped and not self._known
-
-  @property
-  def stepped(self) -> bool:
-    """Returns whether any step was counted in this process."""
-    return self._stepped
+    return not self.stepped and not self._known
 
   def is_known(self, weights: int) -> bool:
     """Returns whether weights of this digest are known, without recording anything."""
     return weights in self._known or (
-        self._stepped and weights == training.number(self.left))
+        self.stepped and weights == training.number(self.left))
 
   def shares(self, other: Watch) -> bool:
     """Returns whether both knew equal weights once, as copies of one model do."""
@@ -89,12 +85,12 @@ class Watch:
     `weights` and `left` are digests of the weights before this step and after the last.
     """
     known = self._knows(weights, left)
-    self._stepped = True
+    self.stepped = True
     return known
 
   def _knows(self, weights: int, left: int) -> bool:
     """Returns whether `weights` is known or first; adds the last step's `left`."""
-    if self._stepped and (not self._known or self._known[-1] != left):
+    if self.stepped and (not self._known or self._known[-1] != left):
       self._known.append(left)
     if not self._known:
       self._known.append(weights)
@@ -103,7 +99,7 @@ class Watch:
 
   def knows(self, variables: Sequence[tf.Variable], beside: int = 0) -> bool:
     """Returns whether the values, as in `digest`, are known, or none were recorded."""
-    if not self._stepped and not self._known:
+    if not self.stepped and not self._known:
       return True
     return self._knows(int(self.digest(variables, beside)), training.number(self.left))
 

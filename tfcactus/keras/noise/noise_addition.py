@@ -94,8 +94,7 @@ class NoiseSampler:
     if not self.noise.noise_multiplier:
       return tf.zeros([size], tf.float64)
     return random_bits.drawn(
-        lambda *extra: self._sample(size, *extra), size, tf.float64,
-        *self._extra_inputs(place))
+        lambda *places: self._sample(size, *places), size, tf.float64, *_listed(place))
 
   def _checked(self, size: int) -> int:
     """Returns `size`; raises ValueError if it is not the sampler's dimension."""
@@ -106,14 +105,9 @@ class NoiseSampler:
           f'built for, got {size}.')
     return size
 
-  def _extra_inputs(self, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Returns the tensors that `_sample` takes after the size: none, or [place]."""
-    del place
-    return []
-
-  def _sample(self, size: int, *extra: np.ndarray) -> np.ndarray:
+  def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     """Draws noise, float64, shape (size,), as an array that the caller may change."""
-    del extra
+    del place
     return self.noise.sample_vector(self._rng, size)
 
   def __call__(self, template: Any, scale: Any = 1.0,
@@ -133,7 +127,8 @@ class NoiseSampler:
     Raises:
       ValueError: if a shape is not fully known or the size is not `dim`.
     """
-    if _is_shape(template):
+    if isinstance(template, tf.TensorShape) or isinstance(template, (tuple, list)) and (
+        all(isinstance(entry, (int, np.integer)) for entry in template)):
       template = tf.TensorSpec(template, tf.float64)
     parts = tf.nest.flatten(template)
     shapes = [_static_shape(part) for part in parts]
@@ -205,16 +200,16 @@ class NoiseSampler:
         tf.zeros([], tf.float64))
     noisy = random_bits.changed(
         functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
-        wide, made, scale, step, *self._extra_inputs(place))
+        wide, made, scale, step, *_listed(place))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
   def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
-             scale: np.ndarray, step: np.ndarray, *extra: np.ndarray
+             scale: np.ndarray, step: np.ndarray, *places: np.ndarray
             ) -> list[np.ndarray]:
     """Returns sums plus noise, rounded to multiples of `step` unless that is 0."""
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
-    noise = self._sample(sum(part.size for part in sums), *extra)
+    noise = self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
     found: list[np.ndarray] = []
     for part, dtype, drawn in zip(sums, dtypes, np.split(noise, ends)):
@@ -248,18 +243,15 @@ class NoiseSampler:
     return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
 
 
+def _listed(place: tf.Tensor | None) -> list[tf.Tensor]:
+  """Returns the inputs of a draw beside its size: the place, if it is given."""
+  return [] if place is None else [place]
+
+
 def exact(scale: Any) -> tf.Tensor:
   """Returns a scale in float64; `tf.cast` would take a Python float through float32."""
   return (tf.constant(scale, tf.float64) if isinstance(scale, float) else
           tf.cast(scale, tf.float64))
-
-
-def _is_shape(template: Any) -> bool:
-  """Returns whether a template is one shape: a TensorShape, or a sequence of ints."""
-  if isinstance(template, tf.TensorShape):
-    return True
-  return isinstance(template, (tuple, list)) and all(
-      isinstance(entry, (int, np.integer)) for entry in template)
 
 
 def _size(parts: Sequence[tf.Tensor]) -> int:

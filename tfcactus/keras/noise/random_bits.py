@@ -79,7 +79,7 @@ def row_seeds(rows: int) -> tf.Tensor:
   """
   if vectorization.is_standing_in():
     return tf.zeros([rows, 2], tf.int64)  # A constant: seeds do not depend on data.
-  seed = patches.current_seed() if patches.is_drawing() else Keys(None)()
+  seed = (patches.seed_maker() or Keys(None))()
   return tf.random.stateless_uniform([rows, 2], seed, None, None, tf.int64)
 
 

@@ -99,7 +99,6 @@ class Step:
     Checks once, here, that the model writes no variables. The engine checks each trace.
     """
     whole_model.check_layers(self._model, half=True, losses=True)
-    whole_model.check_texts(self._model)
     precision.check_graphs_are_as_written()
     if self.outputs is None:
       outputs = state_writes.check_no_writes(self._model)

@@ -44,15 +44,9 @@ class CorrelatedSampler(NoiseSampler):
     self._position = 0
     self._lock = threading.Lock()
 
-  def _extra_inputs(self, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Returns [place]; raises ValueError for None."""
-    if place is None:
-      raise ValueError('Expected noise that is correlated over steps within a step.')
-    return [place]
-
-  def _sample(self, size: int, *extra: np.ndarray) -> np.ndarray:
-    """Draws the noise of the step whose place is the only entry of `extra`."""
-    return self._next(Place.of(extra[0]), size)
+  def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    """Draws the noise of the step at a place; None continues from no other step."""
+    return self._next(None if place is None else Place.of(place), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     return False  # One step of the strategy draws noise for all parts together.

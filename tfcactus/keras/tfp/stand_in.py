@@ -7,8 +7,8 @@ queries alone, by the package's own hook, and removes every trace: in either ord
 modules of queries are shared, so that `TableNoiseQuery` is a subclass of the user's
 `SumAggregationDPQuery` too.
 
-Where the queries do not import either, a class with their methods stands in for the
-base class. A warning gives the error, if their import raised one.
+Where the queries do not import either, a class with their other methods stands in for
+the base class. A warning gives the error, if their import raised one.
 """
 
 from __future__ import annotations
@@ -29,16 +29,7 @@ _HOOK = 'skip_tf_privacy_import'
 
 
 class _SumQuery:
-  """Stand-in for TensorFlow Privacy's `SumAggregationDPQuery`."""
-
-  def initial_global_state(self) -> Any:
-    """Returns the state before the first sample, which is empty."""
-    return ()
-
-  def derive_sample_params(self, global_state: Any) -> Any:
-    """Returns the parameters of `preprocess_record`, which are empty."""
-    del global_state
-    return ()
+  """Stand-in for the methods that `TableNoiseQuery` takes from its base class."""
 
   def derive_metrics(self, global_state: Any) -> dict[str, Any]:
     """Returns an empty dict of metrics."""
@@ -49,31 +40,10 @@ class _SumQuery:
     """Returns zeros in the structure of `template`; raises AttributeError for None."""
     return tf.nest.map_structure(_zeros_like, template)
 
-  def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record unchanged."""
-    del params
-    return record
-
-  def accumulate_preprocessed_record(self, sample_state: Any,
-                                     preprocessed_record: Any) -> Any:
-    """Returns the sum of state and record; a part that is None adds nothing."""
-    return tf.nest.map_structure(
-        lambda total, part: total if part is None else tf.add(total, part),
-        sample_state, preprocessed_record)
-
   def merge_sample_states(self, sample_state_1: Any, sample_state_2: Any
                           ) -> Any:
+    """Returns the sum of two states."""
     return tf.nest.map_structure(tf.add, sample_state_1, sample_state_2)
-
-  def accumulate_record(self, params: Any, sample_state: Any, record: Any
-                        ) -> Any:
-    """Returns the sum of the state and the preprocessed record."""
-    return self.accumulate_preprocessed_record(
-        sample_state, self.preprocess_record(params, record))
-
-  def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
-    """Raises NotImplementedError; subclasses override this method."""
-    raise NotImplementedError
 
 
 def _zeros_like(part: Any) -> tf.Tensor:
