@@ -217,8 +217,9 @@ def test_a_model_that_is_not_in_the_zoo_is_not_measured(monkeypatch, capsys):
 def test_the_account_of_papernot_and_steinke_is_that_of_dp_accounting(
     epsilon, law, told):
   from dp_accounting import dp_event, rdp
-  from tests.accounting.test_tuning import gaussian
+
   from benchmarks import private_search
+  from tests.accounting.test_tuning import gaussian
   from tfcactus import accounting
   event, runs = gaussian(epsilon), getattr(accounting, law[0])(*law[1:])
   found = private_search.renyi_epsilon(event, runs, 1e-5)

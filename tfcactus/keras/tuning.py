@@ -216,10 +216,7 @@ class PrivateSearch:
     stream = KeyStream()
     data = units_lib.open_data(x, y)
     self._rehearse(stream, data)
-    if account is not None:
-      account.spend(self.event, label=account_label,
-                    unit=next(iter(self.plans.values())).unit)
-    with self._counted(), _quiet():
+    with self._counted(account, account_label), _quiet():
       try:
         return best_of(self._runs, lambda: self._run(stream, data), stream)
       finally:
@@ -309,10 +306,10 @@ class PrivateSearch:
           'batches=, a function of (data, plan), or sampling= in plan.')
 
   @contextlib.contextmanager
-  def _counted(self) -> Iterator[None]:
+  def _counted(self, account: DataAccount | None, label: str) -> Iterator[None]:
     """Counts a search before it begins; ValueError if the target covers no more."""
-    journal = None if self._journal is None else Journal(
-        self._journal, next(iter(self.plans.values())), block=1)
+    plan = next(iter(self.plans.values()))
+    journal = None if self._journal is None else Journal(self._journal, plan, block=1)
     try:
       begun = max(self._begun, journal.entry.released_steps if journal else 0)
       if begun >= self._searches:
@@ -321,6 +318,8 @@ class PrivateSearch:
             f'covers, got another: {begun} began before, and one that was broken off '
             'counts. Make a PrivateSearch with another journal, and add its epsilon '
             'and delta to those of this one; or plan several searches from the start.')
+      if account is not None:
+        account.spend(self.event, label=label, unit=plan.unit)
       self._begun = begun + 1
       if journal:
         journal.reserve(Counts(released_steps=self._begun))

@@ -148,8 +148,8 @@ class Contour:
           raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
-    self._last[:] = [inversion.Profile([table])]
-    return self._last[0].delta_bounds(epsilon)
+    self._last[:] = [profile := inversion.Profile([table])]
+    return profile.delta_bounds(epsilon)
 
   @property
   def _steps(self) -> int:

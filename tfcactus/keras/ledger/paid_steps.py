@@ -79,14 +79,6 @@ class PaidSteps:
       self._account.reserve(event, count, label=self.label, unit=unit)
     used, _ = self._in_slot(self._account)
     released = known.epochs_begun if self._by_epochs else known.released_steps
-    label = f'{self.label}, beside steps'
-    # Only a training that has steps behind it may have entered its releases before.
-    entered = [entry['what'] for entry in self._account.entries
-               if released and 'what' in entry and entry['label'] == label]
-    while self._waiting:
-      if repr(self._waiting[0]) not in entered:
-        self._account.spend(self._waiting[0], label=label, unit=unit)
-      self._waiting.pop(0)
     if released > used:  # By a journal, or without the account.
       self._account.spend(event, released - used, label=self.label, unit=unit)
     _, self._left = self._in_slot(self._account)
@@ -96,6 +88,16 @@ class PaidSteps:
           f'Expected the slot {self.label!r} of the account to have releases left, '
           f'got {slot.used} used of {slot.count}; a new run has another '
           'account_label.')
+    label = f'{self.label}, beside steps'
+    # Only a training that has steps behind it may have entered its releases before.
+    entered = [entry['what'] for entry in self._account.entries
+               if released and 'what' in entry and entry['label'] == label]
+    while self._waiting:
+      if (what := repr(self._waiting[0])) in entered:
+        entered.remove(what)
+      else:
+        self._account.spend(self._waiting[0], label=label, unit=unit)
+      self._waiting.pop(0)
 
   def take(self, taken: Taken) -> None:
     """Takes a step on a batch before the step is released.
