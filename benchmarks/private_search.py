@@ -1,7 +1,7 @@
 """Measures private searches for hyperparameters on MNIST.
 
     python -m benchmarks.private_search                  # paired searches, minutes
-    python -m benchmarks.private_search --part mnist     # scattering features, an hour
+    python -m benchmarks.private_search --part mnist     # scattering features, hours
     python -m benchmarks.private_search --show           # the tables of the saved runs
 
 Searches in results/private_search.json are not repeated.
@@ -166,7 +166,7 @@ def scattering(searches: int, found: list[dict[str, Any]]
     sides = private.Split(HELD_OUT).sides(*data.train)
     records = sides.training.num_examples
     validation = private.PrivateValidation(
-        sides.validation, noise=tfcactus.Gaussian(VALIDATION_NOISE), releases=1,
+        sides.validation, noise=tfcactus.Gaussian(VALIDATION_NOISE), releases=2,
         every=10, num_examples=round(HELD_OUT * len(data.train[1])))
 
     def plan(hp: Any, records: int = records) -> dict[str, Any]:
