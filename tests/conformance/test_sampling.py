@@ -56,6 +56,18 @@ def test_sizes_and_distinct_examples(case):
   assert abs(sizes.var() - variance) <= 0.1 * variance
 
 
+def test_other_records_are_drawn_beside_at_most_as_often(case):
+  other = case.scheme.beside(30)
+  assert type(other) is type(case.scheme) and case.scheme.beside(4).num_examples >= 4
+  assert other.batches_per_epoch <= case.scheme.batches_per_epoch
+  drawn = cases.batches_of(other, KeyStream(6, 'beside'), 4000)
+  steps = len(drawn) / other.batches_per_epoch * case.scheme.batches_per_epoch
+  often = np.bincount(np.concatenate(drawn), minlength=30)[:30] / steps
+  allowed = 5 * np.sqrt(case.inclusion / steps)
+  assert np.all(often <= case.inclusion + allowed)
+  assert np.all(often > 0.5 * case.inclusion)
+
+
 def test_a_draw_is_one_batch_or_an_epoch(case):
   scheme, stream = case.scheme, KeyStream(5, 'draws')
   for _ in range(20):

@@ -17,7 +17,7 @@ from tests.keras.planted import FAULTS, Runs, SCHEMES
 from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
 import tfcactus
-from tfcactus import audit, correlated, keras as private_keras
+from tfcactus import _format, audit, correlated, keras as private_keras
 from tfcactus.audit import evidence
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.gradients import engine, layer_routes, shadow
@@ -25,6 +25,7 @@ from tfcactus.keras.step import canaries as canaries_lib, private_step
 
 pytestmark = pytest.mark.filterwarnings('ignore:Released')
 
+_DEPENDENT = {'fixed size': 'FixedSizeBatches', 'shuffled': 'ShuffledBatches'}
 _DELTA = 1e-3
 _TRIALS = 1500
 _CLIP = 0.7
@@ -222,7 +223,7 @@ def test_sums_along_the_weights_are_those_without_canaries(each, padding):
   assert np.all(np.linalg.norm(both[[1, 6]], axis=1) <= 0.5)
 
 
-@representatives('scheme', SCHEMES, 1)
+@representatives('scheme', [*SCHEMES, 'fixed size', 'shuffled'], 2)
 def test_examples_are_drawn_as_without_canaries(scheme):
   """Each example by itself at the claimed rate, and no canary in its place."""
   x = np.arange(40, dtype=np.float32)[:, None]
@@ -231,7 +232,9 @@ def test_examples_are_drawn_as_without_canaries(scheme):
   batches = {'poisson': lambda: private_keras.PoissonBatches(x, Y, 0.25),
              'allocated': lambda: private_keras.AllocatedBatches(x, Y, 4),
              'cyclic, correlated': lambda: private_keras.CyclicBatches(
-                 x, Y, plan=plan)}[scheme]()
+                 x, Y, plan=plan),
+             'fixed size': lambda: private_keras.FixedSizeBatches(x, Y, 10),
+             'shuffled': lambda: private_keras.ShuffledBatches(x, Y, 10)}[scheme]()
   batches.plant(np.arange(60) % 2 == 0)
   counts, canaries, steps = np.zeros(40), np.zeros(60), 0
   for _ in range(400):
@@ -240,13 +243,48 @@ def test_examples_are_drawn_as_without_canaries(scheme):
       assert not np.any(weights[numbers > 0]) and np.all(rows[numbers > 0] == 0)
       np.add.at(counts, rows[weights > 0, 0].astype(int), 1)
       np.add.at(canaries, numbers[numbers > 0] - 1, 1)
+      assert scheme not in _DEPENDENT or np.sum(weights > 0) == 10
       steps += 1
   assert not np.any(canaries[1::2])  # The absent ones.
   each = np.concatenate([counts, canaries[::2]])
-  if scheme == 'poisson':
+  if scheme in ('poisson', 'fixed size'):
     assert np.all(np.abs(each - steps / 4) < 5 * (steps * 3 / 16)**0.5)
   else:
     assert np.all(each == steps / 4)
+
+
+@representatives('scheme', _DEPENDENT, 1)
+def test_canaries_that_depend_on_each_other_have_bounds_of_one_run_alone(scheme):
+  batches = getattr(private_keras, _DEPENDENT[scheme])
+  plan = plan_of(steps=40)
+
+  def audited(fault):
+    model = privatized(plan, audit=private_keras.Audit(300))
+    with planted.planted(fault):
+      model.fit(batches(X, Y, 10), epochs=10, verbose=0)
+    return model, model.audit(families=False)
+
+  model, found = audited(None)
+  zeroed = model.guarantee('zero-out').upper
+  assert found.claimed == zeroed < model.guarantee().upper
+  assert {each.name.split('(')[0].split(' of')[0] for each in found.findings} == {
+      'Check', 'One run '}
+  assert all(each.epsilon <= zeroed for each in found.findings if each.epsilon)
+  assert all(each.p_value > 1e-5 for each in found.findings if each.p_value is not None)
+  assert f'The claim, epsilon <= {_format.upper(zeroed, 4)}, is not' in str(found)
+  assert 'of one run hold. The claim is that of zero-out.' in str(found)
+  assert audited('noise halved')[1].refuted and audited('clip off')[1].refuted
+
+
+def test_an_audit_of_a_part_of_the_steps_says_so():
+  before = privatized()
+  before.fit(poisson(), epochs=2, verbose=0)
+  model = privatized(model=before.inner, audit=private_keras.Audit(100))
+  model.fit(poisson(), verbose=0)
+  assert model.canaries.steps == 4 and model.releases == 12
+  found = model.audit(families=False)
+  assert found.note.startswith('Canaries were in 4 of 12 steps: no fault of the others')
+  assert found.note in str(found) and found.claimed == model.guarantee().upper
 
 
 def test_canaries_of_users_and_rows_clipped_one_by_one(monkeypatch):
@@ -310,12 +348,12 @@ def test_an_audit_beside_private_validation_is_of_the_steps_alone():
   assert private_keras.make_run_card(model)['audit']['canaries'] == 100
 
 
-_AUDIT = private_keras.Audit(50)
+_AUDIT = private_keras.Audit(100)
 
 
 @pytest.mark.parametrize('make, said', [
     (lambda: privatized(audit=300), 'Expected audit='),
-    (lambda: private_keras.Audit(10), 'canaries'),
+    (lambda: private_keras.Audit(99), 'canaries'),
     (lambda: privatized(audit=_AUDIT, seed=1), 'got seed=1: whoever knows the seed'),
     (lambda: privatized(audit=_AUDIT, clipping='per_layer'), 'take a share'),
     (lambda: privatized(audit=_AUDIT, clipping='automatic'), 'take a share'),
@@ -332,21 +370,14 @@ def test_audits_that_would_say_less_than_they_seem_to_are_refused(make, said):
     make()
 
 
-def _groups():
-  plan = plan_of(correlation=correlated.BandedStrategy(2))
-  batches = private_keras.CyclicBatches(X, Y, plan=plan)
-  next(iter(batches))
-  return plan, batches
-
-
 @pytest.mark.parametrize('plan, batches, said', [
-    (plan_of(), lambda: private_keras.FixedSizeBatches(X, Y, 10), 'one-run bounds'),
-    (plan_of(), lambda: private_keras.ShuffledBatches(X, Y, 10), 'takes the place'),
+    (plan_of(num_examples=400, sampling_prob=1 / 400), lambda: (
+        private_keras.FixedSizeBatches(np.resize(X, (400, 6)), np.resize(Y, 400), 1)),
+     'at least 400 canaries'),
     (plan_of(), lambda: poisson(seed=1), 'a seed'),
     (plan_of(), lambda: private_keras.PoissonBatches(X[:20], Y[:20], 0.25, part_of=40),
      'part_of'),
-    (_groups()[0], lambda: _groups()[1], 'used ones'),
-    (plan_of(), lambda: X, 'drawn with the examples')])
+    (plan_of(), lambda: X, 'drawn beside the examples')])
 def test_batches_that_do_not_take_canaries_are_refused(plan, batches, said):
   model = privatized(plan, audit=_AUDIT)
   with pytest.raises(ValueError, match=said):
@@ -363,7 +394,7 @@ def test_batches_of_an_audit_serve_other_models():
   plain = privatized()
   plain.fit(batches, verbose=0)
   assert plain.guarantee().upper == audited.guarantee().upper or plain.releases == 4
-  with pytest.raises(ValueError, match='used ones'):
+  with pytest.raises(ValueError, match='canaries of another model'):
     privatized(audit=_AUDIT).fit(batches, verbose=0)
 
 

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from tests.keras.tiny import inner, NONE, privatized, X, Y
+from tests.keras.tiny import inner, NONE, plan_of, privatized, X, Y
+import tfcactus
 from tfcactus import keras as private
 from tfcactus.keras import black_box
 
@@ -97,6 +98,46 @@ def test_private_models_and_pictures(tmp_path):
       losses[:20, None] < losses[None, 20:]), abs=1e-6)
   found.picture(tmp_path / 'roc.png')
   assert (tmp_path / 'roc.png').stat().st_size > 1000
+
+
+@pytest.mark.parametrize('fraction', [0.1, 0.5, 0.8])
+def test_sides_of_a_split_are_kept_as_fair_coins_would_put_them(fraction, monkeypatch):
+  x = np.arange(4000, dtype=np.float32)[:, None]
+  sides = private.Split(fraction).sides(x, np.zeros((4000, 1), np.float32))
+  seen = []
+  monkeypatch.setattr(black_box, '_losses', lambda model, x, y, loss: (
+      seen.append(x[:, 0]) or -x[:, 0].astype(float)))
+  found = private.black_box_audit(by_loss(), *sides)
+  every = [set(each.rows(np.arange(each.num_examples))[0][:, 0]) for each in sides]
+  assert all(set(part) <= side for part, side in zip(seen, every))
+  kept, less = sum(map(len, seen)), min(fraction, 1 - fraction)
+  assert abs(kept - 8000 * less) < 5 * (4000 * less) ** 0.5 * 2
+  assert abs(len(seen[0]) - kept / 2) < 2.5 * kept**0.5
+  # Neither side has more early or late records than the other.
+  assert abs(found.area - 0.5) < 5 * (1 / 6 / kept) ** 0.5 * 2**0.5
+  assert not found.bounds.note
+
+
+def test_records_that_took_part_in_private_validation_are_named():
+  sides = private.Split(0.5, key=bytes(32)).sides(X, Y)
+  validation = private.PrivateValidation(
+      sides.validation, noise=tfcactus.Gaussian(20.0), releases=1)
+  model = privatized(plan_of(
+      num_examples=sides.training.num_examples, releases=[validation]))
+  found = private.black_box_audit(model, *sides)
+  assert 'took part in private validation' in str(found)
+
+
+def test_sides_that_no_coin_made_are_refused():
+  model, coin = by_loss(), private.Split(0.5)
+  by_place = private.Split(by='position', rule=lambda place: place % 2 == 0)
+  users = private.Split(0.5, key=bytes(32)).sides(
+      X, Y, units=np.arange(40) // 2, examples_per_unit=2)
+  one, other = coin.sides(X, Y), private.Split(0.5).sides(X, Y)
+  for pair in (by_place.sides(X, Y), users, one[::-1], (one.training, other.validation),
+               (one.training, (X, Y)), (one.training, one.training)):
+    with pytest.raises(ValueError, match='one Split by=.coin., of records'):
+      private.black_box_audit(model, *pair)
 
 
 @pytest.mark.parametrize('change, said', [

@@ -327,8 +327,11 @@ CASES = {
     'its guarantee holds in its own dimension only':
         lambda folder: _fit(_private(plan=_plan(
             tfcactus.library.get('isotropic-dim3-sigma0.5')))),
-    'plant canaries of your own': lambda _: _private(audit=private.Audit(50)).fit(
-        private.FixedSizeBatches(X, Y, 10), verbose=0),
+    'hide canaries among the examples': lambda _: (
+        private.DPKerasSGDOptimizer.from_plan(_plan(), audit=private.Audit())),
+    'plant canaries of your own': lambda _: _private(
+        plan=_plan(tfcactus.Laplace(1.0), accounting='scalar-unproven'),
+        audit=private.Audit()),
     'without that no bound holds': lambda _: private.black_box_audit(
         _private(), (X, Y), (X, Y), by_fair_coins=False),
     'an experiment that can be repeated, not a private release':

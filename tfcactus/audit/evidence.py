@@ -56,12 +56,14 @@ class Audit:
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound is wrong, or that a true claim is refuted.
     claimed: Upper bound on epsilon by the claim, or None.
+    note: What else limits the evidence, in sentences.
   """
 
   findings: tuple[Finding, ...]
   delta: float
   significance: float = SIGNIFICANCE
   claimed: float | None = None
+  note: str = ''
 
   @property
   def refuted(self) -> bool:
@@ -79,11 +81,13 @@ class Audit:
       value = (f'p-value {_format.upper(found.p_value, 3)}' if found.p_value is not None
                else f'epsilon >= {_format.lower(found.epsilon or 0.0, 4)}')
       lines.append(f'{found.name}: {value}. Assumes that {found.assumes}.')
+    claim = 'The claim is' if self.claimed is None else (
+        f'The claim, epsilon <= {_format.upper(self.claimed, 4)}, is')
     return '\n'.join((
         *lines, f'Bounds are at delta {_format.upper(self.delta)}, each wrong with '
-        f'probability at most {self.significance:g}.',
-        'The claim is REFUTED.' if self.refuted else
-        'The claim is not refuted, which does not prove it.'
+        f'probability at most {self.significance:g}.', *filter(None, [self.note]),
+        f'{claim} REFUTED.' if self.refuted else
+        f'{claim} not refuted, which does not prove it.'
         if any(found.p_value is not None for found in self.findings) else
         'No claim was tried.'))
 
@@ -138,10 +142,8 @@ def audit_scores(scores: object, present: object, *, delta: float | None = None,
   """
   values = _checks.vector('scores', scores)
   coins = components.coins(present, values.size)
-  found = _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
-                 significance)
-  return found if independent else dataclasses.replace(found, findings=tuple(
-      each for each in found.findings if not each.assumes.startswith(_INDEPENDENT)))
+  return _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
+                significance, independent=independent)
 
 
 def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
@@ -172,7 +174,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
   checked = [Finding(
       f'Check of {check.name}', f'noise is Gaussian; finds {check.fault}',
       p_value=check.p_value) for check in seen.checks(claim)]
-  if seen.drawn is not None:
+  if seen.drawn is not None and claim.independent:
     checked.append(Finding(
         'Components', 'noise is Gaussian and amplitude and rate are constant; '
         + _FAMILY, seen.epsilon(claim, significance)))
@@ -196,8 +198,10 @@ def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
            threshold: float | None, delta: float | None, claim: Claim | None,
-           guesses: int | None, significance: float, families: bool = True) -> Audit:
+           guesses: int | None, significance: float, families: bool = True,
+           independent: bool = True) -> Audit:
   """Returns the evidence in scores of canaries outside of the pilot."""
+  independent &= claim is None or claim.independent
   if delta is None and claim is None:
     raise ValueError('Expected delta or a claim, got neither.')
   delta = _checks.delta(claim.delta if delta is None and claim else delta)
@@ -212,7 +216,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))
   run = OneRun(left.size, guesses, _correct(left, coins, guesses))
   found = [
-      *([] if claim is None else _of_claim(
+      *([] if claim is None or not independent else _of_claim(
           claim, errors, run, significance, families)),
       Finding('Counts (Clopper-Pearson)', _INDEPENDENT,
               errors.epsilon(delta, significance)),
@@ -222,7 +226,9 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
               run.epsilon(delta, significance)),
       _in_family('One run (f-DP, Gaussian family)', run.refutes, delta, significance,
                  'coins are fair and independent, and the run is mu-GDP; ' + _FAMILY)]
-  return Audit(tuple(found), delta, significance)
+  return Audit(tuple(
+      each for each in found
+      if independent or not each.assumes.startswith(_INDEPENDENT)), delta, significance)
 
 
 def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,

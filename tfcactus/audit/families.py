@@ -19,6 +19,7 @@ from tfcactus.accounting import attacks
 from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
+from tfcactus.relations import Relation
 from tfcactus.sampling import PoissonSampling, SamplingScheme
 
 Refutes = Callable[[Curve], bool]
@@ -71,6 +72,8 @@ class Claim:
       the noise is not Gaussian, which leaves the claim itself as all that is tested.
     sampling_prob: Sampling probability of one step.
     poisson: Whether batches are Poisson samples.
+    independent: Whether canaries are drawn independently of each other; if not, only
+      the one-run bounds hold.
   """
 
   account: Callable[[float, float], accounting.PhiAccountant]
@@ -78,14 +81,18 @@ class Claim:
   noise_multiplier: float | None = None
   sampling_prob: float = 1.0
   poisson: bool = True
+  independent: bool = True
 
   @classmethod
   def of_plan(cls, plan: PrivacyPlan, sampling: type[SamplingScheme] | None = None,
-              draws: int | None = None) -> Claim:
+              draws: int | None = None,
+              neighboring_relation: Relation | None = None) -> Claim:
     """Returns the claim of a plan's guarantee for its steps, without `releases`.
 
-    `sampling` and `draws`, steps or epochs, are the arguments of `plan.guarantee`. No
-    canary is in the data of the statistics released beside the steps.
+    `sampling`, `draws` (steps or epochs) and `neighboring_relation` are the arguments
+    of `plan.guarantee`. The relation is between data with a canary and data without:
+    'zero-out' if absent canaries have a place without a row. No canary is in the data
+    of the statistics released beside the steps.
     """
     plan = dataclasses.replace(plan, releases=())
     normal = isinstance(plan.noise, Gaussian)
@@ -95,11 +102,13 @@ class Claim:
       other = plan if noise == sampled == 1 else dataclasses.replace(
           plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
           sampling_prob=sampled * plan.sampling_prob)
-      return other.guarantee(draws, sampling=sampling).proven_account()
+      return other.guarantee(
+          draws, neighboring_relation, sampling=sampling).proven_account()
 
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
                plan.sampling_prob,
-               plan.groups == 1 and sampling in (None, PoissonSampling))
+               plan.groups == 1 and sampling in (None, PoissonSampling),
+               sampling is None or sampling.independent)
 
   def curve(self, noise: float = 1.0) -> Curve:
     """Returns the trade-off function with `noise` times the claimed noise."""

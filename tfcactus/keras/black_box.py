@@ -9,10 +9,12 @@ import numpy as np
 from scipy import special
 import tensorflow as tf
 
-from tfcactus import _format, audit as audit_lib
+from tfcactus import _format, accounting, audit as audit_lib
 from tfcactus.audit import evidence, pictures
 from tfcactus.keras.checks import output_losses
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import data_sources, units
+from tfcactus.randomness import KeyStream
 
 FALSE_POSITIVES = (1e-3, 1e-2, 1e-1)
 """False positive rates at which an attack is described."""
@@ -62,24 +64,27 @@ class BlackBoxAudit:
     axis.figure.savefig(path, dpi=120)
 
 
-def black_box_audit(model: keras.Model, held_in: tuple[Any, Any],
-                    held_out: tuple[Any, Any], reference: keras.Model | None = None, *,
-                    by_fair_coins: bool, loss: Any = None, delta: float = 1e-5,
+def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
+                    reference: keras.Model | None = None, *,
+                    by_fair_coins: bool = False, loss: Any = None, delta: float = 1e-5,
                     significance: float = evidence.SIGNIFICANCE) -> BlackBoxAudit:
   """Attacks any Keras model by the losses of records; needs nothing of its training.
 
   Split the records before training, each by a coin of its own, and train on those held
-  in: `coins = np.random.default_rng().random(len(x)) < 0.5`.
+  in: `coins = np.random.default_rng().random(len(x)) < 0.5`. Or take the sides of a
+  `Split` by coin, of any fraction.
 
   Args:
     model: A trained model.
-    held_in: Records (x, y) that were in the training data.
-    held_out: Records (x, y) that were not.
+    held_in: Records (x, y) that were in the training data; or the training side of a
+      `Split`, of which so many are left out by further coins that sides are alike.
+    held_out: Records (x, y) that were not; or the validation side.
     reference: A model that was trained on none of the records, such as on public ones.
       Its losses are subtracted, which makes the attack stronger.
     by_fair_coins: True, which states that a fair coin of its own put each record into
       `held_in` or `held_out`, and that none was left out. Other splits, such as by
-      date, tell members by other things than membership.
+      date, tell members by other things than membership. Not needed for sides of a
+      `Split`.
     loss: A loss, as for `compile`; by default the one that the model was compiled with.
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound or interval is wrong.
@@ -88,29 +93,63 @@ def black_box_audit(model: keras.Model, held_in: tuple[Any, Any],
     ValueError: if an argument is invalid, the split was not by fair coins, or losses
       are not numbers.
   """
-  if by_fair_coins is not True:
+  releases: tuple[Any, ...] = ()
+  if any(getattr(each, 'side', None) for each in (held_in, held_out)):
+    held_in, held_out = _of_split(held_in, held_out)
+    releases = getattr(getattr(model, 'plan', None), 'releases', ())
+  elif by_fair_coins is not True:
     raise ValueError(
         'Expected by_fair_coins=True, which states that each record was held in or out '
         f'by a coin of its own, got {by_fair_coins!r}; without that no bound holds. '
-        'Split by np.random.default_rng().random(len(x)) < 0.5 before training.')
-  scores = []
+        'Split by np.random.default_rng().random(len(x)) < 0.5 before training, or '
+        'pass the sides of a Split.')
+  scores = _scores(model, reference, loss, held_in, held_out)
+  present = np.repeat([True, False], [len(each) for each in scores])
+  bounds = audit_lib.audit_scores(
+      np.concatenate(scores), present, delta=delta, significance=significance,
+      independent=False)
+  if any(isinstance(each, accounting.ValidationDpEvent) for each in releases):
+    bounds = dataclasses.replace(bounds, note=(
+        'Records held out took part in private validation. Bounds are for training and '
+        'validation together, between which a coin moves a record.'))
+  return _described(np.sort(scores[0]), np.sort(scores[1]), bounds)
+
+
+def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_in: Any,
+            held_out: Any) -> list[np.ndarray]:
+  """Returns scores of both sides; ValueError if their sizes are not by fair coins."""
+  scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:
       raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
-    found = -_losses(model, *records, loss)
+    x, y = records
+    found = -_losses(model, x, y, loss)
     if reference is not None:
-      found += _losses(reference, *records, loss)
+      found += _losses(reference, x, y, loss)
     scores.append(np.clip(found, -1e300, 1e300))
-  present = np.repeat([True, False], [len(each) for each in scores])
-  fewer, total = min(map(len, scores)), present.size
+  fewer, total = min(map(len, scores)), sum(map(len, scores))
   if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
     raise ValueError(
         'Expected about as many records in held_in as in held_out, as fair coins '
         f'give, got {len(scores[0])} and {len(scores[1])}.')
-  bounds = audit_lib.audit_scores(
-      np.concatenate(scores), present, delta=delta, significance=significance,
-      independent=False)
-  return _described(np.sort(scores[0]), np.sort(scores[1]), bounds)
+  return scores
+
+
+def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
+  """Returns (x, y) of records of both sides, which fair coins put there."""
+  one, other = (getattr(each, 'side', None) for each in (held_in, held_out))
+  if (not one or not other or one.held_out or not other.held_out or
+      (one.split, one.name) != (other.split, other.name) or one.split.by != 'coin' or
+      isinstance(held_in, units.UnitData)):
+    raise ValueError(
+        "Expected the training and the validation side of one Split by='coin', of "
+        'records without units, got others; divide once: '
+        'training, validation = Split(0.5).sides(x, y).')
+  # Of a record that is kept, either side is as likely.
+  odds = one.split.fraction / (1 - one.split.fraction)
+  return tuple(
+      each.rows(np.flatnonzero(KeyStream().below(share, each.num_examples)))[:2]
+      for each, share in ((held_in, odds), (held_out, 1 / odds)))
 
 
 def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit

@@ -94,7 +94,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       seed: For repeatable experiments; None takes the system's entropy.
       physical_batch_size: Larger batches are processed in parts of this size (virtual
         batches). The default holds most drawn batches, as far as memory allows.
-      engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no layer rules.
+      engine: 'auto', or 'vectorized' to use `tf.vectorized_map` and no rules.
       journal: Path of a file that counts steps before they are released; see `Journal`.
       clipping: 'flat' clips each example's whole gradient to the plan's clipping norm
         C; 'per_layer' clips that of each of L layers to C / sqrt(L); 'automatic'
@@ -210,10 +210,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     if self._on_building:  # What a file says can be restored only now.
       self._on_building(self.inner)
       self._on_building = None
-    first = self._step.outputs is None
     self._step.check()
-    if first and self._step.local is None:  # Rows of a unit may mix in local steps.
-      model_warnings.warn_of_batch_statistics(self.inner)
     self._ledger.remember()
 
   def build(self, input_shape: Any) -> None:
@@ -396,7 +393,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     found = self.ledger()
     self.guarantee()
     return self.canaries.audit(
-        found.scheme, found.epochs if found.counts_epochs else found.steps,
+        found.scheme, found.epochs if found.counts_epochs else found.steps, found.steps,
         significance, families)
 
   def train_step(self, data: Any) -> Any:

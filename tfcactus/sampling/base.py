@@ -15,6 +15,7 @@ from tfcactus.randomness import KeyStream
 from tfcactus.relations import Relation
 
 _Scheme = TypeVar('_Scheme', bound='SamplingScheme')
+_Dealt = TypeVar('_Dealt', bound='DealtSampling')
 
 
 class PlannedNumbers(Protocol):
@@ -142,6 +143,20 @@ class SamplingScheme(abc.ABC):
         f'{type(self).__name__}, whose examples are not drawn each by itself; give '
         'all examples to each worker.')
 
+  def beside(self: _Scheme, count: int) -> _Scheme:
+    """Returns a scheme that draws other records beside, at this rate or a lower one.
+
+    An epoch has as many batches, or fewer. Records from number `count` on, if there are
+    any, are to be left out.
+
+    Args:
+      count: Number of the other records.
+
+    Raises:
+      ValueError: if none of them would ever be drawn.
+    """
+    return dataclasses.replace(self, num_examples=count)  # type: ignore[type-var]
+
   @property
   @abc.abstractmethod
   def batches_per_epoch(self) -> int:
@@ -261,6 +276,9 @@ class DealtSampling(SamplingScheme):
     _checks.integer('num_examples', self.num_examples, 1)
     object.__setattr__(self, 'num_batches', checked_size(
         self.num_batches, self.num_examples, 'num_batches'))
+
+  def beside(self: _Dealt, count: int) -> _Dealt:
+    return dataclasses.replace(self, num_examples=max(count, self.num_batches))
 
   @property
   def batches_per_epoch(self) -> int:

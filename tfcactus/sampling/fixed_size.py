@@ -41,6 +41,15 @@ class FixedSizeSampling(base.SizedSampling):
           f'sampling_prob={max(size, 1)} / {plan.num_examples}.')
     return cls(plan.num_examples, size)
 
+  def beside(self, count: int) -> FixedSizeSampling:
+    size = self.batch_size * count // self.num_examples
+    if not size:
+      raise ValueError(
+          f'Expected at least {-(-self.num_examples // self.batch_size)} canaries, as '
+          f'many as steps draw one of, with {self.batch_size} of {self.num_examples} '
+          f'examples in a step, got {count}; take more canaries.')
+    return FixedSizeSampling(count, size)
+
   @property
   def batches_per_epoch(self) -> int:
     """num_examples / batch_size rounded."""

@@ -39,6 +39,9 @@ class OnePassSampling(base.SizedSampling):
     """Returns batches of sampling_prob * num_examples, rounded; the cost is equal."""
     return cls(plan.num_examples, max(round(plan.sampling_prob * plan.num_examples), 1))
 
+  def beside(self, count: int) -> OnePassSampling:
+    return OnePassSampling(count, -(-count // self.batches_per_epoch))
+
   @property
   def batches_per_epoch(self) -> int:
     """num_examples / batch_size, rounded up."""

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
-from tfcactus.keras.checks import model_warnings
+from tfcactus.keras.checks import model_warnings, state_writes
 
 layers = tf.keras.layers
 
@@ -28,8 +28,10 @@ def _said(*parts, shape=(6,), dtype='float32'):
   """Returns the warnings of statistics about a Sequential model, and no others."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
-    model_warnings.warn_of_batch_statistics(tf.keras.Sequential([
-        layers.Input(shape, dtype=dtype), *parts, layers.Dense(3)]))
+    model = tf.keras.Sequential([
+        layers.Input(shape, dtype=dtype), *parts, layers.Dense(3)])
+    model_warnings.warn_of_batch_statistics(
+        model, state_writes.check_no_writes(model, gradients=False))
   return [text for text in (str(each.message) for each in caught)
           if 'statistic over the batch' in text]
 

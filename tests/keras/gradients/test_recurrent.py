@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.keras import one_by_one
 from tests.representatives import representatives
-from tfcactus.keras.compat import recurrent, versions
+from tfcactus.keras.compat import versions
 
 layers = tf.keras.layers
 _ROWS, _STEPS, _WIDTH = 5, 4, 3
@@ -135,7 +135,7 @@ SLOW: dict[str, Callable[[], Any]] = {
     'masked values': _sequence(
         _of(layers.Masking, -1.0), _of(layers.LSTM, 3, return_sequences=True),
         _of(layers.Dense, 3), _of(layers.GRU, 2)),
-    'cells': _text(_STACK, _of(layers.RNN, layers.LSTMCell(3))),
+    'cells': _text(_STACK, lambda: layers.RNN(layers.LSTMCell(3))),
     'unrolled': _text(_of(layers.LSTM, 3, unroll=True)),
     'zeros where masked': _text(
         lambda: layers.RNN(layers.GRUCell(3), return_sequences=True,
@@ -263,33 +263,16 @@ def test_frozen_layers_take_no_part():
     _check(model)
 
 
-class _Cell(layers.Layer):
-  """A recurrent cell without a rule."""
-
-  state_size = output_size = 2
-
-  def build(self, shape):
-    self.kernel = self.add_weight(name='kernel', shape=(shape[-1], 2))
-
-  def call(self, inputs, states):
-    state = tf.tanh(tf.matmul(inputs, tf.convert_to_tensor(self.kernel)) +
-                    0.5 * states[0])
-    return state, [state]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize('vectorize', [False, True])
-def test_cells_without_a_rule_are_unrolled_and_vectorised(vectorize):
-  layer = _of(layers.LSTM, 2) if vectorize else lambda: layers.RNN(_Cell())
-  model = _made(_text(layer))
+def test_loops_are_unrolled_where_the_whole_model_is_vectorised():
+  model = _made(_text(_of(layers.LSTM, 2)))
   x, y = _data(model)
-  got = one_by_one.engine_sums(model, _loss, x, y, vectorize)
-  assert got.routes.whole if vectorize else got.routes.layers[2].vectorized
+  got = one_by_one.engine_sums(model, _loss, x, y, vectorize=True)
+  assert got.routes.whole
   one_by_one.assert_same(got, one_by_one.loop_sums(model, _loss, x, y))
 
 
 def test_a_weight_that_an_activation_uses_is_not_forgotten():
-  """No rule gives its gradient, so the whole model is vectorised."""
   inputs = tf.keras.Input((_STEPS,), dtype='int32')
   embedding = layers.Embedding(6, _WIDTH)
   scaled = lambda x: tf.tanh(x) * tf.reduce_sum(  # noqa: E731
@@ -297,7 +280,6 @@ def test_a_weight_that_an_activation_uses_is_not_forgotten():
   model = _made(lambda: _classifier(
       inputs, layers.SimpleRNN(2, scaled)(embedding(inputs))))
   got = one_by_one.engine_sums(model, _loss, _IDS, _LABELS)
-  assert 'is used outside of its layer' in got.routes.whole
   one_by_one.assert_same(got, one_by_one.loop_sums(model, _loss, _IDS, _LABELS))
 
 
@@ -308,11 +290,3 @@ def test_convolutions_that_keras_does_not_unroll_are_refused():
   x, y = _data(model)
   with pytest.raises(ValueError, match="engine 'auto'"):
     one_by_one.engine_sums(model, _loss, x, y, vectorize=True)
-
-
-def test_ragged_sequences_are_refused():
-  if not versions.choose(keras_2=True, keras_3=False):
-    pytest.skip('Keras 3 has none')
-  layer = layers.LSTM(2)
-  with pytest.raises(ValueError, match='to_tensor'):
-    recurrent.arguments(layer.call, tf.ragged.constant([[[1.0]], [[1.0], [2.0]]]))

@@ -8,16 +8,13 @@ import warnings
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import graphs, losses as compat, models, patches
+from tfcactus.keras.compat import losses as compat, models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import dependence, draws, graph_proof
+from tfcactus.keras.independence import dependence, graph_proof
 
 _CROSSENTROPIES = (
     'BinaryCrossentropy', 'BinaryFocalCrossentropy', 'CategoricalCrossentropy',
     'CategoricalFocalCrossentropy', 'SparseCategoricalCrossentropy')
-
-_ROWS = 3
-"""Number of examples to trace a model on; few axes have this size by chance."""
 
 
 def warn_of_activations(model: keras.Model, losses: Any) -> None:
@@ -47,22 +44,18 @@ def warn_of_activations(model: keras.Model, losses: Any) -> None:
           'from_logits=True, or the activation.', stacklevel=3)
 
 
-def warn_of_batch_statistics(model: keras.Model) -> None:
-  """Warns, with the layer's name, if a built model reduces over the batch axis."""
+def warn_of_batch_statistics(model: keras.Model, graph: tf.Graph) -> None:
+  """Warns, with the layer's name, if a built model reduces over the batch axis.
+
+  `graph` is the model's pass, from `state_writes.check_no_writes`.
+  """
   # Each example goes through such a layer alone in training, so that the statistic is
-  # that of one example. Silent if the model cannot be traced or analysed.
-  spec = models.input_spec(model)
-  if spec is None:
-    return
-  fixed = tf.nest.map_structure(lambda each: tf.TensorSpec(
-      [each.shape[0] or _ROWS, *each.shape[1:]], each.dtype), spec)
+  # that of one example. Silent if the model cannot be analysed.
+  examples = graph.inputs[:len(tf.nest.flatten(models.input_spec(model)))]
   try:
-    with patches.drawing(model, draws.secret_seed):
-      run = graphs.traced_for_analysis(lambda inputs: model(inputs, training=True))
-      graph = run.get_concrete_function(fixed).graph
-    examples = graph.inputs[:len(tf.nest.flatten(fixed))]
-    found = graph_proof.first_dependence(
-        graph, examples, graph.outputs, int(examples[0].shape[0]))
+    found = graph_proof.first_dependence(graph, examples, [
+        each for each in tf.nest.flatten(graph.structured_outputs[0])
+        if tf.is_tensor(each)])
   except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
     return  # The engine tells what stands in the way of training.
   if found is None or found.dependence != dependence.Dependence.MIXED or (
@@ -80,4 +73,4 @@ def warn_of_batch_statistics(model: keras.Model) -> None:
       'training each example goes through the layer alone: its mean over the batch is '
       'the example itself, and z - mean(z, axis=0) is zero. In evaluate and predict it '
       'is the mean over the whole batch. Take LayerNormalization or '
-      'GroupNormalization, or reduce the last axis (axis=-1).', stacklevel=3)
+      'GroupNormalization, or reduce the last axis (axis=-1).', stacklevel=4)

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple
 import tensorflow as tf
 
 from tfcactus.keras.checks import state_writes, variable_reads
-from tfcactus.keras.compat import patches, vectorization
+from tfcactus.keras.compat import graphs, patches, vectorization
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.independence import draws, graph_proof
 
@@ -17,14 +17,12 @@ class Pass(NamedTuple):
   """Tensors of one traced forward and backward pass over a batch.
 
   `rows` has all outputs of the pass, one row per example. The pass differentiated
-  `losses`. `calls` records which operations each call of a layer with a rule added, and
-  `answers` has the weights whose gradients the rules computed, and `edges` the
-  operations through which gradients were computed without a layer rule.
+  `losses`. `answers` has the weights of vectorised layers, `edges` the operations
+  through which the gradients of all others were computed.
   """
 
   rows: Sequence[tf.Tensor]
   losses: Sequence[tf.Tensor]
-  calls: variable_reads.Calls
   answers: Sequence[variable_reads.Answer]
   edges: Sequence[variable_reads.Edge] = ()
 
@@ -44,14 +42,14 @@ class Unproved(NamedTuple):
 class TracedPass(NamedTuple):
   """A pass traced for analysis.
 
-  `examples` are the inputs, one row per example. `graph` includes gradients. `complete`
-  is False if stand-ins (see `vectorization.standing_in`) replace vectorised code.
-  `found` has the tensors of the pass.
+  `examples` are the inputs, one row per example. `graph` includes gradients. `replaced`
+  has the graphs, of one example each, of the vectorised code in whose place `graph` has
+  stand-ins (see `vectorization.standing_in`). `found` has the tensors of the pass.
   """
 
   graph: tf.Graph
   examples: Sequence[tf.Tensor]
-  complete: bool
+  replaced: Sequence[tf.Graph]
   found: Pass
 
 
@@ -62,22 +60,22 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
   replaced: list[tf.Graph] = []
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
-    with vectorization.standing_in() as graphs, (
+    with vectorization.standing_in() as stood_for, (
         patches.drawing(model, draws.secret_seed)):
       made.append(run(batch))
-    replaced.extend(graphs)
+    replaced.extend(stood_for)
     return made[-1].rows
 
   graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
   return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))],
-                    not replaced, made[-1])
+                    replaced, made[-1])
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
   """Returns why a pass is not proved to give each example's whole gradient, or None."""
   graph, examples, _, found = traced
   unexplained = variable_reads.first_unexplained(
-      graph, model, found.calls, found.answers, found.losses, found.edges)
+      graph, model, found.answers, found.losses, found.edges)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
   together = graph_proof.first_dependence(
@@ -87,8 +85,9 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
   """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`."""
-  # An incomplete trace lacks operations, so the model is traced again as a whole.
-  if traced.complete:
-    state_writes.check_graph(traced.graph, 'layers', model)
-  else:
+  # Vectorised code is checked as it was traced on one example. Only a custom gradient
+  # with respect to its inputs is not in that trace.
+  for graph in (traced.graph, *traced.replaced):
+    state_writes.check_graph(graph, 'layers', model)
+  if graphs.have_own_gradients(traced.replaced):
     state_writes.check_no_writes(model)

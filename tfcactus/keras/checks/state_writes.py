@@ -9,8 +9,8 @@ or refused. Unknown operations are refused too.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -56,13 +56,14 @@ _UNMARKED = re.compile(
 """Names of operations that keep or read state and are not marked as stateful."""
 
 
-def check_no_writes(model: keras.Model) -> Any:
+def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
   """Raises ValueError if a model's pass in training, or its gradient, is stateful.
 
   Values that a layer assigns are neither clipped nor noisy, and stay with the weights.
   The pass is traced, not run; Python code that depends on more than the inputs, or that
-  runs eagerly, cannot be seen. Models of unknown inputs are refused. Returns the
-  model's outputs, in their structure.
+  runs eagerly, cannot be seen. Models of unknown inputs are refused. If `gradients` is
+  False, the gradient is traced only if it has code of the user's: a custom gradient.
+  Returns the graph, whose first structured output is that of the model.
   """
   spec = models.input_spec(model)
   if spec is None:
@@ -73,20 +74,22 @@ def check_no_writes(model: keras.Model) -> Any:
 
   def forward_and_back(inputs):
     """Returns the outputs of the model and the gradients of their sum."""
-    with tf.GradientTape() as tape:
+    with tf.GradientTape() if gradients else contextlib.nullcontext() as tape:
       outputs = model(inputs, training=True)
-    gradients = tape.gradient(
+    found = tape and tape.gradient(
         [output for output in [*tf.nest.flatten(outputs), *model.losses]
          if tf.is_tensor(output) and output.dtype.is_floating],
         models.tf_variables(model))
-    return outputs, gradients
+    return outputs, found
 
   # An init_scope would stop the tape from recording.
   with patches.drawing(model, draws.secret_seed):
     graph = graphs.traced_for_analysis(
         forward_and_back).get_concrete_function(spec).graph
   check_graph(graph, 'layers', model)
-  return graph.structured_outputs[0]
+  if not gradients and graphs.have_own_gradients([graph]):
+    return check_no_writes(model)
+  return graph
 
 
 def check_graph(graph: tf.Graph, what: str, model: keras.Model | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+import contextlib
 from typing import Any, Callable, TypeVar
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.eager import record
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import gradients_util
+from tensorflow.python.ops import control_flow_util_v2, gradients_util
 
 from tfcactus.keras.compat import versions
 
@@ -38,6 +40,12 @@ def is_variable(handle: tf.Tensor) -> bool:
 def has_own_gradient(node: Any) -> bool:
   """Returns whether an operation, or its definition, has a custom gradient."""
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr
+
+
+def have_own_gradients(given: Sequence[tf.Graph]) -> bool:
+  """Returns whether any operation in graphs or their functions has a custom gradient.
+  """
+  return any(has_own_gradient(node) for graph in given for node in nodes(graph))
 
 
 def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
@@ -72,6 +80,67 @@ def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     elif not any(each.name in moving for each in op.outputs):
       found += op.outputs
   return found
+
+
+LOOPS = ('StatelessWhile', 'While')
+
+
+def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
+  """Returns the graphs of a loop's condition and body; None if they are not known.
+
+  Both take, and the body returns, as many tensors as the loop.
+  """
+  if not hasattr(op, '_body_graph'):  # Loops that come from a file.
+    return None
+  return op._cond_graph, op._body_graph  # pylint: disable=protected-access
+
+
+def is_backward(loop: tf.Operation) -> bool:
+  """Returns whether a loop computes the gradients of another, from its last step on."""
+  return type(of_loop(loop)[1]).__name__ == '_WhileBodyGradFuncGraph'  # type: ignore[index]
+
+
+def was_differentiated(loop: tf.Operation) -> bool:
+  """Returns whether a loop comes from a gradient, or a gradient was taken of it."""
+  body = loop._body_graph  # pylint: disable=protected-access
+  return type(body).__name__ != 'WhileBodyFuncGraph' or '_rewritten' in body.name
+
+
+@contextlib.contextmanager
+def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
+                    ) -> Iterator[list[tf.Tensor]]:
+  """Lets a loop take more tensors, and return them as they are.
+
+  Yields them as the loop's body sees them. The body, the default graph meanwhile, may
+  be changed otherwise too. `tf.gradients` changes loops likewise.
+  """
+  # pylint: disable=protected-access
+  cond, body = op._cond_graph, op._body_graph
+  with body.as_default():
+    inside = [body.capture(each) for each in tensors]
+    yield inside
+  for each in tensors:
+    cond.capture(each)
+  body.outputs.extend(inside)
+  for name, graph in (('cond', cond), ('body', body)):
+    graph.name += '_more'
+    op._set_func_attr(name, control_flow_util_v2.create_new_tf_function(graph))
+  op._set_type_list_attr('T', body.output_types)
+  op._set_shape_list_attr('output_shapes', body.output_shapes)
+  op._add_while_inputs(tensors)
+  op._add_outputs([each.dtype for each in inside], [each.shape for each in inside])
+  if not was_differentiated(op):  # Else no gradient goes through the new outputs.
+    op._set_attr('_num_original_outputs', attr_value_pb2.AttrValue(i=len(op.outputs)))
+
+
+def put_behind(tensor: tf.Tensor, instead: tf.Tensor) -> None:
+  """Lets all that use a tensor of a graph use another, which is computed from it."""
+  for op in tensor.consumers():
+    for i, each in enumerate(op.inputs):
+      if each is tensor and op is not instead.op:
+        op._update_input(i, instead)  # pylint: disable=protected-access
+  outputs = tensor.graph.outputs
+  outputs[:] = [instead if each is tensor else each for each in outputs]
 
 
 def has_no_gradient(op: tf.Operation) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.compat import graphs, models, patches
+from tfcactus.keras.compat import graphs, models, patches, recurrent
 from tfcactus.keras.compat.versions import keras
 
 
@@ -30,6 +30,8 @@ def batched(model: keras.Model) -> Iterator[None]:
             functools.partial(_over_steps, layer, layer.call))))
       elif isinstance(layer, keras.layers.Bidirectional):
         stack.enter_context(patches.replaced(layer, **never))
+      elif isinstance(layer, keras.layers.RNN):
+        stack.enter_context(recurrent.as_loop(layer))
     yield
 
 

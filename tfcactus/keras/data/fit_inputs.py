@@ -53,8 +53,8 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     return _sampled_feed(x, class_weight, steps_per_epoch, journal, strategy)
   if canaries is not None:
     raise ValueError(
-        'Expected fit(PoissonBatches(...)), AllocatedBatches or CyclicBatches with '
-        f'audit=, whose canaries are drawn with the examples, got {type(x).__name__}.')
+        'Expected PoissonBatches or other batches of tfcactus.keras with audit=, whose '
+        f'canaries are drawn beside the examples, got {type(x).__name__}.')
   if plan.unit != 'example':
     raise ValueError(
         f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '

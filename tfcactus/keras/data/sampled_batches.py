@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 import copy
-import dataclasses
 import itertools
 import os
 import threading
@@ -124,32 +123,31 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def plant(self, present: np.ndarray) -> None:
     """Makes all further draws include canaries, as examples after those of the data.
 
-    A drawn canary has a row in its batch if it is `present`, shape (canaries,); the row
-    is one of padding but for the canary's number in the mark. Examples are drawn as
-    without canaries. Raises ValueError if they would not be.
+    A scheme of the same kind draws them, so that the draws of examples stay as they
+    are. A drawn canary has a row in its batch if it is `present`, shape (canaries,);
+    the row is one of padding but for the canary's number in the mark. Raises
+    ValueError if draws are not secret, or no canary would be drawn.
     """
     if self._canaries is present:
       return
-    kind = type(self).__name__
-    if not self.scheme.independent:
-      raise ValueError(
-          'Expected PoissonBatches, AllocatedBatches or CyclicBatches with audit=, got '
-          f'{kind}, in which a canary takes the place of an example. Draw those; or '
-          'plant canaries of your own in the data and pass their scores to '
-          'tfcactus.audit.audit_scores, whose one-run bounds hold for any batches.')
     if self.seeded or self.part_of is not None:
       raise ValueError(
           'Expected batches without seed and part_of with audit=, got '
           f'{"a seed" if self.seeded else "part_of"}: canaries are drawn in secret, by '
           'the process that holds all examples.')
-    if self._canaries is not None or (self.scheme.cyclic and self._drawn):
+    if self._canaries is not None:
       raise ValueError(
-          f'Expected {kind} that no other training has drawn from with audit=, got '
-          'used ones, whose canaries or groups are drawn already; make new ones.')
+          f'Expected {type(self).__name__} without the canaries of another model with '
+          'audit=, got batches that hold them; make new ones.')
+    none = np.zeros(0, np.int64)
     with self._lock:
+      examples = self._next_draw
+      canaries = self.scheme.beside(present.size).drawer(self._stream)
       self._canaries = present
-      self._next_draw = dataclasses.replace(  # type: ignore[type-var]
-          self.scheme, num_examples=self.size + present.size).drawer(self._stream)
+      self._next_draw = lambda: [
+          np.append(one, self.size + more[more < present.size])
+          for one, more in itertools.zip_longest(
+              examples(), canaries(), fillvalue=none)]
 
   def _check_private(self, source: Any) -> None:
     """Raises ValueError if a plain model is fitted on these batches or a dataset."""

@@ -73,6 +73,14 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     batches = Batching(expected_batch_size, num_microbatches, parts)
     _check_factor(kwargs.get('loss_scale_factor'))
+    if 'audit' in kwargs:
+      raise ValueError(
+          'Expected no audit= with a drop-in optimizer, which sees losses of batches '
+          'that others drew: its canaries would be drawn and clipped apart, and their '
+          'audit would say nothing of the draws and the clipping of the examples. Use '
+          'tfcactus.keras.privatize(model, plan, audit=...), or '
+          'hide canaries among the examples and pass their scores to '
+          'tfcactus.audit.audit_scores.')
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
     self.plan = plan

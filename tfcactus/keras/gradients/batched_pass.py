@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import functools
 import inspect
+import itertools
 from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
@@ -23,12 +24,11 @@ from tfcactus.keras.compat import (
   wrappers,
 )
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients import added_losses, forms
+from tfcactus.keras.gradients import added_losses, forms, vectorized_layer
 from tfcactus.keras.gradients.layer_routes import Routes
-from tfcactus.keras.gradients.layers import base
-from tfcactus.keras.gradients.layers.route import VECTORIZED
 from tfcactus.keras.gradients.operations import (
   gradients as operations,
+  loops,
   uses as uses_lib,
 )
 from tfcactus.keras.independence import dependence
@@ -63,10 +63,8 @@ class PassResult(NamedTuple):
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
-    calls: The operations that each call of a rule added to the graph; None if the
-      whole model is vectorised.
-    answers: The weights that each captured tensor accounts for; `variable_reads`
-      checks that no use of a weight is left out.
+    answers: The weights that outputs of vectorised layers account for;
+      `variable_reads` checks that no use of a weight is left out.
     edges: The operations whose rules account for the other uses.
   """
 
@@ -74,17 +72,8 @@ class PassResult(NamedTuple):
   predictions: Any
   losses: tf.Tensor
   added: tf.Tensor | None = None
-  calls: variable_reads.Calls | None = None
   answers: Sequence[variable_reads.Answer] = ()
   edges: Sequence[variable_reads.Edge] = ()
-
-
-class NotOneRowEach(ValueError):
-  """Raised if a `layer` with a rule is not called on one row per example."""
-
-  def __init__(self, words: str, layer: keras.layers.Layer):
-    super().__init__(words)
-    self.layer = layer
 
 
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
@@ -123,198 +112,164 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
             batch: Batch) -> PassResult:
   """Runs one forward and one backward pass over the whole batch.
 
-  Each layer with a rule is called through the rule, which captures the tensors whose
-  gradients it needs. The layers must not mix examples. `compute_loss` maps (targets,
-  predictions) to losses of shape (rows,) or (rows, outputs); `batch` has a known number
-  of rows. Raises NoRule if weights are used in a way that no rule covers.
+  The layers must not mix examples. `compute_loss` maps (targets, predictions) to losses
+  of shape (rows,) or (rows, outputs); `batch` has a known number of rows. Raises NoRule
+  if weights are used in a way that no rule covers.
   """
   x, targets, weights = batch
-  captured: list[_Captured] = []
-  rows: list[tf.Tensor] = []
-  calls = variable_reads.Calls()
-
-  def capture(rule: base.LayerRule, layer: keras.layers.Layer, call_number: int,
-              saved: Any, outputs: tf.Tensor) -> tf.Tensor:
-    if outputs.shape[0] % weights.shape[0]:
-      raise NotOneRowEach(
-          f'Expected layer {layer.name!r} to be called on one row for each '
-          f'of {weights.shape[0]} examples, got shape {outputs.shape}; use '
-          "privatize(..., engine='vectorized').", layer)
-    captured.append(_Captured(rule, layer, call_number, saved, outputs))
-    return outputs
-
-  with texts.one_by_one(model), wrappers.batched(model), _capturing(
-      routes, capture, calls, rows), (
-      added_losses.of_rows(model, weights.shape[0])) as added:
+  number = weights.shape[0]
+  outputs: list[_Output] = []
+  with texts.one_by_one(model), wrappers.batched(model), _vectorizing(
+      routes, number, outputs), added_losses.of_rows(model, number) as added:
     predictions = model(x, training=True)
   losses = _losses(compute_loss(targets, predictions), added.total())
   used = weighted_losses(losses, weights, added.total())
   scale = loss_scale(model)
   total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                         used)
-  by_operations = _ByOperations.found(model, batch, used, captured, calls, rows)
-  gradients = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
-               for each in by_operations.upstream(total, captured)]
-  by_rules, answers = _by_rules(captured, gradients, weights.shape[0])
-  by_operations = by_operations.without(answers)
+  by_operations = _ByOperations.found(model, batch, used, outputs)
+  captured = [each for each in outputs if each.saved is not None]
+  found = by_operations.taps.gradients(total, [
+      *(each.tensor for each in captured),
+      *(use.op.outputs[0] for use, _ in by_operations.ruled)])
+  upstream = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
+              for each in found]
   forms_by_variable: dict[int, list[forms.GradientForm]] = {}
-  for variable, form in by_rules + by_operations.gradients(
-      gradients, weights.shape[0]):
+  for variable, form in itertools.chain(
+      *(each.gradients(gradient, number) for each, gradient in zip(captured, upstream)),
+      by_operations.gradients(upstream[len(captured):], number)):
     forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
-      [_added(forms_by_variable.get(id(v), []), v, weights.shape[0])
+      [_added(forms_by_variable.get(id(v), []), v, number)
        for v in model.trainable_variables], predictions, losses, added.total(),
-      calls, answers, by_operations.edges())
+      [variable_reads.Answer(each.tensor, each.operations, models.trained_variables(
+          each.layer)) for each in captured], by_operations.edges())
+
+
+_Gradients = list[tuple[Any, forms.GradientForm]]
+"""Variables of Keras with their gradients."""
+
+
+class _Output(NamedTuple):
+  """An output of a call of a vectorised `layer`.
+
+  `saved` is what `vectorized_layer.gradients` needs, None if the layer has no gradients
+  through this output; `operations` has the names of those that the call added.
+  """
+
+  tensor: tf.Tensor
+  layer: keras.layers.Layer
+  operations: frozenset[str] = frozenset()
+  saved: Any = None
+
+  def gradients(self, upstream: tf.Tensor | None, number: int) -> _Gradients:
+    """Returns gradients for `number` examples, which may have several rows each."""
+    several = self.tensor.shape[0] // number
+    if upstream is None:
+      upstream = tf.zeros_like(self.tensor)
+    made = vectorized_layer.gradients(
+        self.layer, self.saved, upstream * several if several > 1 else upstream)
+    return [(variable, form.averaged(several) if several > 1 else form)
+            for variable, form in made]
 
 
 class _ByOperations(NamedTuple):
-  """The uses of weights that no layer rule answers for, with rules of operations.
+  """The uses of weights outside of vectorised layers, with rules of operations.
 
-  `handles` maps names of captured handles to indices of `variables`, `call_of` names of
-  operations to calls of rules. `ruled` has the places of uses in the result of
-  `upstream`.
+  `handles` maps names of captured handles to indices of `variables`; `taps` has the
+  uses in loops.
   """
 
   variables: Sequence[keras.Variable]
   handles: dict[str, int]
-  call_of: dict[str, int | None]
-  ruled: dict[int, operations.Ruled]
+  ruled: list[operations.Ruled]
+  taps: loops.Taps
 
   @classmethod
   def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
-            captured: Sequence[_Captured], calls: variable_reads.Calls,
-            rows: Sequence[tf.Tensor]) -> _ByOperations:
-    """Returns the uses in the losses of a batch; NoRule if one has no rule.
-
-    `rows` are other tensors with one row per example.
-    """
-    variables = model.trainable_variables
+            outputs: Sequence[_Output]) -> _ByOperations:
+    """Returns the uses in the losses of a batch; NoRule if one has no rule."""
+    variables, number = model.trainable_variables, batch[2].shape[0]
     index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
     handles = {name: index[each] for name, each in variable_reads.handles_in(
         losses.graph).items() if each in index}
-    answered = {(each.call, index.get(variable_reads.identity(variable)))
-                for each in captured
-                for variable in models.trained_variables(each.layer)}
-    call_of = {op.name: call for op, call in calls.of_operations(losses.graph)}
+    answered = {(name, index.get(variable_reads.identity(variable)))
+                for each in outputs if each.saved is not None
+                for variable in models.trained_variables(each.layer)
+                for name in each.operations}
     known = {each.name: dependence.ROW_WISE
              for each in tf.nest.flatten(batch, expand_composites=True)}
     # The proof of the pass shows what is assumed here of tensors of graphs around.
     known.update((inside.name, dependence.CONSTANT) for outside, inside in
                  losses.graph.captures if tf.is_symbolic_tensor(outside))
+    vectorized = {each.tensor.name: dependence.Value(
+        dependence.Dependence.ROW_WISE, block=each.tensor.shape[0] // number)
+                  for each in outputs}
+    explained = lambda op, place: (op.name, place) in answered  # noqa: E731
+    taps = loops.tapped(losses, handles, {**known, **vectorized}, number, explained)
     uses = uses_lib.found(
-        losses, handles, [each.shape for each in variables], known,
-        batch[2].shape[0], {each.name: dependence.Value(
-            dependence.Dependence.ROW_WISE, block=each.shape[0] // batch[2].shape[0])
-                            for each in rows},
-        lambda op, place: (call_of[op.name], place) in answered)
-    return cls(variables, handles, call_of, dict(enumerate(
-        operations.with_rules(uses), len(captured))))
+        losses, handles, [each.shape for each in variables], {**known, **taps.known},
+        number, vectorized, explained, taps.outputs, taps.loops)
+    return cls(variables, handles, operations.with_rules(uses), taps)
 
-  def upstream(self, total: tf.Tensor, captured: Sequence[_Captured]) -> list[Any]:
-    """Returns gradients of captured tensors, then of the uses' outputs or None."""
-    tensors = [each.outputs for each in captured]
-    found = graphs.gradients(
-        total.graph, total,
-        tensors + [use.op.outputs[0] for use, _ in self.ruled.values()])
-    return [tf.zeros_like(tensor) if each is None else each
-            for tensor, each in zip(tensors, found)] + found[len(tensors):]
-
-  def without(self, answers: Sequence[variable_reads.Answer]) -> _ByOperations:
-    """Returns the uses that no rule answered for; NoRule if it did for a part of one.
-
-    A rule may answer for a weight that its layer does not list as its own.
-    """
-    answered = {(each.call, variable_reads.identity(variable))
-                for each in answers for variable in each.variables}
-    left = {}
-    for place, (use, rule) in self.ruled.items():
-      there = [(self.call_of[op.name], variable_reads.identity(
-          self.variables[index])) in answered for op, index in use.reads]
-      if any(there) and not all(there):
-        raise uses_lib.no_rule(use.op)
-      if not any(there):
-        left[place] = use, rule
-    return self._replace(ruled=left)
-
-  def gradients(self, upstream: Sequence[Any], number: int
-               ) -> base.Gradients:
+  def gradients(self, upstream: Sequence[Any], number: int) -> _Gradients:
     """Returns variables with their gradients for `number` examples."""
     return [(self.variables[index], form) for index, form in operations.of_variables(
-        list(self.ruled.values()), [upstream[place] for place in self.ruled],
-        lambda tensor, layout: layout.apart(tensor, number),
+        self.ruled, upstream, lambda tensor, layout: layout.apart(
+            self.taps.operands.get(tensor.name, tensor), number),
         self.handles, [models.stored_dtype(each) for each in self.variables],
         [each.shape for each in self.variables])]
 
   def edges(self) -> list[variable_reads.Edge]:
     """Returns the inputs of operations through which these gradients go."""
-    return [variable_reads.Edge(use.op.name, use.edge, [
-        self.variables[index] for index in use.variables])
-            for use, _ in self.ruled.values()]
-
-
-class _Captured(NamedTuple):
-  """A tensor `outputs` captured in call number `call`, with values the rule `saved`."""
-
-  rule: base.LayerRule
-  layer: keras.layers.Layer
-  call: int
-  saved: Any
-  outputs: tf.Tensor
-
-
-def _by_rules(captured: Sequence[_Captured], gradients: Sequence[tf.Tensor],
-              number: int) -> tuple[base.Gradients, list[variable_reads.Answer]]:
-  """Returns variables with their gradients by the rules of layers, and the answers.
-
-  Several rows in a row may belong to each of `number` examples.
-  """
-  found: base.Gradients = []
-  answers = []
-  for each, gradient in zip(captured, gradients):
-    several = each.outputs.shape[0] // number
-    if several > 1:
-      gradient *= several
-    made = each.rule.gradients(base.LayerCall(each.layer, each.saved, gradient))
-    found.extend((variable, form.averaged(several) if several > 1 else form)
-                 for variable, form in made)
-    answers.append(variable_reads.Answer(
-        each.outputs, each.call, [variable for variable, _ in made]))
-  return found, answers
+    return [variable_reads.Edge(self.taps.path(use.op), use.edge, [
+        self.variables[index] for index in use.variables]) for use, _ in self.ruled]
 
 
 @contextlib.contextmanager
-def _capturing(routes: Routes, capture: Callable[..., tf.Tensor],
-               calls: variable_reads.Calls, rows: list[tf.Tensor]) -> Iterator[None]:
-  """Calls layers by their rules; `capture` takes (rule, layer, call, saved, tensor).
+def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterator[None]:
+  """Calls vectorised layers on single examples, and adds their outputs to a list.
 
-  Adds the outputs of vectorised layers, which no analysis follows, to `rows`. Such a
-  layer calls its inner layers as they are: its gradient covers them.
+  Such a layer calls its inner layers as they are: its gradient covers them. So do
+  loops, into which rules of operations look.
   """
-  vectorizing: list[keras.layers.Layer] = []
+  graph = tf.compat.v1.get_default_graph()
+  inside: list[keras.layers.Layer] = []
 
-  def by_rule(rule: base.LayerRule, layer: keras.layers.Layer, call: Callable[..., Any],
-              *args: Any, **kwargs: Any) -> Any:
-    """Calls the layer through its rule; `call` is the layer's own."""
+  def called(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any,
+             **kwargs: Any) -> Any:
+    """Calls the layer; `call` is the layer's own."""
     call = graphs.as_keras_calls(call)
-    if vectorizing:
+    if inside or tf.compat.v1.get_default_graph() is not graph:
       return call(*args, **kwargs)
     if not args:  # Keras 3 passes named arguments on by name.
       name = next(name for name in inspect.signature(call).parameters
                   if name in kwargs)
       args, call = (kwargs.pop(name),), _by_name(call, name)
-    with calls.recorded(layer) as call_number:
-      vectorizing[:] = [layer] if rule is VECTORIZED else []
-      made = rule.forward(layer, call, functools.partial(
-          capture, rule, layer, call_number), *args, **kwargs)
-    if vectorizing:
-      rows.extend(each for each in tf.nest.flatten(made) if tf.is_tensor(each))
-      vectorizing.clear()
+    start = len(graph.get_operations())
+
+    def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
+      if output.shape[0] % number:
+        told = uses_lib.NoRule(
+            f'layer {layer.name!r} is not called on one row for each of {number} '
+            f'examples: it returns shape {output.shape}')
+        told.uses = [(output.op.name, None)]
+        raise told
+      outputs.append(_Output(output, layer, frozenset(
+          op.name for op in graph.get_operations()[start:]), saved))
+      return output
+
+    inside.append(layer)
+    made = vectorized_layer.call(layer, call, capture, *args, **kwargs)
+    inside.clear()
+    outputs.extend(_Output(each, layer) for each in tf.nest.flatten(made)
+                   if tf.is_tensor(each))
     return made
 
   with contextlib.ExitStack() as stack:
-    for layer, rule in routes.differentiated():
+    for layer in routes.vectorized():
       stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
-          functools.partial(by_rule, rule, layer, layer.call))))
+          functools.partial(called, layer, layer.call))))
     yield
 
 

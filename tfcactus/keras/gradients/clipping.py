@@ -111,27 +111,30 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   if clipping != 'per_layer':
     groups = [0] * len(gradients)
   numbers = sorted(set(groups))
+  # The joined numbers are measured, and the same numbers are added.
+  places, joined = forms.joined(gradients, groups)
+  groups = [groups[own[0]] for own in places]
   bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
   found, short, finite = {}, [], []
   for number in numbers:
     squared = tf.add_n([each.squared_norms() for each, group in
-                        zip(gradients, groups) if group == number])
+                        zip(joined, groups) if group == number])
     if scales is not None:
       squared *= tf.square(scales)
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
     short.append(squared <= bound**2)
     finite.append(tf.math.is_finite(squared))
   # An example that is not finite in one layer is dropped in all.
-  keep = tf.reduce_all([usable for _, usable in found.values()], 0)
-  keep = tf.logical_and(keep, takes_part)
+  keep = tf.reduce_all([takes_part, *(usable for _, usable in found.values())], 0)
   halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
   halves = tf.where(keep, halves, tf.zeros_like(halves))
-  gradients = forms.finite(gradients, tf.reduce_all(finite, 0))
+  joined = forms.finite(joined, tf.reduce_all(finite, 0))
   factors = {group: tf.where(keep, each if scales is None else each * scales,
                              tf.zeros_like(each))
              for group, (each, _) in found.items()}
-  return ([each.weighted_sum(factors[group])
-           for each, group in zip(gradients, groups)], tf.reduce_sum(halves))
+  return (forms.apart([each.weighted_sum(factors[group])
+                       for each, group in zip(joined, groups)], places, gradients),
+          tf.reduce_sum(halves))
 
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor

@@ -191,8 +191,6 @@ class Engine:
       # An error that is not due to these routes recurs under the next ones.
       cause: BaseException | None = error
       while cause is not None:
-        if isinstance(cause, batched_pass.NotOneRowEach):
-          return str(cause), [layer_routes.holder_of(self.routes, cause.layer)]
         if isinstance(cause, uses.NoRule):
           return self._without_rule(cause)
         if isinstance(cause, added_losses.NotOneEach):
@@ -331,13 +329,12 @@ class Engine:
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
     """Runs a batched pass; returns the tensors that the proof follows."""
     found = self._batched(batch)
-    assert found.calls is not None, 'A batched pass records calls.'
     self._look(found)
     losses = [found.losses] + ([] if found.added is None else [found.added])
     return pass_proof.Pass(
         [*(tensor for form in found.gradients for tensor in form.tensors()),
          *tf.nest.flatten(found.predictions), *losses],
-        losses, found.calls, found.answers, found.edges)
+        losses, found.answers, found.edges)
 
 
 def _shown(structure: Any) -> str:

@@ -29,6 +29,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 import copy
+import math
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -67,6 +69,11 @@ def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
   """Returns `values` with zeros for rows where `keep`, (batch,), is False."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
   return tf.raw_ops.Select(condition=keep, x=values, y=tf.zeros_like(values))
+
+
+def _shaped(values: tf.Tensor, shape: Any) -> tf.Tensor:
+  """Reshapes a tensor unless it has this shape already."""
+  return values if values.shape == shape else tf.reshape(values, shape)
 
 
 def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
@@ -142,9 +149,16 @@ class Dense(GradientForm):
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     """Multiplies factors by values in float64; sums in the variable's shape."""
-    rows = tf.reshape(self.values, [self.values.shape[0], -1])
-    total = tf.matmul(factors[None], tf.cast(rows, tf.float64))
-    return self._arranged(tf.reshape(total, self.values.shape[1:]), 0)
+    total = tf.matmul(factors[None], tf.cast(self.flat(), tf.float64))
+    return self.of_flat(total)
+
+  def flat(self) -> tf.Tensor:
+    """Returns the values in shape (batch, entries)."""
+    return _shaped(self.values, [self.values.shape[0], math.prod(self.shape)])
+
+  def of_flat(self, total: tf.Tensor) -> tf.Tensor:
+    """Returns a sum over the rows of `flat` in the variable's shape."""
+    return self._arranged(_shaped(total, self.values.shape[1:]), 0)
 
   def dense(self) -> tf.Tensor:
     return self._arranged(self.values, 1)
@@ -157,7 +171,7 @@ class Dense(GradientForm):
     """Returns `values` in the variable's shape, after `axis` batch axes (0 or 1)."""
     if self.transposed:
       values = tf.linalg.matrix_transpose(values)
-    return tf.reshape(values, values.shape[:axis] + self.shape)
+    return _shaped(values, values.shape[:axis] + self.shape)
 
 
 class Outer(GradientForm):
@@ -267,6 +281,45 @@ class Rows(GradientForm):
     """Returns the gradients of the whole table, (batch, vocabulary, p)."""
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
+
+
+_SMALL = 1024
+"""Entries of a dense gradient up to which `joined` copies it: one copy is then cheaper
+than operations of its own."""
+
+
+def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
+          ) -> tuple[list[list[int]], list[GradientForm]]:
+  """Joins small dense gradients of one group and dtype, which share operations then.
+
+  Returns the places of the gradients in each form, and the forms. `apart` takes sums of
+  the forms apart.
+  """
+  alike: dict[Any, list[int]] = {}
+  for i, (each, group) in enumerate(zip(gradients, groups)):
+    small = isinstance(each, Dense) and math.prod(each.shape) <= _SMALL
+    alike.setdefault((group, each.tensors()[0].dtype) if small else i, []).append(i)
+  found = []
+  for own in alike.values():
+    parts = [each for each in (gradients[i] for i in own) if isinstance(each, Dense)]
+    found.append(gradients[own[0]] if len(own) == 1 else Dense(
+        tf.concat([each.flat() for each in parts], 1),
+        [sum(math.prod(each.shape) for each in parts)]))
+  return list(alike.values()), found
+
+
+def apart(totals: Sequence[tf.Tensor], places: Sequence[Sequence[int]],
+          gradients: Sequence[GradientForm]) -> list[tf.Tensor]:
+  """Returns sums of `gradients` from sums of the forms into which they were joined."""
+  found = {}
+  for total, own in zip(totals, places):
+    pieces = [total] if len(own) == 1 else tf.split(
+        total, [math.prod(gradients[i].shape) for i in own])
+    for i, piece in zip(own, pieces):
+      each = gradients[i]
+      found[i] = each.of_flat(piece) if len(own) > 1 and isinstance(
+          each, Dense) else piece
+  return [found[i] for i in range(len(gradients))]
 
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor

@@ -1,33 +1,52 @@
-"""Routes: which layers of a model run as written, by a rule, or vectorised.
+"""Routes: which layers of a model run as written, and which are vectorised.
 
-At first the whole batch goes through the model as written (recurrent layers by their
-rule): rules of operations (`gradients.operations`) answer for the weights. The engine
-then needs a proof that examples do not mix and that the rules account for every use of
-the weights. If the proof fails in a layer, or an operation in it has no rule, that
-layer is vectorised, that is run on batches of one, which cannot mix examples. If that
-does not help, all layers that are not of Keras are vectorised, and then the whole
-model.
+At first the whole batch goes through the model as written: rules of operations
+(`gradients.operations`) answer for the weights. The engine then needs a proof that
+examples do not mix and that the rules account for every use of the weights. If the
+proof fails in a layer, or an operation in it has no rule, that layer is vectorised,
+that is run on batches of one, which cannot mix examples. If that does not help, all
+layers that are not of Keras are vectorised, and then the whole model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.gradients.layers import rule_for
-from tfcactus.keras.gradients.layers.base import LayerRule
-from tfcactus.keras.gradients.layers.route import (
-  own_variables,
-  Route,
-  route_of,
-  VECTORIZED,
-)
+
+
+class Route(NamedTuple):
+  """The way in which one layer runs in a private step.
+
+  `reason` says why the layer is vectorised, or ''. `depth` is the number of enclosing
+  layers that run as written.
+  """
+
+  layer: keras.layers.Layer
+  vectorized: bool = False
+  reason: str = ''
+  depth: int = 0
+
+  @property
+  def by_operations(self) -> bool:
+    """Returns whether rules of operations answer for weights of the layer."""
+    # Operations of Keras 3 have no inner layers to ask.
+    return not self.vectorized and bool(models.trained_variables(self.layer)) and bool(
+        own_variables(self.layer))
+
+  def __str__(self) -> str:
+    """Returns the route in words, as `Routes.summary` shows it."""
+    if self.vectorized:
+      return f'vectorised: {self.reason}' if self.reason else 'vectorised'
+    if not models.trained_variables(self.layer):
+      return 'no variables'
+    return 'batched' if self.by_operations else 'batched: by its layers'
 
 
 class Routes(NamedTuple):
@@ -64,10 +83,9 @@ class Routes(NamedTuple):
       lines.append(f'The whole model is vectorised: {self.whole}.')
     return '\n'.join(lines)
 
-  def differentiated(self) -> list[tuple[Any, LayerRule]]:
-    """Returns the layers that have rules, with their rules."""
-    return [(route.layer, route.rule) for route in self.layers
-            if route.rule is not None]
+  def vectorized(self) -> list[keras.layers.Layer]:
+    """Returns the vectorised layers."""
+    return [route.layer for route in self.layers if route.vectorized]
 
 
 _ATTEMPTS = 4
@@ -82,7 +100,7 @@ def routes(model: keras.Model, vectorize: bool = False,
   if not opened and not models.is_graph(model) and own_variables(model):
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
-        'layer with a rule')
+        'layer')
   found = _visited(_parts(model), apart, opened, 0, set())
   for route in found:
     if route.vectorized and not whole:
@@ -94,8 +112,8 @@ def routes(model: keras.Model, vectorize: bool = False,
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
   """Returns the routes with the whole model vectorised, for this reason."""
   return given._replace(whole=reason, layers=[
-      r if r.rule is None and not models.trained_variables(r.layer) else
-      r._replace(rule=VECTORIZED, reason=r.reason or 'as the whole model')
+      r if not r.vectorized and not models.trained_variables(r.layer) else
+      r._replace(vectorized=True, reason=r.reason or 'as the whole model')
       for r in given.layers if not r.depth])
 
 
@@ -108,7 +126,7 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
     reason = f'{reason}; {more.whole}' if more.whole else reason
   else:
     more = routes(model, False, failed.apart, opened=False)
-  if more.whole or more.differentiated() == failed.differentiated():
+  if more.whole or more.vectorized() == failed.vectorized():
     return wholly_vectorized(failed, reason)
   return more
 
@@ -127,15 +145,6 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
   if variable is not None:
     found = [layer for layer in found
              if any(each is variable for each in models.trained_variables(layer))]
-  return found[-1] if found else None
-
-
-def holder_of(given: Routes, layer: keras.layers.Layer
-              ) -> keras.layers.Layer | None:
-  """Returns the innermost layer that runs as written and contains `layer`, or None."""
-  found = [route.layer for route in given.layers
-           if route.rule is None and models.trained_variables(route.layer) and any(
-               each is layer for each in _parts(route.layer))]
   return found[-1] if found else None
 
 
@@ -168,12 +177,29 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     if id(layer) in seen:
       continue
     seen.add(id(layer))
-    route = route_of(layer, rule_for(layer), apart, opened)._replace(depth=depth)
-    found.append(route)
-    if route.rule is None and models.trained_variables(layer):
+    trained = bool(models.trained_variables(layer))
+    vectorized = id(layer) in apart or trained and not opened and not _of_keras(layer)
+    found.append(Route(layer, vectorized, '' if not vectorized else apart.get(
+        id(layer), f'no rule for {type(layer).__name__}'), depth))
+    if trained and not vectorized:
       found.extend(_visited(
           _parts(layer), apart, opened, depth + 1, seen))
   return found
+
+
+def _of_keras(layer: keras.layers.Layer) -> bool:
+  """Returns whether Keras has made a layer, and all cells of a recurrent one."""
+  cells = models.flat_layers(layer) if isinstance(layer, keras.layers.RNN) else []
+  return all(type(each).__module__.startswith(f'{keras.__name__}.')
+             for each in [layer, *cells])
+
+
+def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
+  """Returns a layer's trainable variables that belong to no inner layer."""
+  inner = {id(variable) for each in models.flat_layers(layer)
+           for variable in models.trained_variables(each)}
+  return [variable for variable in models.trained_variables(layer)
+          if id(variable) not in inner]
 
 
 def _layers_of(model: keras.Model) -> list[int]:

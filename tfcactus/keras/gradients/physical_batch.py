@@ -22,8 +22,7 @@ from tensorflow.python.client import device_lib
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.gradients.layer_routes import Route, Routes
-from tfcactus.keras.gradients.layers.route import own_variables
+from tfcactus.keras.gradients.layer_routes import own_variables, Route, Routes
 
 _HELD = 1.5
 """Measured memory per example divided by the counted memory: 1.2 to 1.5, and 1.8 for an
@@ -92,7 +91,7 @@ def _share_above(limit: float, mean: float, deviation: float) -> float:
 
 def _overhead(numbers: int, routes: Routes) -> float:
   """Returns the cost of a physical batch beside that of its rows, in rows."""
-  rules = sum(route.rule is not None or route.by_operations for route in routes.layers)
+  rules = sum(route.vectorized or route.by_operations for route in routes.layers)
   return max(_LEAST_OVERHEAD, _NUMBERS_PER_CALL * rules / numbers)
 
 
@@ -102,7 +101,7 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
   first = next((index for index, route in enumerate(routes.layers)
-                if route.rule is not None or route.by_operations), len(outputs))
+                if route.vectorized or route.by_operations), len(outputs))
   kept = sum(outputs[first:])
   passing = [2 * size for size in outputs]
   largest = 0
@@ -122,10 +121,10 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
   `outputs` is the number of the layer's outputs; all are per example.
   """
   layer, shapes = route.layer, _shapes(route)
-  if route.rule is not None:
-    needs = route.rule.numbers_per_example(layer, shapes)
-    gradients = min(needs, _count(models.trained_variables(layer)))
-    return gradients, needs - gradients
+  if route.vectorized:
+    return _count(models.trained_variables(layer)), 0
+  if isinstance(layer, keras.layers.RNN):
+    return 0, _in_loop(layer)
   if not route.by_operations:
     return 0, 0
   own = own_variables(layer)
@@ -137,6 +136,21 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
   if type(layer).__module__.startswith(f'{keras.__name__}.'):
     return _count(own), _patches(layer, shapes)
   return _count(own), outputs
+
+
+def _in_loop(layer: keras.layers.Layer) -> int:
+  """Returns about how many numbers a recurrent layer's loop holds, per example."""
+  # Gates and their gradients, and about as much in the loop; patches of images too.
+  shapes = [shape[1:] for shape in models.input_shapes(layer) if len(shape) > 2][:1]
+  count = 0
+  for cell in models.flat_layers(layer):
+    if hasattr(cell, 'recurrent_kernel'):
+      *window, width, gates = cell.kernel.shape
+      window = math.prod(window)
+      patch = window * max(width, cell.recurrent_kernel.shape[-2])
+      count += sum((steps or 1) * math.prod(size or 1 for size in inner[:-1]) * (
+          5 * gates + (window > 1) * patch) for steps, *inner in shapes)
+  return count
 
 
 def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:

@@ -58,6 +58,10 @@ def _reshape(node: Node) -> Value:
   if out[:value.axis] == before and None not in after + behind and (
       _product(after) == _product(behind) > 0):
     return value
+  length = shape[value.axis]
+  if value.block < 0 and length is not None and None not in out and out == [
+      *before, -value.block, length // -value.block, *after]:
+    return Value(Dependence.ROW_WISE, value.axis + 1)
   if None not in before + after and value.block > 0:
     for k, size in enumerate(out):
       rest = out[:k] + out[k + 1:]
@@ -65,7 +69,6 @@ def _reshape(node: Node) -> Value:
         continue
       block, left = divmod(value.block * _product(after),
                            max(1, _product(out[k + 1:])))
-      length = shape[value.axis]
       if left or not block or 0 in rest:
         continue
       if size is None or (length is not None and

@@ -48,15 +48,16 @@ class Watch:
     """
     placed = {place: v for place, v in zip(self.place(variables), variables)
               if 0 not in tuple(v.shape)}
+    row, method = tf.constant([1, -1]), tf.constant('farmhash64')
     prints = [tf.raw_ops.Fingerprint(
-        data=tf.reshape(models.tf_variable(placed[place]), [1, -1]),
-        method='farmhash64') for place in sorted(placed)]
+        data=tf.reshape(models.tf_variable(placed[place]), row),
+        method=method) for place in sorted(placed)]
     places = tf.bitcast(tf.constant(sorted(placed), tf.int64), tf.uint8)
-    both = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), [1, -1])
+    both = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), row)
     if beside:
       number = tf.bitcast(tf.constant([beside], tf.int64), tf.uint8)
       both = tf.concat([both, number], 1)
-    return tf.bitcast(tf.raw_ops.Fingerprint(data=both, method='farmhash64'),
+    return tf.bitcast(tf.raw_ops.Fingerprint(data=both, method=method),
                       tf.int64)[0]
 
   def place(self, variables: Sequence[tf.Variable]) -> list[int]:

@@ -1,16 +1,16 @@
 """Canaries of a training run: drawn, clipped, summed and noised with its examples.
 
-Each canary is in the data by a fair, secret coin. Those in the data are drawn by the
-sampler of the examples, each as one more example, and have a row in the batches that
+Each canary is in the data by a fair, secret coin. Those in the data are drawn by a
+scheme of the same kind and rate as the examples, and have a row in the batches that
 they enter. A canary adds nothing along the model's weights. Its gradient along the
 shadow weights (`gradients.shadow`), which no example touches, is known. The noisy
 averages along the shadow weights are kept here, as they are on their way to the
 optimizer, which gets those of the model's weights only.
 
-So the run with an audit trains the model by the same distribution as without. Schemes
-that take canaries draw each example independently of the others; a row contributes to
-the sums through its own gradient alone; the divisor is a public constant; and
-coordinates of Gaussian noise are independent. What is kept is a part of the noisy sums
+So the run with an audit trains the model by the same distribution as without. Canaries
+are drawn beside the examples; a row contributes to the sums through its own gradient
+alone; the divisor is a public constant; and coordinates of Gaussian noise are
+independent. What is kept is a part of the noisy sums
 that the guarantee covers, about rows that hold no person's data: it tells nothing
 beyond these sums. Sizes of batches, which are private, are not kept.
 """
@@ -30,8 +30,10 @@ from tfcactus.keras.gradients import shadow
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 from tfcactus.randomness import KeyStream
+from tfcactus.sampling import SamplingScheme
 
-_FEWEST = 50
+_FEWEST = 100
+"""With fewer, all canaries of a pilot could well be on one side."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +87,27 @@ class Canaries:
                         Place.of(place)))
     return np.int64(0)
 
-  def audit(self, *claimed: Any) -> evidence.Audit:
-    """Returns the evidence on a claim; the last one is kept for run cards.
+  def audit(self, sampling: type[SamplingScheme] | None, draws: int, steps: int,
+            significance: float, families: bool) -> evidence.Audit:
+    """Returns the evidence on the claim of so many steps; keeps it for run cards.
 
-    `claimed` are sampling and draws as for `Claim.of_plan`, and significance and
-    families as for `audit_run`.
+    Other arguments are as for `Claim.of_plan` and `audit_run`.
     """
-    key, (*claim, significance, families) = (len(self._steps), *claimed), claimed
+    key = len(self._steps), sampling, draws, steps, significance, families
     before, found = self._last
     if found is None or before != key:
-      found = evidence.audit_run(
-          self.seen(), evidence.Claim.of_plan(self._plan, *claim),
-          significance=significance, families=families)
+      independent = sampling is None or sampling.independent
+      note = '' if independent else (
+          'Canaries are not drawn independently of each other, so that only bounds of '
+          'one run hold. The claim is that of zero-out. ')
+      if len(self._steps) < steps:
+        note += (f'Canaries were in {len(self._steps)} of {steps} steps: no fault of '
+                 'the others is seen, and epsilons of components and of the claim\'s '
+                 'family take them to be alike.')
+      found = dataclasses.replace(evidence.audit_run(
+          self.seen(), evidence.Claim.of_plan(
+              self._plan, sampling, draws, None if independent else 'zero-out'),
+          significance=significance, families=families), note=note.rstrip())
       self._last = key, found
     return found
 

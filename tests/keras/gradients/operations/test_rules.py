@@ -162,10 +162,6 @@ def test_batched_sums_equal_a_loop(name):
   assert not any(route.vectorized for route in got.routes.layers)
 
 
-def _looped(x, w):
-  return tf.while_loop(lambda i, _: i < 3, lambda i, x: (i + 1, x @ w), (0, x))[1]
-
-
 @tf.custom_gradient
 def _sine(x, w):
   return tf.sin(x * w), lambda up: (up * w, tf.reduce_sum(up * x, 0))
@@ -179,7 +175,6 @@ def _complex(x, w, u):
 
 _LEFT = {
     'complex numbers': lambda: Own(_complex, w=(6, 6), u=(6,)),
-    'a loop': lambda: Own(_looped, w=(6, 6)),
     'a branch': lambda: Own(lambda x, w: tf.cond(
         tf.constant(1.0) > 0, lambda: x @ w, lambda: x), w=(6, 6)),
     'a function': lambda: Own(tf.function(lambda x, w: x @ w + w[0]), w=(6, 4)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import itertools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ Apart = Callable[[tf.Tensor, uses_lib.Layout], tf.Tensor]
 _Found = list[tuple[int, forms.GradientForm]]
 
 _MOST_STEPS = 64
-"""Operations that gradients of one use are taken back through, one by one."""
+"""Operations a use, on average, that gradients are taken back through, one by one."""
 
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
@@ -40,7 +41,7 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
   """
   found: _Found = []
   left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
-  made = _made([use.operand for use, _ in ruled], handles)
+  waiting: list[tuple[tf.Tensor, pull_back.Gradients]] = []
   for (use, rule), gradient in zip(ruled, upstream):
     if gradient is None:
       continue
@@ -54,15 +55,17 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
 
     gradients = rule({i: part(use.tensor(i), layout) for i, layout in use.data.items()},
                      part(use.like_output(tf.convert_to_tensor(gradient)), use.out))
-    waiting, steps = [(use.operand, pull_back.reshaped(gradients, use.operand))], 0
-    while waiting:
-      tensor, gradients = waiting.pop()
-      steps += 1
-      if tensor.name in handles:
-        index = handles[tensor.name]
-        found.append((index, pull_back.written(gradients).reshaped(shapes[index])))
-        continue
-      inputs = None if steps > _MOST_STEPS else pull_back.before(
+    waiting.append((use.operand, pull_back.reshaped(gradients, use.operand)))
+  made, parts = _made([tensor for tensor, _ in waiting], handles), pull_back.Parts()
+  for step in itertools.count():
+    if not waiting and not parts:
+      break
+    tensor, gradients = waiting.pop() if waiting else parts.joined()
+    if tensor.name in handles:
+      index = handles[tensor.name]
+      found.append((index, pull_back.written(gradients).reshaped(shapes[index])))
+    elif not parts.add(tensor, gradients, made):
+      inputs = None if step > _MOST_STEPS * len(ruled) else pull_back.before(
           tensor, gradients, made)
       if inputs is None:
         left.setdefault(tensor.name, (tensor, []))[1].append(

@@ -11,6 +11,7 @@ import math
 import string
 from typing import Any, NamedTuple, Union
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
@@ -137,6 +138,101 @@ def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
   if op.type == 'MatMul':
     return [(op.inputs[i], _of_factor(op, i, gradients)) for i in places]
   return None
+
+
+class Parts:
+  """Gradients of parts of tensors, such as the gates of a kernel, to be joined."""
+
+  def __init__(self) -> None:
+    self._found: dict[tuple[str, int], tuple[tf.Tensor, dict[int, list[Any]]]] = {}
+
+  def __bool__(self) -> bool:
+    return bool(self._found)
+
+  def add(self, tensor: tf.Tensor, gradients: Gradients, made: Container[str]) -> bool:
+    """Adds gradients of a part along one axis; False if a tensor is no such part."""
+    place = 1 if tensor.op.type == 'Split' else 0
+    part = tensor.op.type in _TAKING and not graphs.has_own_gradient(tensor.op) and (
+        tensor.op.inputs[place].name in made) and _part(tensor, place)
+    if not part:
+      return False
+    whole, (axis, start) = tensor.op.inputs[place], part
+    self._found.setdefault((whole.name, axis), (whole, {}))[1].setdefault(
+        start, []).append(gradients)
+    return True
+
+  def joined(self) -> tuple[tf.Tensor, forms.GradientForm]:
+    """Returns a tensor all of whose parts are there, with its gradients."""
+    key = next(iter(self._found))
+    whole, parts = self._found.pop(key)
+    shape, axis = whole.shape.as_list(), key[1]
+    found = [(start, self._of_one(gradients, [*shape[:axis], -1, *shape[axis + 1:]]))
+             for start, gradients in sorted(parts.items())]
+    sizes = [each.shape[axis] for _, each in found]
+    if any(start + size > after for (start, _), size, (after, _) in zip(
+        found, sizes, found[1:])):  # They overlap.
+      return whole, forms.added([_filled([each], shape, axis) for each in found])
+    return whole, _filled(found, shape, axis)
+
+  def _of_one(self, gradients: Sequence[Gradients], shape: Sequence[int]
+             ) -> forms.Dense:
+    """Returns the sum of gradients of one part, in the rank of the whole."""
+    found = forms.added([written(each) for each in gradients])
+    if isinstance(found, forms.Dense) and len(found.shape) == len(shape):
+      return found
+    values = found.dense()
+    values = tf.reshape(values, [values.shape[0], *shape])
+    return forms.Dense(values, values.shape[1:])
+
+
+_TAKING = ('Slice', 'Split', 'SplitV', 'StridedSlice', 'Unpack')
+"""Operations that take a part of their input."""
+
+_MOST_ENTRIES = 2**24
+"""Entries of a tensor up to which its parts are looked for."""
+
+
+def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
+  """Returns the axis and the start of a part of input `place`; None if there is none.
+
+  The part has all entries between two places of that axis, in their order.
+  """
+  op = tensor.op
+  shape = op.inputs[place].shape
+  if not shape.is_fully_defined() or not 0 < shape.num_elements() <= _MOST_ENTRIES:
+    return None
+  inputs: list[Any] = [dependence.static(each) if i != place else np.arange(
+      shape.num_elements(), dtype=np.int32).reshape(shape)
+                       for i, each in enumerate(op.inputs)]
+  if any(each is None for each in inputs):
+    return None
+  taken = dependence.folded(op, inputs)[tensor.value_index]
+  if not taken.size:
+    return None
+  first, last = (np.unravel_index(taken.flat[k], shape) for k in (0, -1))
+  box = inputs[place][tuple(slice(a, b + 1) for a, b in zip(first, last))]
+  axes = [k for k, size in enumerate(box.shape) if size < shape[k]]
+  if len(axes) > 1 or not np.array_equal(box.ravel(), taken.ravel()):
+    return None
+  axis = axes[0] if axes else 0
+  return axis, int(first[axis])
+
+
+def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis: int
+           ) -> forms.Dense:
+  """Returns gradients of parts, given in order with their starts, and zeros between."""
+  flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
+  arrays = [each.values if flipped else each.dense() for _, each in parts]
+  place, pieces, end = 1 if flipped else axis + 1, list[tf.Tensor](), 0
+  for k, start in enumerate([*(start for start, _ in parts), shape[axis]]):
+    if start > end:
+      sizes = arrays[0].shape.as_list()
+      sizes[place] = start - end
+      pieces.append(tf.zeros(sizes, arrays[0].dtype))
+    if k < len(arrays):
+      pieces.append(arrays[k])
+      end = start + arrays[k].shape[place]
+  return forms.Dense(tf.concat(pieces, place), shape, flipped)
 
 
 def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:

@@ -8,7 +8,7 @@ to the other in one operation. The gradient of a weight is the sum over these us
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
@@ -26,8 +26,8 @@ _SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
 """Operations one of whose inputs is a shape, which may tell the number of examples."""
 
 Explained = Callable[[tf.Operation, int], bool]
-"""(operation, index of a variable) -> whether a layer rule gives the gradient of the
-variable that this operation reads."""
+"""(operation, index of a variable) -> whether a vectorised layer gives the gradient of
+the variable that this operation reads."""
 
 
 class NoRule(Exception):
@@ -167,7 +167,7 @@ def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 class _Meeting(NamedTuple):
   """Input `place` of an operation, and reads of the variables that it is made of.
 
-  None stands for reads of which a layer rule gives the gradient.
+  None stands for reads of which a vectorised layer gives the gradient.
   """
 
   op: tf.Operation
@@ -178,7 +178,8 @@ class _Meeting(NamedTuple):
 def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
           known: dict[str, dependence.Value], number: int | None = None,
           rows: Mapping[str, dependence.Value] = {},
-          explained: Explained = lambda op, index: False) -> list[Use]:
+          explained: Explained = lambda op, index: False,
+          beside: Sequence[tf.Tensor] = (), without: Container[str] = ()) -> list[Use]:
   """Returns all uses of variables in losses of one row per example.
 
   Args:
@@ -189,12 +190,15 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     number: Number of examples, or None if it is not known.
     rows: Values of other tensors with rows of examples, by name.
     explained: Tells which reads to leave out.
+    beside: Other tensors with uses.
+    without: Names of operations whose uses are among those of `beside`.
 
   Raises:
     NoRule: if the place of the examples is not known in a tensor that a rule needs.
   """
-  operations = graph_proof.needed([losses], known)
+  operations = graph_proof.needed([losses, *beside], known)
   meetings, made = _meetings(operations, handles, set(known), number, explained)
+  meetings = [each for each in meetings if each.op.name not in without]
   if losses.name in made:
     raise NoRule('a loss is computed from weights alone')
   if not meetings:

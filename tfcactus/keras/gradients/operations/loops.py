@@ -1,0 +1,405 @@
+"""Makes the uses of weights inside loops into uses outside of them.
+
+A loop over T steps calls an operation T times. Outside of the loop, a stand-in is the
+same operation on all steps' operands at once: each example has T positions where it has
+one inside. Its rule gives the gradients of the weights. The loop itself stays as it is,
+but for a tap behind each use: an identity that notes the gradient which reaches it. The
+loop and its backward loop then write operands and gradients to lists, an item a step.
+Nothing runs twice; the stand-ins themselves never run.
+
+Loops with a number of steps that data tell, with loops or functions inside that use
+weights, or with writes inside, have no rule. `checks.variable_reads` looks into the
+loops, and shows apart from this search that no use is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import variable_reads
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.gradients.operations import uses as uses_lib
+from tfcactus.keras.independence import dependence, draws, graph_proof
+from tfcactus.keras.independence.dependence import Dependence, Value
+
+_MOST_STEPS = 10_000
+"""Number of steps up to which loops are followed."""
+
+_READING = ('ReadVariableOp', 'ResourceGather')
+
+
+_Operands = dict[str, tuple[tf.Tensor, uses_lib.Layout]]
+"""{name of an operand of a stand-in: (operand in the loop's body, its layout)}."""
+
+
+class _Tap(NamedTuple):
+  """A use of weights in a loop.
+
+  Attributes:
+    loop: The loop.
+    steps: The number of steps.
+    use: The operation in the loop's body that uses weights.
+    identity: The operation in the body that notes the gradient of the use's output.
+    out: The layout of the output.
+    operands: The operands of the stand-in.
+  """
+
+  loop: tf.Operation
+  steps: int
+  use: tf.Operation
+  identity: tf.Operation
+  out: uses_lib.Layout
+  operands: _Operands
+
+
+class Taps:
+  """The uses of weights in the loops of a graph.
+
+  Attributes:
+    outputs: The outputs of the stand-ins.
+    known: Dependences of the stand-ins' operands, by name.
+    loops: Names of the loops.
+    anchors: For each loop, an input that all its taps have.
+    operands: {name of an operand of a stand-in: all steps' operands}; empty until
+      `gradients` ran.
+  """
+
+  def __init__(self) -> None:
+    self.outputs: list[tf.Tensor] = []
+    self.known: dict[str, Value] = {}
+    self.loops: set[str] = set()
+    self.operands: dict[str, tf.Tensor] = {}
+    self._taps: dict[str, _Tap] = {}
+    self.anchors: list[tf.Tensor] = []
+
+  def path(self, op: tf.Operation) -> str:
+    """Returns the path of the use that an operation stands for, else its own name."""
+    tap = self._taps.get(op.outputs[0].name)
+    return variable_reads.inside(tap.loop, tap.use) if tap else op.name
+
+  def add(self, output: tf.Tensor, tap: _Tap) -> None:
+    """Adds a use, by the output of its stand-in."""
+    self.outputs.append(output)
+    self._taps[output.name] = tap
+
+  def gradients(self, total: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """Returns gradients of `total` as `graphs.gradients`; stand-ins have all steps'."""
+    taps = [self._taps.get(tensor.name) for tensor in tensors]
+    plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
+    found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
+    written = _written(total.graph, [tap for tap in taps if tap])
+    return [self._all_steps(tap, written) if tap else next(found) for tap in taps]
+
+  def _all_steps(self, tap: _Tap, written: dict[str, tf.Tensor]) -> tf.Tensor | None:
+    """Returns all steps' gradients of a use's output, None without any."""
+    gradient = _noted(tap.identity)
+    if gradient is None:
+      return None
+    for name, (inside, layout) in tap.operands.items():
+      self.operands[name] = _all_steps(
+          written[_key(inside)], inside, layout, tap.steps)
+    return _all_steps(written[_key(gradient)], gradient, tap.out, tap.steps)
+
+
+def _key(tensor: tf.Tensor) -> str:
+  """Returns a name of a tensor among those of several graphs."""
+  return f'{id(tensor.graph)} {tensor.name}'
+
+
+def _noted(identity: tf.Operation) -> tf.Tensor | None:
+  """Returns the gradient that reached a tap, a tensor of the backward loop."""
+  return getattr(identity, _NOTED, None)
+
+
+def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
+  """Lets loops write what the taps' rules need; returns {key of a tensor: list}."""
+  wanted: dict[str, tuple[tf.Operation, int, dict[str, tf.Tensor]]] = {}
+  backward = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
+              if op.type in graphs.LOOPS and graphs.of_loop(op)}
+  for tap in taps:
+    gradient = _noted(tap.identity)
+    if gradient is not None:
+      for tensor in (gradient, *(each for each, _ in tap.operands.values())):
+        loop = backward[id(tensor.graph)]
+        wanted.setdefault(loop.name, (loop, tap.steps, {}))[2][_key(tensor)] = tensor
+  found = dict[str, tf.Tensor]()
+  for loop, steps, tensors in wanted.values():
+    lists = [tf.raw_ops.TensorListReserve(
+        element_shape=each.shape.as_list(), num_elements=steps,
+        element_dtype=each.dtype) for each in tensors.values()]
+    before = len(loop.outputs)
+    with graphs.more_loop_inputs(loop, lists) as inside:
+      step = loop._body_graph.inputs[0]  # pylint: disable=protected-access
+      if graphs.is_backward(loop):
+        step = steps - 1 - step
+      inside[:] = [tf.raw_ops.TensorListSetItem(
+          input_handle=each, index=step, item=tensor)
+                   for each, tensor in zip(inside, tensors.values())]
+    found.update(zip(tensors, loop.outputs[before:]))
+  return found
+
+
+def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
+           number: int, explained: uses_lib.Explained) -> Taps:
+  """Taps the uses of weights in all loops that `losses` depend on.
+
+  Arguments are as for `uses.found`; raises NoRule for loops that no rule covers.
+  """
+  taps = Taps()
+  operations = graph_proof.needed([losses], known)
+  if not any(op.type in graphs.LOOPS for op in operations):
+    return taps
+  known = {**known, **uses_lib._drawn(operations, number)}
+  found, _ = uses_lib._meetings(operations, handles, set(known), number, explained)
+  loops: dict[str, list[uses_lib._Meeting]] = {}
+  for each in found:
+    if each.op.type in graphs.LOOPS:
+      loops.setdefault(each.op.name, []).append(each)
+
+  def tap(each: uses_lib._Meeting) -> None:
+    _tap_loop(each.op, {one.place for one in loops[each.op.name]}, known, number, taps)
+
+  uses_lib.each_or_raise(tap, [each[0]._replace(reads=frozenset().union(
+      *(one.reads for one in each))) for each in loops.values()])
+  taps.loops.update(loops)
+  return taps
+
+
+def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
+              number: int, taps: Taps) -> None:
+  """Taps the uses of weights in a loop that has them as inputs `weights`."""
+  inside = graphs.of_loop(loop)
+  if inside is None or graphs.was_differentiated(loop):
+    raise uses_lib.no_rule(loop)
+  cond, body = inside
+  for op in [*cond.get_operations(), *body.get_operations()]:
+    if op.op_def.is_stateful and op.type not in (
+        *_READING, 'Placeholder', *draws.SHAPE_ARGUMENT):
+      raise uses_lib.no_rule(loop, f'has {op.type} inside, which keeps a state')
+  fixed = {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs))
+           if _passed_on(after) is before}
+  if not weights <= fixed or any(loop.outputs[i].consumers() for i in weights):
+    raise uses_lib.no_rule(loop, 'changes weights, or returns them')
+  steps = _steps(loop, cond, body)
+  values = graph_proof.analyse(loop.graph, known, loop.outputs)
+  within = {tensor.name: value for tensor, value in zip(body.inputs, values)}
+  data = {tensor.name for i, (tensor, value) in enumerate(zip(body.inputs, values))
+          if i not in weights and (
+              i not in fixed or value.dependence != Dependence.CONSTANT)}
+  operations = graph_proof.needed(body.outputs, within)
+  within.update(uses_lib._drawn(operations, number))
+  places = {body.inputs[i].name: i for i in weights}
+  around = {body.inputs[i].name: loop.inputs[i] for i in fixed}
+  made: list[_Made] = []
+  for op in _uses_inside(operations, places, data, number):
+    if op.type in graph_proof.CALLS or graphs.has_own_gradient(op):
+      raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
+    tensors = [*op.inputs, op.outputs[0]]
+    layouts = [_layout(loop, tensor, value) if tensor.name in data else None
+               for tensor, value in zip(tensors, graph_proof.analyse(
+                   body, within, tensors))]
+    made.append((op, *_stand_in(op, layouts, around, data, loop, steps, taps.known)))
+  _put_taps(loop, steps, made, taps)
+
+
+def _uses_inside(operations: Sequence[tf.Operation], places: dict[str, int],
+                 data: set[str], number: int) -> list[tf.Operation]:
+  """Returns operations of a body where weights meet data; arguments as `_meetings`."""
+  found, _ = uses_lib._meetings(  # pylint: disable=protected-access
+      operations, places, data, number, lambda op, i: False)
+  return list({each.op.name: each.op for each in found}.values())
+
+
+_Made = tuple[tf.Operation, tf.Tensor, uses_lib.Layout, _Operands]
+"""An operation that uses weights, and what `_stand_in` returns for it."""
+
+
+def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
+             ) -> None:
+  """Puts a tap behind each use in a loop; uses that feed one sum share its tap."""
+  _, body = graphs.of_loop(loop)  # type: ignore[misc]
+  sums = [_last_sum(op.outputs[0], body) for op, *_ in made]
+  anchor, identities = tf.zeros([]), dict[str, tf.Operation]()
+  taps.anchors.append(anchor)
+  with graphs.more_loop_inputs(loop, [anchor]) as (inner,):
+    for tensor, (op, output, layout, operands) in zip(sums, made):
+      if tensor.name not in identities:
+        with body.gradient_override_map({'IdentityN': _TAP}):
+          instead, _ = tf.raw_ops.IdentityN(input=[tensor, inner])
+        graphs.put_behind(tensor, instead)
+        identities[tensor.name] = instead.op
+      taps.add(output, _Tap(loop, steps, op, identities[tensor.name], layout, operands))
+
+
+def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns the tensor of which another is an identity."""
+  while tensor.op.type == 'Identity':
+    tensor = tensor.op.inputs[0]
+  return tensor
+
+
+def _layout(loop: tf.Operation, tensor: tf.Tensor, value: Value) -> uses_lib.Layout:
+  """Returns the layout of a tensor inside a loop, which must hold examples."""
+  if value.dependence != Dependence.ROW_WISE:
+    raise uses_lib.no_rule(loop, value.why or 'uses weights on no data')
+  if not tensor.shape.is_fully_defined():
+    raise uses_lib.no_rule(loop, 'uses weights on tensors of unknown shape')
+  return uses_lib.Layout(value.axis, value.block)
+
+
+def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
+              around: dict[str, tf.Tensor], data: set[str], loop: tf.Operation,
+              steps: int, known: dict[str, Value]
+             ) -> tuple[tf.Tensor, uses_lib.Layout, _Operands]:
+  """Returns the output of an operation's stand-in, its layout, and its operands.
+
+  `layouts` are those of the operation's inputs and output.
+  """
+  *given, out = layouts
+  operands, inputs, output = _Operands(), [], op.outputs[0]
+  with tf.name_scope(f'{loop.name}/'):
+    for tensor, layout in zip(op.inputs, given):
+      if layout is None:
+        inputs.append(_around(tensor, around, data, loop))
+        continue
+      inputs.append(tf.zeros(_longer(tensor, layout, steps), tensor.dtype))
+      known[inputs[-1].name] = Value(
+          Dependence.ROW_WISE, layout.axis, abs(layout.block) * steps)
+      operands[inputs[-1].name] = (tensor, layout)
+    made, = _rerun(op, inputs, loop)
+  if out is None or made.shape.as_list() != _longer(output, out, steps):
+    raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
+  return made, out, operands
+
+
+def _longer(tensor: tf.Tensor, layout: uses_lib.Layout, steps: int) -> list[int]:
+  """Returns the shape of a tensor for all steps at once."""
+  shape = tensor.shape.as_list()
+  shape[layout.axis] *= steps
+  return shape
+
+
+def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
+            loop: tf.Operation) -> tf.Tensor:
+  """Returns a tensor of weights and constants as computed outside of the loop.
+
+  `around` has such tensors by the name of those inside; more are added.
+  """
+  op = tensor.op
+  constant = None if tensor.name in around or tensor.dtype == tf.resource else (
+      tf.get_static_value(tensor))
+  if constant is not None:
+    return tf.constant(constant, tensor.dtype)
+  if tensor.name not in around:
+    if tensor.name in data or op.type != 'ReadVariableOp' and (
+        op.op_def.is_stateful or op.type == 'Placeholder') or (
+            graphs.has_own_gradient(op)):
+      raise uses_lib.no_rule(loop, f'has {op.type} inside, which is of the step')
+    around.update(zip((each.name for each in op.outputs), _rerun(op, [
+        _around(each, around, data, loop) for each in op.inputs], loop)))
+  return around[tensor.name]
+
+
+def _rerun(op: tf.Operation, inputs: Sequence[tf.Tensor], loop: tf.Operation
+          ) -> list[tf.Tensor]:
+  """Returns the outputs of an operation inside the loop on inputs outside."""
+  try:
+    return dependence.rerun(op, inputs)
+  except Exception as error:  # pylint: disable=broad-except
+    raise uses_lib.no_rule(
+        loop, f'has {op.type} inside, which does not take all steps at once'
+        ) from error
+
+
+def _steps(loop: tf.Operation, cond: tf.Graph, body: tf.Graph) -> int:
+  """Returns the number of steps; NoRule if it is zero, large, or not constant."""
+  state = [_folded(tensor, {}, {}) for tensor in loop.inputs]
+  goes_on = cond.outputs[0]
+  used = {op.name for op in graph_proof.needed([goes_on], ())}
+  counting = [i for i, tensor in enumerate(cond.inputs) if tensor.op.name in used]
+  for count in range(_MOST_STEPS):
+    more = _folded(goes_on, _named(cond.inputs, state), {})
+    if more is None:
+      break
+    if not more and count:
+      return count
+    if not more:
+      break
+    known, memory = _named(body.inputs, state), dict[str, Any]()
+    for i in counting:
+      state[i] = _folded(body.outputs[i], known, memory)
+  raise uses_lib.no_rule(loop, 'makes a number of steps that is not known before')
+
+
+def _named(tensors: Sequence[tf.Tensor], values: Sequence[Any]) -> dict[str, Any]:
+  """Returns {name of a tensor: its value}."""
+  return {tensor.name: value for tensor, value in zip(tensors, values)}
+
+
+def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) -> Any:
+  """Returns the numbers in a tensor of which others are `known`; None if data tell."""
+  if tensor.name in known:
+    return known[tensor.name]
+  if tensor.name not in memory:
+    op, found = tensor.op, dependence.static(tensor)
+    inputs = [] if found is not None or op.type not in _COUNTING else [
+        _folded(each, known, memory) for each in op.inputs]
+    if inputs and all(each is not None for each in inputs):
+      found = dependence.folded(op, inputs)[tensor.value_index]
+    memory[tensor.name] = found
+  return memory[tensor.name]
+
+
+_COUNTING = frozenset((
+    'Add', 'AddV2', 'Cast', 'Equal', 'FloorDiv', 'FloorMod', 'Greater', 'GreaterEqual',
+    'Identity', 'Less', 'LessEqual', 'LogicalAnd', 'LogicalNot', 'LogicalOr', 'Max',
+    'Maximum', 'Min', 'Minimum', 'Mul', 'NotEqual', 'Range', 'RealDiv', 'Squeeze',
+    'Sub'))
+"""Operations that conditions of loops compute with."""
+
+
+def _last_sum(tensor: tf.Tensor, body: tf.Graph) -> tf.Tensor:
+  """Returns the last of several sums that all have the gradient of a tensor."""
+  while True:
+    users = tensor.consumers()
+    if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or (
+        graphs.has_own_gradient(users[0])) or any(
+            tensor is each for each in body.outputs) or sum(
+                tensor is each for each in users[0].inputs) != 1 or (
+                users[0].outputs[0].shape.as_list() != tensor.shape.as_list()):
+      return tensor
+    tensor = users[0].outputs[0]
+
+
+_TAP, _NOTED = 'PerExampleTap', '_per_example_gradient'
+
+
+@tf.RegisterGradient(_TAP)
+def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
+  """Notes and passes on the gradient of the first input; the second has none."""
+  gradient = tf.convert_to_tensor(upstream)
+  gradient.set_shape(op.inputs[0].shape)
+  setattr(op, _NOTED, gradient)
+  return [gradient, tf.zeros([])]
+
+
+def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
+               steps: int) -> tf.Tensor:
+  """Returns a list's items as one tensor, in which an example's steps are neighbours.
+
+  The items are of the shape of the tensor `inside` the loop.
+  """
+  shape, (axis, block) = inside.shape.as_list(), layout
+  found = tf.raw_ops.TensorListStack(
+      input_handle=found, element_shape=shape, element_dtype=inside.dtype,
+      num_elements=steps)
+  own = abs(block)
+  pair = [shape[axis] // own, own] if block > 0 else [own, shape[axis] // own]
+  found = tf.reshape(found, [steps, *shape[:axis], *pair, *shape[axis + 1:]])
+  examples, places = (axis + 1, axis + 2)[::1 if block > 0 else -1]
+  found = tf.transpose(found, [
+      *range(1, axis + 1), examples, 0, places, *range(axis + 3, len(shape) + 2)])
+  return tf.reshape(found, _longer(inside, layout, steps))

@@ -1,0 +1,165 @@
+"""Layers that run on one example at a time, vectorised over the batch."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from tfcactus.keras.compat import (
+  graphs,
+  masks,
+  models,
+  patches,
+  recurrent,
+  vectorization,
+)
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.gradients import added_losses, forms
+from tfcactus.keras.noise import random_bits
+
+Capture = Callable[[Any, tf.Tensor], tf.Tensor]
+"""(value to save for `gradients`, output) -> the output to continue with."""
+
+
+def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
+         inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  """Calls a layer on batches of one example, where examples cannot mix.
+
+  Args:
+    layer: The layer.
+    own: The layer's own `call`; `inputs`, `args` and `kwargs` are its arguments.
+    capture: Takes each output whose gradient `gradients` needs.
+  """
+  flat = tf.nest.flatten((inputs, args, kwargs))
+  mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
+  masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
+  taken_off: set[int] = set()
+  own_gradients: set[str] = set()
+  there: Any = None
+
+  def one(values: Any) -> Any:
+    """Returns an example's outputs and added losses from (tensors, masks, seed)."""
+    nonlocal there
+    rows, row_masks, seed = values
+    filled = list(flat)
+    for i, value in zip(mapped, rows):
+      filled[i] = value[None]
+    for i, mask in zip(masked, row_masks):
+      masks.put(filled[i], mask[None])
+    first, others, named = tf.nest.pack_sequence_as(
+        (inputs, args, kwargs), filled)
+    with patches.drawing(layer, random_bits.counting(seed)), (
+        recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
+      outputs = own(first, *others, **named)
+    taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
+    own_gradients.update(_own_gradients())
+    total = added.total()
+    # Attention of KerasHub returns None for a cache that it was not given.
+    there = tf.nest.map_structure(lambda out: out is not None, outputs)
+    outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
+    return outputs, ([] if total is None else [total[None]])
+
+  values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
+            random_bits.row_seeds(flat[mapped[0]].shape[0]))
+  outputs, carried, added = vectorization.over_rows(
+      lambda row: _first_rows(*one(row)), values)
+  if own_gradients and not vectorization.is_standing_in():
+    outputs, added = _by_own_gradients(one, values, (outputs, added))
+  outputs = masks.put_rows(outputs, carried)
+  for i in taken_off:  # Attention of Keras 3 removes masks of its inputs.
+    masks.put(flat[i], None)
+  if models.trained_variables(layer):
+    outputs, added = tf.nest.pack_sequence_as((outputs, added), [
+        masks.put(capture((one, values, i), out), masks.mask_of(out))
+        if out.dtype.is_floating else out
+        for i, out in enumerate(tf.nest.flatten((outputs, added)))])
+  for each in added:
+    layer.add_loss(each)  # `added_losses` collects one loss per row.
+  left = iter(outputs)
+  return tf.nest.map_structure(lambda given: next(left) if given else None, there)
+
+
+def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
+             ) -> list[tuple[keras.Variable, forms.GradientForm]]:
+  """Returns per-example gradients of a layer's variables through one output.
+
+  Runs the layer again on each example, under a tape on its variables. `saved` was
+  captured with the output, whose gradient is `upstream`.
+  """
+  one, values, place = saved
+  trained = models.trained_variables(layer)
+  variables = [models.local(models.tf_variable(each)) for each in trained]
+
+  def of_row(row: Any) -> Any:
+    """Returns one example's gradients of the layer's variables, as tensors."""
+    values, gradient = row
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(variables)
+      outputs = tf.nest.flatten(one(values))[place]
+    found = tape.gradient(
+        outputs, variables, tf.cast(gradient[None], outputs.dtype),
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return [forms.of_example(each) for each in found]
+
+  found = vectorization.over_rows(of_row, (values, upstream))
+  return [(variable, forms.of_examples(each, variable.shape)) for variable, each
+          in zip(trained, found)]
+
+
+def _first_rows(outputs: Any, added: list[tf.Tensor]
+               ) -> tuple[Any, dict[str, tf.Tensor], list[tf.Tensor]]:
+  """Removes the batch axis from a layer's outputs, their masks and its added losses."""
+  return (tf.nest.map_structure(lambda out: out[0], outputs), masks.of_one(outputs),
+          [loss[0] for loss in added])
+
+
+def _own_gradients() -> set[str]:
+  """Returns the names of traced operations that have a custom gradient."""
+  return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
+          if graphs.has_own_gradient(node)}
+
+
+def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
+  """Returns `outputs` with the same values and custom gradients.
+
+  `tf.vectorized_map` drops gradients that `tf.custom_gradient` defines, so the backward
+  pass runs `one` again on each example under a tape. `one` is the layer's pass over one
+  example; `values` are its arguments with one row per example, the tensors that the
+  layer is called on in values[0].
+  """
+  flat = tf.nest.flatten(outputs)
+  places = [i for i, out in enumerate(flat) if out.dtype.is_floating]
+  inputs = [each for each in values[0] if each.dtype.is_floating]
+
+  def pulled_back(row: Any) -> Any:
+    """Returns the gradients with respect to the floating inputs of one example."""
+    (rows, *others), upstream = row
+    floats = [each for each in rows if each.dtype.is_floating]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+      tape.watch(floats)
+      found = tf.nest.flatten(one((rows, *others)))
+    return tape.gradient(
+        [found[i] for i in places], floats, [each[None] for each in upstream],
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+  @tf.custom_gradient
+  def with_input_gradients(*tensors: tf.Tensor) -> Any:
+    """Returns the outputs; the backward pass computes gradients per example.
+
+    The gradients are with respect to the inputs. `tensors` are the inputs, then the
+    outputs.
+    """
+
+    def gradient(*upstream: tf.Tensor) -> Any:
+      return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
+              # The outputs come through tf.stop_gradient: their gradients are unused.
+              *(tf.zeros_like(each) for each in upstream))
+
+    return [tf.identity(each) for each in tensors[len(inputs):]], gradient
+
+  connected = with_input_gradients(
+      *inputs, *(tf.stop_gradient(flat[i]) for i in places))
+  for i, out in zip(places, tf.nest.flatten(connected)):
+    flat[i] = out
+  return tf.nest.pack_sequence_as(outputs, flat)
