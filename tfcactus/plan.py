@@ -367,9 +367,8 @@ class PrivacyPlan:
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike)
-    if self.unit == 'example' or all(isinstance(each, (  # Of checked units.
-        accounting.AdaptedDpEvent, accounting.ValidationDpEvent))
-        for each in self.releases):
+    checked = accounting.AdaptedDpEvent, accounting.ValidationDpEvent
+    if self.unit == 'example' or all(isinstance(x, checked) for x in self.releases):
       return found
     return found.given(
         'This holds if the sensitivity of each statistic released beside the training '
