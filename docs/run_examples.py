@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     'disk': {'epochs': 1},
     'isotropic': {'runs': 1, 'steps': 20},
     'mnist': {'num_examples': 600, 'epochs': 1},
+    'project': {'num_examples': 2_000, 'epochs': 2},
     'release': {'num_records': 2_000},
     'text_lora': {'num_public': 500, 'num_private': 300, 'public_epochs': 1,
                   'private_epochs': 1},

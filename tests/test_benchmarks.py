@@ -119,7 +119,7 @@ SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
            'floating_point': None, 'gap_max': None,
            'keras_versions_speed': None, 'large_model': None,
            'lora_speed': None, 'low_dimension': None, 'noise_speed': None,
-           'phi_figures': None,
+           'phi_figures': None, 'private_search': None,
            'recipes': None, 'replicas_speed': None, 'step_memory': None,
            'streaming': None, 'tcdp_figures': None, 'tfp_own_tests': None,
            'training_speed': None,
@@ -209,3 +209,22 @@ def test_a_model_that_is_not_in_the_zoo_is_not_measured(monkeypatch, capsys):
   with pytest.raises(SystemExit):
     model_zoo.main()
   assert "got ['Nwe']; topics are tabular, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('epsilon, law, told', [
+    (1, ('LogarithmicRuns', 10), 1.917), (2, ('LogarithmicRuns', 10), 3.650),
+    (1, ('GeometricRuns', 10), 2.310), (1, ('NegativeBinomialRuns', 10, -0.5), 1.674)])
+def test_the_account_of_papernot_and_steinke_is_that_of_dp_accounting(
+    epsilon, law, told):
+  from dp_accounting import dp_event, rdp
+
+  from benchmarks import private_search
+  from tests.accounting.test_tuning import gaussian
+  from tfcactus import accounting
+  event, runs = gaussian(epsilon), getattr(accounting, law[0])(*law[1:])
+  found = private_search.renyi_epsilon(event, runs, 1e-5)
+  assert found == pytest.approx(told, abs=5e-4)
+  if hasattr(dp_event, 'RepeatAndSelectDpEvent') and runs.eta >= 0:
+    peer = rdp.RdpAccountant(private_search._ORDERS).compose(
+        dp_event.RepeatAndSelectDpEvent(event, runs.mean, runs.eta))
+    assert found == pytest.approx(peer.get_epsilon(1e-5), rel=1e-6)

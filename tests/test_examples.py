@@ -11,7 +11,8 @@ pytest.importorskip('nbformat')
 from docs import run_examples, website
 
 NAMES = sorted(path.stem for path in run_examples.FOLDER.glob('*.ipynb'))
-TRAINED = {'audit', 'devices', 'disk', 'isotropic', 'mnist', 'text_lora', 'users'}
+TRAINED = {'audit', 'devices', 'disk', 'isotropic', 'mnist', 'project',
+           'text_lora', 'users'}
 """Notebooks that import TensorFlow."""
 TRAINED_FIRST = 'disk'
 """The one of them that `make test` runs."""
@@ -34,7 +35,7 @@ def test_it_runs_on_small_data_and_states_an_epsilon(name):
     pytest.importorskip('tensorflow')
   if name in ('disk', 'isotropic'):
     pytest.importorskip('sklearn')
-  if name == 'mnist':
+  if name in ('mnist', 'project'):
     pytest.importorskip('tensorflow_datasets')
     data = pathlib.Path(os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets'))
     if not [*data.expanduser().glob('mnist/*/dataset_info.json')]:

@@ -130,11 +130,6 @@ def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
   return order * np.log(order) - (1 + order) * np.log1p(order)
 
 
-def log_complement(p: float) -> float:
-  """Returns log(1 - p); -inf for p >= 1."""
-  return math.log1p(-p) if p < 1 else -math.inf
-
-
 def log_binomial(k: np.ndarray, trials: int, prob: float) -> np.ndarray:
   """Returns log P(K = k) of a binomial K, for k in [0, trials]; -inf if impossible."""
   left = trials - k

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
 from typing import Any, Callable
 
@@ -178,14 +178,32 @@ def release_events(releases: object, unit: str | None = None
     raise ValueError(
         f'Expected validation on the sides of one split, got {len(splits)} splits: a '
         'record may be on the validation side of several; use one split for all.')
-  for event in found:
-    if unit and isinstance(event, accounting.AdaptedDpEvent) and (
-        bool(event.of_units) == (unit == 'example')):
-      raise ValueError(
-          f'Expected layers adapted for the unit of the plan, unit={unit!r}, got one '
-          f'for {"owners of rows" if event.of_units else "rows"}. Neither covers the '
-          'other: give adapt and the batches the same units, or give units to neither.')
+  if unit:
+    check_unit(found, unit)
   return found
+
+
+def check_unit(event: object, unit: str) -> None:
+  """Raises ValueError if events, or those inside of them, are for another unit."""
+  for part in _parts(event):
+    if isinstance(part, accounting.AdaptedDpEvent) and (
+        bool(part.of_units) == (unit == 'example')):
+      raise ValueError(
+          f'Expected layers adapted for the unit of the plan or account, {unit=}, got '
+          f'one for {"owners of rows" if part.of_units else "rows"}. Neither covers '
+          'the other: give units to both adapt and the batches, or to neither.')
+
+
+def _parts(event: object) -> Iterator[object]:
+  """Yields an event, or each of several, and all events inside."""
+  yield event
+  inside: Iterable[object] = ()
+  if isinstance(event, (list, tuple)):
+    inside = event
+  elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
+    inside = (getattr(event, field.name) for field in attr.fields(type(event)))
+  for part in inside:
+    yield from _parts(part)
 
 
 def _release_event(release: object) -> dp_accounting.DpEvent:
@@ -217,12 +235,6 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
           if isinstance(event, accounting.ValidationDpEvent)]
 
 
-def of_units(release: object) -> bool:
-  """Returns whether a release is for the plan's unit, which `releases` or fit checks.
-  """
-  return isinstance(release, accounting.AdaptedDpEvent) or bool(validations([release]))
-
-
 def default_relation(given: Relation | None,
                      proved: Sequence[dp_accounting.NeighboringRelation],
                      releases: Iterable[object]) -> Relation:
@@ -243,18 +255,14 @@ def words_beside(releases: Sequence[object]) -> tuple[str, str]:
 def conditions(event: object) -> list[str]:
   """Returns the conditions of events: pairs given by a user, and searches."""
   found = []
-  if isinstance(event, accounting.DominatingPairDpEvent) or (
-      isinstance(event, accounting.SteppedDpEvent) and
-      type(event).__module__.split('.')[0] != __package__):
-    found = [_PAIRS_GIVEN]
-  elif isinstance(event, accounting.SearchDpEvent):
-    found = [event.condition]
-  parts: Iterable[object] = ()
-  if isinstance(event, (list, tuple)):
-    parts = event
-  elif isinstance(event, dp_accounting.DpEvent) and attr.has(type(event)):
-    parts = (getattr(event, field.name) for field in attr.fields(type(event)))
-  return found + [condition for part in parts for condition in conditions(part)]
+  for part in _parts(event):
+    if isinstance(part, accounting.DominatingPairDpEvent) or (
+        isinstance(part, accounting.SteppedDpEvent) and
+        type(part).__module__.split('.')[0] != __package__):
+      found.append(_PAIRS_GIVEN)
+    elif isinstance(part, accounting.SearchDpEvent):
+      found.append(part.condition)
+  return found
 
 
 def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
@@ -262,22 +270,13 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               releases: Iterable[dp_accounting.DpEvent] = (),
               proven: bool = True, rows_of_one: int = 1,
               sampled_alike: bool = True) -> Guarantee:
-  """Returns the guarantee of an event that was released `count` times.
+  """Returns the guarantee of an event that was released `count` times, and `releases`.
 
-  Args:
-    event: Event of one step.
-    count: Number of steps; zero costs nothing.
-    delta: In (0, 1).
-    relation: Neighbouring relation, as for `tfcactus.relations.check`.
-    statement: Sentences on what was released and what is taken as public.
-    releases: Events of further releases.
-    proven: False if the numbers are no guarantee, which the statement then says.
-    rows_of_one: Largest number of rows of one person, as for `PhiAccountant`.
-    sampled_alike: As for `PhiAccountant`.
-
-  Returns:
-    The guarantee; with a condition if a dominating pair came from a user. The maximum
-    of both sides if releases are on one side of a split, and persons have one row.
+  `statement` tells what was released and what is taken as public. If `proven` is False
+  the numbers are no guarantee, which the statement then says. `rows_of_one` and
+  `sampled_alike` are those of `PhiAccountant`. There is a condition if a dominating
+  pair came from a user. The guarantee is the maximum of both sides if releases are on
+  one side of a split, and persons have one row.
   """
   relation, releases = relations.check(relation), tuple(releases)
   held = _held_out(releases, relation)

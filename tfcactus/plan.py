@@ -158,62 +158,50 @@ class PrivacyPlan:
     Raises:
       ValueError: if an argument is out of range, or not one of noise and targets given.
     """
-    given = dict(
-        settings, batch_size=batch_size, epochs=epochs, num_examples=num_examples,
-        num_units=num_units, delta=delta, l2_norm_clip=l2_norm_clip, noise=noise,
-        sampling=sampling, target_epsilon=target_epsilon,
-        target_advantage=target_advantage, target_tpr=target_tpr)
-    if isinstance(correlation, str):
-      return cls._of_least_error(correlation, **given)
-    return cls._for_training(correlation=correlation, **given)
+    return cls._for_training(
+        dict(target_epsilon=target_epsilon, target_tpr=target_tpr,
+             target_advantage=target_advantage), noise, correlation,
+        batch_size=batch_size, epochs=epochs, num_examples=num_examples,
+        num_units=num_units, sampling=sampling, delta=delta, l2_norm_clip=l2_norm_clip,
+        **settings)
 
   @classmethod
-  def _for_training(cls, *, batch_size: int, epochs: int, num_examples: int | None,
-                    num_units: int | None, noise: noise_lib.Noise | None,
-                    target_epsilon: float | None, target_advantage: float | None,
-                    target_tpr: tuple[float, float] | None,
-                    sampling: type[SamplingScheme] | None,
-                    correlation: correlated.AnyCorrelation, **settings: Any
+  def _for_training(cls, targets: dict[str, Any], noise: noise_lib.Noise | None,
+                    correlation: correlated.AnyCorrelation | str, *, batch_size: int,
+                    epochs: int, num_examples: int | None, num_units: int | None,
+                    sampling: type[SamplingScheme] | None, **settings: Any
                    ) -> PrivacyPlan:
-    """Returns the plan of `for_training` with a correlation that is no word."""
+    """Returns the plan of `for_training`; `targets` are None but for one at most."""
+    if isinstance(correlation, str) and (
+        correlation != 'auto' or noise is not None or
+        [*targets.values()] == [None] * len(targets)):
+      raise ValueError(
+          "Expected correlation='auto' with a target, such as target_epsilon, and no "
+          'noise, which depends on the number of bands, or a request such as '
+          f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
     size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
+    if isinstance(correlation, str):
+      batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
+      return workload.least_error(
+          workload.numbers_of_bands(batches), lambda bands: cls._for_training(
+              targets, None, correlated.BandedStrategy(bands), batch_size=batch_size,
+              epochs=epochs, num_examples=num_examples, num_units=num_units,
+              sampling=sampling, **settings))[0]
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
     scheme = kind.of_batch_size(batch_size, size, groups)
-    targets = dict(target_epsilon=target_epsilon, target_tpr=target_tpr,
-                   target_advantage=target_advantage)
     numbers = dict(
         settings, num_examples=scheme.num_examples,
         sampling_prob=kind.prob_of_batch_size(batch_size, size, groups),
         steps=_checks.integer('epochs', epochs, 1) * scheme.batches_per_epoch,
         correlation=correlation)
     plan = cls(noise=_noise_within(noise, targets, kind, numbers),
-               target_epsilon=target_epsilon, **numbers)
-    if noise is not None or target_epsilon is not None:
+               target_epsilon=targets['target_epsilon'], **numbers)
+    if noise is not None or targets['target_epsilon'] is not None:
       return plan
     # Rounded up: the last bits must not stop `fit` a step early.
     return dataclasses.replace(plan, target_epsilon=float(_format.upper(
         plan.guarantee(sampling=kind).upper)))
-
-  @classmethod
-  def _of_least_error(cls, correlation: str, *, batch_size: int,
-                      num_examples: int | None, num_units: int | None,
-                      noise: noise_lib.Noise | None, **settings: Any) -> PrivacyPlan:
-    """Returns the plan for training whose number of bands has the least total error."""
-    targets = [settings[name] for name in guarantee_lib.TARGETS]
-    if correlation != 'auto' or noise is not None or targets == [None] * len(targets):
-      raise ValueError(
-          "Expected correlation='auto' with a target, such as target_epsilon, and no "
-          'noise, which depends on the number of bands, or a request such as '
-          f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
-    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
-    batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
-    plan, _ = workload.least_error(
-        workload.numbers_of_bands(batches),
-        lambda bands: cls.for_training(
-            batch_size=batch_size, num_examples=num_examples, num_units=num_units,
-            correlation=correlated.BandedStrategy(bands), **settings))
-    return plan
 
   def _solved(self) -> correlated.Strategy:
     """Returns the correlation as a strategy; ValueError if not proved for this plan."""
@@ -379,7 +367,9 @@ class PrivacyPlan:
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike)
-    if self.unit == 'example' or all(map(guarantee_lib.of_units, self.releases)):
+    if self.unit == 'example' or all(isinstance(each, (  # Of checked units.
+        accounting.AdaptedDpEvent, accounting.ValidationDpEvent))
+        for each in self.releases):
       return found
     return found.given(
         'This holds if the sensitivity of each statistic released beside the training '

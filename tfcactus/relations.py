@@ -76,23 +76,15 @@ def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example'
               data: str = 'the training set', rows: int = 1) -> str:
   """Returns the beginning of a sentence that says whom a guarantee protects.
 
-  Args:
-    relation: The relation.
-    unit: Word for one row.
-    data: Words for all rows together.
-    rows: Largest number of rows of one person.
+  `unit` is a word for one row, `data` stands for all rows together, and a person has at
+  most `rows` rows.
   """
   words = _PROTECTED if rows == 1 else _PROTECTED_ROWS
   return words[relation].format(unit=unit, data=data, rows=rows)
 
 
 def in_units(text: str, unit: str) -> str:
-  """Returns sentences on examples as sentences on units, such as users.
-
-  Args:
-    text: The sentences.
-    unit: Word for the unit; 'example' changes nothing.
-  """
+  """Returns sentences on examples as sentences on units; `unit` is their word."""
   if unit == 'example':
     return text
   text = re.sub(r'\bnum_examples\b', 'num_units', text)
@@ -104,9 +96,6 @@ def public(relation: dp_accounting.NeighboringRelation, constants: str,
            unit: str = 'example') -> str:
   """Returns a clause, without a full stop, on what a guarantee takes as public.
 
-  Args:
-    relation: The relation.
-    constants: Words for the constants, more than one.
-    unit: Word for one row.
+  `constants` names them, more than one; `unit` is a word for one row.
   """
   return _PUBLIC[relation].format(constants=constants, unit=unit)

@@ -60,5 +60,4 @@ class Logistic(base.ScalarNoise):
     # is the mass beyond each end.
     p, q = (cells.cell_masses(lambda y, by=by: np.exp(self.log_density_at(y + by)),
                               x[:-1], np.diff(x), 8) for by in (0, shift))
-    return cells.from_cells(
-        loss, np.maximum(np.diff(loss), 1e-200), p, q, float(self.cdf(-end)))
+    return cells.from_cells(loss, p, q, float(self.cdf(-end)))

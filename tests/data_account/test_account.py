@@ -169,6 +169,9 @@ def test_slots_leave_the_rest_to_the_adaptive_part(make):
     (lambda account: account.spend(GAUSSIAN(3.0), label='a\nb'), 'one line'),
     (lambda account: account.spend(
         accounting.AdaptedDpEvent([GAUSSIAN(9.0)], '', True)), "unit='example'"),
+    (lambda account: account.spend(dp_accounting.ComposedDpEvent([
+        GAUSSIAN(9.0), accounting.AdaptedDpEvent([GAUSSIAN(9.0)], '', True)])),
+     "unit='example'"),
     (lambda account: account.spend(GAUSSIAN(0.0)), 'no mu at all'),
     (lambda account: account.spend(dp_accounting.NonPrivateDpEvent()), 'no mu at all'),
     (lambda account: account.spend(dp_accounting.ComposedDpEvent(

@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy import stats
@@ -396,6 +397,8 @@ def test_a_plan_and_its_layers_have_one_unit():
   for unit, wrong, right in (('example', owners, rows), ('user', rows, owners)):
     with pytest.raises(ValueError, match='adapted for the unit of the plan'):
       tiny.plan_of(releases=[wrong], unit=unit)
+    with pytest.raises(ValueError, match='adapted for the unit of the plan'):
+      tiny.plan_of(releases=[dp_accounting.ComposedDpEvent([wrong.event])], unit=unit)
     found = tiny.plan_of(releases=[right], unit=unit).guarantee()
     assert not found.conditions
 

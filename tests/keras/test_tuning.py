@@ -327,6 +327,50 @@ def test_losing_runs_leave_nothing(coarse, tmp_path, monkeypatch, capfd):  # noq
   assert logging.root.manager.disable == logging.NOTSET
 
 
+def test_the_model_that_a_search_leaves_is_weights_alone(coarse, tmp_path):  # noqa: F811
+  x, y = X.copy(), Y.copy()
+  watched = [weakref.ref(each) for each in (x, y)]
+  found = search_of(validation=lambda model: 1.0).search(x, y)
+  del x, y
+  gc.collect()
+  assert [each() for each in watched] == [None, None]
+  model = found.model
+  model.save(tmp_path / 'm.keras')
+  again = tf.keras.models.load_model(tmp_path / 'm.keras')
+  np.testing.assert_allclose(
+      again.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+  # More training, on the same data, has no epsilon of its own.
+  with pytest.warns(UserWarning, match='beyond steps=1'):
+    model.fit(private.PoissonBatches(X, Y, batch_size=N), verbose=0)
+  with pytest.raises(ValueError, match='won a search'):
+    model.guarantee()
+
+
+def test_a_search_enters_an_account_before_its_first_run(coarse, tmp_path):  # noqa: F811
+  sides = private.Split(0.25).sides(X, Y)
+  trained = sides.training.num_examples
+  validation = private.PrivateValidation(
+      sides.validation, noise=tfcactus.Gaussian(9.0), releases=1, num_examples=10,
+      metrics=[('loss', 2.0)])
+  search = search_of(
+      runs=accounting.FixedRuns(1), validation=validation,
+      plan={**PLAN, 'num_examples': trained, 'batch_size': trained},
+      objective=('val_private_loss', 'min'))
+  # The event holds both sides: their composition costs more than the maximum.
+  whole = accounting.PhiAccountant().compose(search.event).get_epsilon(1e-5)
+  assert search.guarantee.upper <= whole
+  found, least = [], tfcactus.DataAccount(tmp_path / 'least', epsilon=1, delta=1e-5)
+  run, search._run = search._run, lambda *args: found.append(
+      len(account.entries)) or run(*args)
+  with pytest.raises(ValueError, match='release nothing'):
+    search.search(sides.training, account=least)
+  assert not found and not least.entries and search._begun == 0
+  account = tfcactus.DataAccount(tmp_path / 'account', epsilon=9, delta=1e-5)
+  assert search.search(sides.training, account=account).score <= 0
+  assert found == [1] and account.entries[0]['label'] == 'search'
+  assert account.epsilon_if_planned() >= whole
+
+
 @pytest.mark.more
 def test_models_of_a_seeded_process_start_apart(coarse):  # noqa: F811
   starts = []

@@ -186,13 +186,8 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
                        ) -> Bounds:
   """Returns bounds on the largest true positive rate of a membership attack.
 
-  Args:
-    accountant: Holds the composition, in both directions.
-    false_positive: The attack's false positive rate, in (0, 1).
-
-  Returns:
-    Bounds on 1 - f(false_positive), f the symmetric trade-off function. No attack
-    passes the upper one.
+  They bound 1 - f(false_positive), f being the symmetric trade-off function of what the
+  accountant holds, in both directions. No attack passes the upper one.
   """
   rate = _checks.delta(false_positive, 'false_positive')
 
@@ -241,10 +236,7 @@ def check_target(rates: object) -> tuple[float, float]:
 def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
   """Returns bounds on the probability that a record was in the data after an alarm.
 
-  Args:
-    prior: Probability of that before the attack, in (0, 1).
-    false_positive: The attack's false positive rate.
-    true_positive: Bounds on its true positive rate.
+  `prior` is that probability before the attack; the rates are the attack's.
   """
   prior = _checks.delta(prior, 'prior')
   return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)

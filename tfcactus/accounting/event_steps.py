@@ -110,10 +110,10 @@ class NoiseStep(PairedStep):
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):
       return self._of_rows(direction)
     if prob < 1 and sample.fixed_size and not sample.displaces:
-      bounds = _zeroed(noise, prob)
+      bounds = _cached(type(noise).zeroed_pair, noise, prob)
       return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
     if prob < 1 and replace and not sample.fixed_size:
-      return StepLoss.of(_replaced(noise, prob))
+      return StepLoss.of(_cached(type(noise).replaced_pair, noise, prob))
     shift = sample.rows * (2 if replace or sample.fixed_size else 1)
     # Noise is symmetric: without sampling its pair serves both directions. The
     # reversed pair would hide mass at infinity.
@@ -169,16 +169,10 @@ class AllocatedPairStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by its dominating pair; pairs compare by identity."""
+  """A mechanism known by bounds on its dominating pair, which compare by identity."""
 
-  pair: pair_lib.DominatingPair | pair_lib.PairBounds
+  bounds: pair_lib.PairBounds
   sample: Sample
-
-  @property
-  def bounds(self) -> pair_lib.PairBounds:
-    """Bounds on the pair; one object twice if it is exact."""
-    return self.pair if isinstance(self.pair, pair_lib.PairBounds) else (
-        pair_lib.PairBounds.exact(self.pair))
 
   def loss(self, direction: str) -> StepLoss:
     return StepLoss.of(_sampled(self.bounds, self.sample.sampling_prob, direction))
@@ -192,19 +186,15 @@ class SchemeStep(PairedStep):
   relation: dp_accounting.NeighboringRelation
 
   def loss(self, direction: str) -> StepLoss:
-    return StepLoss.of(_scheme_pairs(self.event, self.relation, direction))
+    return StepLoss.of(_cached(
+        type(self.event).pair_bounds, self.event, self.relation, direction))
 
 
-@functools.lru_cache(maxsize=32)
-def _replaced(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
-  """Returns bounds on a replaced record's pair under Poisson sampling, cached."""
-  return noise.replaced_pair(sampling_prob)
-
-
-@functools.lru_cache(maxsize=32)
-def _zeroed(noise: noise_lib.Noise, sampling_prob: float) -> pair_lib.PairBounds:
-  """Returns bounds on a zeroed record's pair under fixed-size sampling, cached."""
-  return noise.zeroed_pair(sampling_prob)
+@functools.lru_cache(maxsize=64)
+def _cached(make: Callable[..., pair_lib.PairBounds], *args: object
+            ) -> pair_lib.PairBounds:
+  """Returns the bounds make(*args), cached by equality of the arguments."""
+  return make(*args)
 
 
 @functools.lru_cache(maxsize=32)
@@ -225,14 +215,6 @@ def _allocated(one: NoiseStep | PairStep, num_batches: int, direction: str
   with_it = (noise_base.known_pair(one.noise, 1) if isinstance(one, NoiseStep) else
              one.bounds.reversed())
   return allocation.allocated(with_it, num_batches, direction)
-
-
-@functools.lru_cache(maxsize=32)
-def _scheme_pairs(event: events.SteppedDpEvent,
-                  relation: dp_accounting.NeighboringRelation, direction: str
-                  ) -> pair_lib.PairBounds:
-  """Returns bounds on the event's pair, cached by equality of events."""
-  return event.pair_bounds(relation, direction)
 
 
 def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
@@ -333,7 +315,7 @@ def _(event: events.DominatingPairDpEvent, sample: Sample) -> Steps:
     raise Unsupported(
         event, f'its pair has no proved account for {sample.relation.name} under '
         f'{scheme} sampling; use ADD_OR_REMOVE_ONE, or an event of noise')
-  yield PairStep(event.pair, sample), 1
+  yield PairStep(event.bounds, sample), 1
 
 
 @steps_of.register(events.SteppedDpEvent)

@@ -68,7 +68,7 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
   if bounds.lower is bounds.upper:
     return
   loss = np.minimum(np.concatenate([bounds.lower.loss, bounds.upper.loss]),
-                    envelope.LARGEST_LOSS)
+                    pair_lib.LARGEST_LOSS)
   above = (envelope.profile_at(bounds.lower, loss)[0] -
            envelope.profile_at(bounds.upper, loss)[0])
   above = np.append(above, bounds.lower.p_inf - bounds.upper.p_inf)

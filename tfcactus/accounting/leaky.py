@@ -75,11 +75,8 @@ def part(accountant: PairAccountant, left: Part) -> Part:
   """Returns the part of `left` that dominates all that an accountant holds.
 
   Gaussian releases alone take no leak. Else leak / left.leak is about (mu / left.mu)^2,
-  so that equal releases use up both at once.
-
-  Args:
-    accountant: Holds the release, in both directions.
-    left: The budget; the part may be larger, which shows that the release exceeds it.
+  so that equal releases use up both at once. The part may be larger than the budget
+  `left`, which shows that the release exceeds it.
   """
   accountant.check_both()
   if accountant.non_private:

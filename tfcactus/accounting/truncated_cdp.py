@@ -21,7 +21,6 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks, _format
-from tfcactus.pairs import dominating_pair as pair_lib
 
 CERTIFICATE_ORDERS = 2000
 """Orders at which a certificate evaluates divergences; chords bound them between."""
@@ -317,15 +316,6 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
         f'Expected finite Renyi divergences up to omega={omega!r}, got '
         'infinite ones; lower omega.')
   return TCDP(float(rho), omega)
-
-
-def pair_certificate(pair: pair_lib.DominatingPair, omega: float, *,
-                     orders: int = CERTIFICATE_ORDERS) -> TCDP:
-  """Returns (rho, omega)-tCDP of a pair and its reverse; see `certificate`."""
-  ways = (pair, pair.reversed())
-  return certificate(
-      lambda order: max(way.renyi_divergence(order) for way in ways), omega,
-      orders=orders)
 
 
 def check_guarantee(value: object) -> TCDP:

@@ -331,8 +331,8 @@ class DataAccount:
     """Enters an event as 'spend' or 'reserve', or as the use of a slot."""
     event, count = book_lib.flat(event, count)
     book_lib.check_label(label)
-    of_units = getattr(event, 'of_units', unit != 'example')  # Of an adapted layer.
-    if unit != self.unit or of_units != (unit != 'example'):
+    guarantee_lib.check_unit(event, unit)
+    if unit != self.unit:
       raise ValueError(
           f'Expected an event for unit={self.unit!r}, as the account is, got '
           f'{event!r} for unit={unit!r}; enter what one {self.unit} changes, all rows '

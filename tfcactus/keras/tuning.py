@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfcactus import _checks, accounting, relations, sampling as sampling_lib
 from tfcactus.accounting import calibration, run_laws
+from tfcactus.data_account import DataAccount
 from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
 from tfcactus.keras.compat import models, training
@@ -51,6 +52,7 @@ _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_s
 Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
 
 _Arguments = dict[str, Any]
+_Account = tuple[dict[str, PrivacyPlan], Guarantee, dp_accounting.DpEvent]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +96,7 @@ class PrivateSearch:
 
   Attributes:
     guarantee: The `Guarantee` of the search.
+    event: The cost of one search, as if records were on both sides of a split.
     plans: Plans of runs, by those of their arguments that affect the cost, as text.
   """
 
@@ -145,11 +148,11 @@ class PrivateSearch:
     self._releases = release_events(releases)
     self._searches = _checks.integer('searches', searches, 1)
     self._begun, self._leaves = 0, dict(_leaves(self._plan))
-    self.plans, self.guarantee = self._calibrated(
+    self.plans, self.guarantee, self.event = self._calibrated(
         _checks.positive('target_epsilon', target_epsilon))
 
-  def _calibrated(self, target: float) -> tuple[dict[str, PrivacyPlan], Guarantee]:
-    """Returns plans of runs of equal epsilon, and the guarantee of the search."""
+  def _calibrated(self, target: float) -> _Account:
+    """Returns plans of runs of equal epsilon, and guarantee and event of the search."""
     shares: dict[str, float] = {}
     for key, share, _ in self._leaves.values():
       shares[key] = shares.get(key, 0.0) + share
@@ -167,25 +170,30 @@ class PrivateSearch:
     beside = [held.all_releases] if held and not held.by else []
 
     @functools.cache
-    def at(factor: float) -> tuple[dict[str, PrivacyPlan], Guarantee]:
-      """Returns plans with `factor` times the noise of `start`, and the guarantee."""
+    def at(factor: float) -> _Account:
+      """Returns plans with `factor` times the noise of `start`, and their cost."""
       plans = {key: dataclasses.replace(
           plan, target_epsilon=None, noise=Gaussian(
               factor * plan.noise.noise_multiplier)) for key, plan in start.items()}
       events = [(share, dp_accounting.ComposedDpEvent([
           _event(plans[key], arguments[key]), *beside]))
                 for key, share in shares.items()]
-      return plans, search_guarantee(accounting.SearchDpEvent(
+      search = accounting.SearchDpEvent(
           self._runs, events if len(events) > 1 else events[0][1],
-          score='public' if held is None else 'released'), self._delta, self._relation,
-          searches=self._searches, releases=self._releases,
-          validation=held if held and held.by else None)
+          score='public' if held is None else 'released')
+      scores = [accounting.SearchDpEvent(self._runs, held.all_releases, score='released'
+                                         )] if held and held.by else []
+      return plans, search_guarantee(
+          search, self._delta, self._relation, searches=self._searches,
+          releases=self._releases, validation=held if scores else None,
+          ), dp_accounting.ComposedDpEvent([search, *scores, *self._releases])
 
     return at(calibration.calibrate_noise(
         target, lambda factor: at(factor)[1].upper, low=0.1, high=100.0,
         tolerance=_TOLERANCE, name='factor of the noise'))
 
-  def search(self, x: Any, y: Any = None) -> Found | None:
+  def search(self, x: Any, y: Any = None, *, account: DataAccount | None = None,
+             account_label: str = 'search') -> Found | None:
     """Runs the search and returns the winner.
 
     Two models of random settings, and an epoch on zeros, show mistakes in `build`
@@ -195,18 +203,20 @@ class PrivateSearch:
     Args:
       x: Examples, as for `PoissonBatches`.
       y: Targets, as for `PoissonBatches`.
+      account: An account that `event` is entered in before the first run.
+      account_label: The label of the entry.
 
     Returns:
       The winner; None if there was no run or no run had a score.
 
     Raises:
-      ValueError: if an argument does not fit the plans, or the target covers no
-        further search.
+      ValueError: if an argument does not fit the plans, or the target or the account
+        covers no further search.
     """
     stream = KeyStream()
     data = units_lib.open_data(x, y)
     self._rehearse(stream, data)
-    with self._counted(), _quiet():
+    with self._counted(account, account_label), _quiet():
       try:
         return best_of(self._runs, lambda: self._run(stream, data), stream)
       finally:
@@ -238,6 +248,7 @@ class PrivateSearch:
       score = float(self._score(model))
       model.history = None  # Losses on private data, without noise.
       model.reset_metrics()
+      model.train_function = None  # `apart` has freed functions that it calls.
     except _UnaccountedError:
       raise
     except Exception:  # pylint: disable=broad-except
@@ -295,10 +306,10 @@ class PrivateSearch:
           'batches=, a function of (data, plan), or sampling= in plan.')
 
   @contextlib.contextmanager
-  def _counted(self) -> Iterator[None]:
+  def _counted(self, account: DataAccount | None, label: str) -> Iterator[None]:
     """Counts a search before it begins; ValueError if the target covers no more."""
-    journal = None if self._journal is None else Journal(
-        self._journal, next(iter(self.plans.values())), block=1)
+    plan = next(iter(self.plans.values()))
+    journal = None if self._journal is None else Journal(self._journal, plan, block=1)
     try:
       begun = max(self._begun, journal.entry.released_steps if journal else 0)
       if begun >= self._searches:
@@ -307,6 +318,8 @@ class PrivateSearch:
             f'covers, got another: {begun} began before, and one that was broken off '
             'counts. Make a PrivateSearch with another journal, and add its epsilon '
             'and delta to those of this one; or plan several searches from the start.')
+      if account is not None:
+        account.spend(self.event, label=label, unit=plan.unit)
       self._begun = begun + 1
       if journal:
         journal.reserve(Counts(released_steps=self._begun))
@@ -377,7 +390,8 @@ def _leaves(plan: Callable[[Any], _Arguments]
   found = 0
   while waiting:
     forced = waiting.pop()
-    hp = HyperParameters(functools.partial(_next, iter(forced)), lambda: math.nan)
+    pick = functools.partial(lambda indices, count: next(indices, 0), iter(forced))
+    hp = HyperParameters(pick, lambda: math.nan)
     arguments = plan(hp)
     yield hp.path, (_key(arguments), 1 / math.prod(n for _, n, _ in hp.path), arguments)
     found += 1
@@ -388,11 +402,6 @@ def _leaves(plan: Callable[[Any], _Arguments]
             f'Expected plan(hp) of at most {MOST_PLANS} outcomes, each of which has a '
             'cost to account for, got more; use Choice of fewer values, or steps.')
       waiting += [[*chosen[:place], index] for index in range(1, hp.path[place][1])]
-
-
-def _next(indices: Iterator[int], count: int) -> int:
-  """Returns the next index, of one of `count` values; zero after the last."""
-  return next(indices, 0)
 
 
 def _key(arguments: _Arguments) -> str:
@@ -432,7 +441,8 @@ def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
   """Returns the score of a model, larger if better."""
   if isinstance(validation, PrivateValidation):
-    if validation.num_examples is None or not str(objective).startswith('val_private_'):
+    name = objective if isinstance(objective, str) else objective[0]
+    if validation.num_examples is None or not str(name).startswith('val_private_'):
       raise ValueError(
           "Expected an objective of the PrivateValidation, such as 'val_private_"
           "accuracy', and a public num_examples for it, got "

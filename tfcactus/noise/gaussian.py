@@ -26,9 +26,6 @@ CELL_REACH = 0.5
 """Largest product of a cell's width and the distance of its ends from a mean at which
 eight Gauss points are exact to rounding."""
 
-NARROWEST = 1e-200
-"""Width of a cell whose ends have the same loss to rounding."""
-
 LARGEST_MU = 50.0
 """Shifts by more standard deviations than this count as no noise, since
 `dominating_pair.LOSS_ROUNDOFF` does not cover losses beyond 3,000."""
@@ -94,11 +91,46 @@ class Gaussian(base.ScalarNoise):
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a record of norm one replaced by its negative."""
-    return _replaced_pair(1 / self.noise_multiplier, sampling_prob)
+    # P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
+    # otherwise. The pair is attained by a record of norm one and its negative.
+    mu, prob = 1 / self.noise_multiplier, sampling_prob
+    if mu > LARGEST_MU:
+      return overlap.no_noise(prob)
+    # The loss is odd and increasing in x.
+    top = cells_lib.GAUSSIAN_REACH + mu
+    x = _edges(-top, top, (-mu, 0.0, mu), MIXTURE_CELLS)
+    x = 0.5 * (x - x[::-1])
+    p = (1 - prob) * _cells(x) + prob * _cells(x - mu)
+    loss = _log_ratio(x, mu, prob)
+    loss = loss - loss[::-1]
+    return cells_lib.from_cells(loss, p, p[::-1], _TAIL)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a zeroed record, with its negative in its place."""
-    return _zeroed_pair(1 / self.noise_multiplier, sampling_prob)
+    # For alpha >= 1, P has mean 2 mu with probability `prob`, the share of records in
+    # the sample, Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair
+    # is the reversed pair of a removed record (see `pairs.overlap`).
+    mu, prob = 1 / self.noise_multiplier, sampling_prob
+    if mu > LARGEST_MU:
+      return overlap.no_noise(prob)
+    reach = cells_lib.GAUSSIAN_REACH
+
+    def mixtures(bottom, cells):
+      """Returns (edges of cells from `bottom` up, their masses under P, under Q)."""
+      x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
+      out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
+      return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
+
+    # The loss is zero at x = 1.5 mu and increasing above.
+    x, p, q = mixtures(1.5 * mu, MIXTURE_CELLS // 2)
+    loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
+    loss[0] = 0.0
+    upper = cells_lib.from_cells(loss, p, q, _TAIL).upper
+    _, p, q = mixtures(-reach, MIXTURE_CELLS)
+    both = (p > 0) & (q > 0)
+    lower = DominatingPair(np.log(p[both]) - np.log(q[both]), p[both], q[both])
+    return overlap.zeroed_by(
+        PairBounds(lower, upper), shifted_pair(mu, MIXTURE_CELLS), prob)
 
 
 def shifted_pair(mu: float, cells: int) -> PairBounds:
@@ -111,8 +143,8 @@ def shifted_pair(mu: float, cells: int) -> PairBounds:
   width = (2 * reach + mu) / cells
   x = -reach - mu + width * np.arange(cells + 1)
   return cells_lib.from_cells(
-      mu * x + 0.5 * mu * mu, mu * width, cells_lib.normal_cells(x[:-1], width),
-      cells_lib.normal_cells(x[:-1] + mu, width), _TAIL)
+      mu * x + 0.5 * mu * mu, cells_lib.normal_cells(x[:-1], width),
+      cells_lib.normal_cells(x[:-1] + mu, width), _TAIL, width=mu * width)
 
 
 @functools.lru_cache(maxsize=32)
@@ -140,51 +172,7 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
   reach = cells_lib.GAUSSIAN_REACH
   x = _edges(-reach, means[-1] + reach, list(means), cells)
   p = sum(weight * _cells(x - mean) for weight, mean in zip(weights, means))
-  losses = loss(x)
-  return cells_lib.from_cells(losses, _widths(losses), p, _cells(x), _TAIL + beyond)
-
-
-def _replaced_pair(mu: float, prob: float) -> PairBounds:
-  """Returns bounds on the pair of a replaced record under Poisson sampling."""
-  # P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
-  # otherwise. The pair is attained by a record of norm one and its negative.
-  if mu > LARGEST_MU:
-    return overlap.no_noise(prob)
-  # The loss is odd and increasing in x.
-  top = cells_lib.GAUSSIAN_REACH + mu
-  x = _edges(-top, top, (-mu, 0.0, mu), MIXTURE_CELLS)
-  x = 0.5 * (x - x[::-1])
-  p = (1 - prob) * _cells(x) + prob * _cells(x - mu)
-  loss = _log_ratio(x, mu, prob)
-  loss = loss - loss[::-1]
-  return cells_lib.from_cells(loss, _widths(loss), p, p[::-1], _TAIL)
-
-
-def _zeroed_pair(mu: float, prob: float) -> PairBounds:
-  """Returns bounds on the pair of a zeroed record under sampling of a fixed size."""
-  # For alpha >= 1, P has mean 2 mu with probability `prob` (the share of records in the
-  # sample), Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair is
-  # the reversed pair of a removed record (see `pairs.overlap`).
-  if mu > LARGEST_MU:
-    return overlap.no_noise(prob)
-  reach = cells_lib.GAUSSIAN_REACH
-
-  def mixtures(bottom, cells):
-    """Returns (edges of cells from `bottom` up, their masses under P, under Q)."""
-    x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
-    out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
-    return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
-
-  # The loss is zero at x = 1.5 mu and increasing above.
-  x, p, q = mixtures(1.5 * mu, MIXTURE_CELLS // 2)
-  loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
-  loss[0] = 0.0
-  upper = cells_lib.from_cells(loss, _widths(loss), p, q, _TAIL).upper
-  _, p, q = mixtures(-reach, MIXTURE_CELLS)
-  both = (p > 0) & (q > 0)
-  lower = DominatingPair(np.log(p[both]) - np.log(q[both]), p[both], q[both])
-  return overlap.zeroed_by(
-      PairBounds(lower, upper), shifted_pair(mu, MIXTURE_CELLS), prob)
+  return cells_lib.from_cells(loss(x), p, _cells(x), _TAIL + beyond)
 
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
@@ -206,11 +194,6 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.
   density = 1 / 8 + sum(np.exp(-(x - mean)**2 / 6) for mean in means)
   position = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1])))
   return np.interp(np.linspace(0, position[-1], cells + 1), position, x)
-
-
-def _widths(loss: np.ndarray) -> np.ndarray:
-  """Returns differences of losses, at least `NARROWEST`: rounding may reverse ties."""
-  return np.maximum(np.diff(loss), NARROWEST)
 
 
 def _cells(x: np.ndarray) -> np.ndarray:

@@ -67,7 +67,8 @@ class Laplace(base.ScalarNoise):
     u = np.linspace(0.0, top, CELLS + 1)
     q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
     ends_mass = 0.5 + 0.5 * math.exp(-top)
-    middle = from_cells(2 * u - top, 2 * top / CELLS, q[::-1], q, 0.0, ends_mass)
+    middle = from_cells(
+        2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass)
     loss, far = np.array([-top, top]), 0.5 * math.exp(-top)
     p = np.array([far, 0.5])
     return PairBounds(*(

@@ -22,12 +22,7 @@ from scipy import special
 
 from tfcactus import _checks, _numerics
 from tfcactus.noise import base, shell_geometry, table_file
-from tfcactus.pairs import (
-  cells as cells_lib,
-  dominating_pair as pair_lib,
-  envelope,
-  overlap,
-)
+from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib, overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import fine_uniform, Random, Size
 
@@ -184,11 +179,7 @@ class RadialTable(table_file.NoiseTable):
     z = np.asarray(z, dtype=np.float64)
     if z.ndim == 0 or z.shape[-1] != self.dim:
       raise ValueError(f'Expected z of shape (..., {self.dim}), got {z.shape}.')
-    return self.log_density_at_radius(np.linalg.norm(z, axis=-1))
-
-  def log_density_at_radius(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density, per unit of volume, at distance `radius` from zero."""
-    radius = np.asarray(radius, dtype=np.float64)
+    radius = np.linalg.norm(z, axis=-1)
     shell = np.maximum(np.ceil((radius - self.first_radius) / self.width), 0)
     log_ball = (0.5 * self.dim * np.log(np.pi) -
                 special.gammaln(0.5 * self.dim + 1) +
@@ -295,78 +286,53 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   the lower.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
-  occupied = np.flatnonzero(mass > EMPTY_SHELL)
-  count = int(occupied[-1]) + 1
-  geometry = (table.dim, table.first_radius / shift, table.width / shift, count)
-  further, error = shell_geometry.outward(*geometry)
+  count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
+  further, error = shell_geometry.outward(
+      table.dim, table.first_radius / shift, table.width / shift, count)
   band = further.shape[1] - 1
   padded = np.append(log_f, np.full(band + 1, -np.inf))
   top = max(np.max(log_f[:count] - np.maximum(
       padded[band:count + band], log_f[-1])), 1e-3)
   width = max(min(2 * top / cells_lib.CELLS, 1e-3), top / (4 * cells_lib.CELLS))
-  raised, merged = _LossGrid(top, width), _LossGrid(top, width)
+  size = int(np.ceil(top / width)) + 4
+  # P-masses on grid points 0, `width`, ... of the upper pair, masses of cells between
+  # them of the lower one, and the mass of infinite losses of both.
+  raised, merged_p, merged_q = np.zeros((3, size))
+  infinite = [0.0, 0.0]
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
     # Moves beyond the band count as infinite losses in the upper pair only.
     loss[:, -1] = np.inf
-    for grid, sign in ((raised, 1), (merged, -1)):
-      survival = np.clip(further[rows] + sign * error[rows], 0.0, 1.0)
-      survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
-      moved = mass[rows, None] * -np.diff(survival, axis=1, append=0.0)
+    for side, sign in enumerate((1, -1)):
+      moved = mass[rows, None] * _rates(further[rows] + sign * error[rows])
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
-      grid.add(loss[kept], moved[kept])
-  return pair_lib.PairBounds(merged.lower(), raised.upper(float(np.sum(mass[count:]))))
+      finite = kept & np.isfinite(loss)
+      infinite[side] += float(np.sum(moved[kept & ~finite]))
+      x, p = loss[finite], moved[finite]
+      q = p * np.exp(-np.minimum(x, pair_lib.LARGEST_LOSS))
+      if sign < 0:
+        cell = np.floor(x / width).astype(np.int64)
+        merged_p += np.bincount(cell, p, size)
+        merged_q += np.bincount(cell, q, size)
+      elif x.size:
+        first, p = pair_lib.split_to_grid(pair_lib.DominatingPair(x, p, q), width)
+        raised[first:first + p.size] += p
+  known = np.arange(size) * width <= pair_lib.LARGEST_LOSS
+  lost = infinite[0] + float(np.sum(mass[count:])) + float(np.sum(raised[~known]))
+  loss, raised = np.arange(size)[known] * width, raised[known]
+  real = (merged_p > 0) & (merged_q > 0)
+  p, q = merged_p[real], merged_q[real]
+  return pair_lib.PairBounds(
+      pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, infinite[1]),
+      pair_lib.DominatingPair.symmetric(loss, raised, raised * np.exp(-loss), lost))
 
 
-class _LossGrid:
-  """Atoms of positive loss, gathered on 0, `width`, 2 `width`, ... to beyond `top`."""
-
-  def __init__(self, top: float, width: float):
-    self._width = width
-    size = int(np.ceil(top / width)) + 4
-    # P-masses on grid points, each atom split between the two around its loss.
-    self._raised = np.zeros(size)
-    # Masses under P and Q of the atoms of each cell.
-    self._p = np.zeros(size)
-    self._q = np.zeros(size)
-    self._p_inf = 0.0
-
-  def add(self, loss: np.ndarray, p: np.ndarray) -> None:
-    """Adds atoms of P-mass `p`; a loss of +inf goes to the mass at infinity."""
-    finite = np.isfinite(loss)
-    self._p_inf += float(np.sum(p[~finite]))
-    loss, p = loss[finite], p[finite]
-    cell = np.floor(loss / self._width).astype(np.int64)
-    # The share of the upper point that keeps the atom's masses under P and under Q.
-    share = np.clip(
-        -np.expm1(cell * self._width - loss - pair_lib.LOSS_ROUNDOFF) /
-        -np.expm1(-self._width), 0.0, 1.0)
-    size = self._p.size
-    up = p * share
-    self._raised += np.bincount(cell, p - up, size)
-    self._raised += np.bincount(cell + 1, up, size)
-    self._p += np.bincount(cell, p, size)
-    self._q += np.bincount(
-        cell, p * np.exp(-np.minimum(loss, envelope.LARGEST_LOSS)), size)
-
-  def upper(self, lost: float) -> pair_lib.DominatingPair:
-    """Returns a pair with losses on grid points that dominates the atoms."""
-    # Each atom, its loss raised by `LOSS_ROUNDOFF`, is split between the two grid
-    # points around its loss, so that its masses under P and Q stay. Probability `lost`
-    # and larger losses are infinite.
-    loss = np.arange(self._raised.size) * self._width
-    known = loss <= envelope.LARGEST_LOSS
-    loss, p = loss[known], self._raised[known]
-    return pair_lib.DominatingPair.symmetric(
-        loss, p, p * np.exp(-loss),
-        self._p_inf + lost + float(np.sum(self._raised[~known])))
-
-  def lower(self) -> pair_lib.DominatingPair:
-    """Returns the pair that the atoms dominate: all atoms of a cell become one."""
-    real = (self._p > 0) & (self._q > 0)
-    p, q = self._p[real], self._q[real]
-    return pair_lib.DominatingPair.symmetric(np.log(p) - np.log(q), p, q, self._p_inf)
+def _rates(further: np.ndarray) -> np.ndarray:
+  """Returns probabilities of moves from those of larger ones, made monotone."""
+  survival = np.clip(further, 0.0, 1.0)
+  survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
+  return -np.diff(survival, axis=1, append=0.0)
 
 
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool

@@ -132,7 +132,16 @@ class SinhNormal(base.ScalarNoise):
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells, with exact Renyi moments; needs bend >= sigma."""
     self.check_accounted()
-    return _shifted_pair(self, _checks.integer('shift', shift, 1))
+    shift = _checks.integer('shift', shift, 1)
+    reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
+    top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
+    y = np.linspace(-top, top, cells_lib.CELLS + 1)
+    p, q = (_cells(self, y + 0.5 * way * shift) for way in (-1, 1))
+    beyond = float(self.cdf(0.5 * shift - top))
+    bounds = cells_lib.from_cells(loss(self, y, shift), p, q, beyond)
+    return PairBounds(
+        _with_tail(bounds.lower, beyond, float(self.cdf(-top - 0.5 * shift))),
+        _with_moments(bounds.upper, self, shift))
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
@@ -251,20 +260,6 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
   if near == -np.inf or far + epsilon >= near:
     return -math.inf
   return float(near + math.log(-math.expm1(far + epsilon - near)))
-
-
-def _shifted_pair(noise: SinhNormal, shift: int) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of log-concave noise; `shift` is in sensitivities."""
-  reach = noise.bend * math.asinh(_REACH * noise.sigma / noise.bend)
-  top = min(reach + 0.5 * shift, _threshold(noise, _LARGEST_LOSS, shift))
-  y = np.linspace(-top, top, cells_lib.CELLS + 1)
-  edges = loss(noise, y, shift)
-  p, q = (_cells(noise, y + 0.5 * way * shift) for way in (-1, 1))
-  beyond = float(noise.cdf(0.5 * shift - top))
-  bounds = cells_lib.from_cells(edges, np.diff(edges), p, q, beyond)
-  return pair_lib.PairBounds(
-      _with_tail(bounds.lower, beyond, float(noise.cdf(-top - 0.5 * shift))),
-      _with_moments(bounds.upper, noise, shift))
 
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float

@@ -15,19 +15,14 @@ import math
 import numpy as np
 
 from tfcactus._numerics import EPS
-from tfcactus.pairs.dominating_pair import DominatingPair
-
-LARGEST_LOSS = 700.0
-"""Larger losses count as infinite: their Q-mass is below any float. Losses below
--LARGEST_LOSS count as minus infinity: their P-mass is below any float."""
+from tfcactus.pairs.dominating_pair import (
+  DominatingPair,
+  LARGEST_LOSS,
+  LEAST_MASS,
+)
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
-
-LEAST_MASS = 1e-290
-"""Atoms with a smaller P- or Q-mass are not kept: `upper` moves their mass to infinite
-losses, `lower` merges them."""
-
 
 ONE_ROUNDOFF = 16 * EPS
 """Smaller contradictions of masses and losses are ignored: they may come from a tail

@@ -21,26 +21,25 @@ GAUSSIAN_REACH = 12.0
 RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
 
+NARROWEST = 1e-200
+"""Width of a cell whose ends have the same loss to rounding."""
 
 WIDEST = 1.0
 """Width of a cell times |x| + 4 up to which six Gauss points suffice."""
 
 
-def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
-               q: np.ndarray, p_beyond: float, q_elsewhere: float = 0.0
+def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float, *,
+               width: float | None = None, q_elsewhere: float = 0.0
                ) -> pair_lib.PairBounds:
   """Returns bounds on a pair from the masses of cells of increasing loss.
 
-  `edges` are the losses at the cells' ends, `width` their distances (one number or one
-  a cell). `p_beyond` bounds the P-mass of larger losses from above; `q_elsewhere` is
-  the Q-mass that the cells do not cover.
+  `edges` are the losses at the cells' ends; `width` is their distance where it is one
+  number, without the rounding of `edges`. `p_beyond` bounds the P-mass of larger losses
+  from above; `q_elsewhere` is the Q-mass that the cells do not cover.
   """
-  width = np.asarray(width, dtype=np.float64)
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real])
-  share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], width) +
-                     RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
-  raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+  raised = raised_masses(edges, p, q, width)
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = np.exp(np.log(raised) - loss)
@@ -48,6 +47,16 @@ def from_cells(edges: np.ndarray, width: npt.ArrayLike, p: np.ndarray,
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
       lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, q_inf))
+
+
+def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
+                  width: float | None = None) -> np.ndarray:
+  """Returns P-masses at the losses `edges`: both masses of each cell, at its ends."""
+  # Rounding may reverse losses that are the same.
+  widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
+  share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
+                     RATIO_ROUNDOFF / -np.expm1(-widths), 1.0)
+  return np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
 
 
 def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,

@@ -32,6 +32,14 @@ order, whose exponents are within a few hundred where masses count."""
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
 
+LARGEST_LOSS = 700.0
+"""Larger losses count as infinite: their Q-mass is below any float. Losses below
+-LARGEST_LOSS count as minus infinity: their P-mass is below any float."""
+
+LEAST_MASS = 1e-290
+"""Atoms with a smaller P- or Q-mass are not kept, as coarse floats: where a pair is
+raised, their mass moves to infinite losses; where it is lowered, they are merged."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DominatingPair:

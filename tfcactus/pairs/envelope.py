@@ -16,9 +16,6 @@ SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
 """Relative error of a running sum of positive masses, per mass: half of it for the
 additions, the rest for the masses."""
 
-LARGEST_LOSS = 700.0
-"""Larger losses are counted as infinite: their Q-mass is below any float."""
-
 
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   """Returns bounds on a pair of the maximum of the profiles that `parts` bound.
@@ -58,7 +55,8 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
   # of points is the cube root of the density of mass.
   # Mass at losses above LARGEST_LOSS is counted at infinity.
-  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs), LARGEST_LOSS)
+  top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
+            pair_lib.LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
   mass = sum(np.histogram(pair.loss, edges, weights=pair.p + pair.q)[0]
              for pair in pairs)

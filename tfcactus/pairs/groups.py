@@ -25,13 +25,8 @@ import math
 import numpy as np
 
 from tfcactus import _checks, _numerics
-from tfcactus.pairs.cells import CELLS, RATIO_ROUNDOFF
-from tfcactus.pairs.dominating_pair import (
-  DominatingPair,
-  PairBounds,
-  split_fraction,
-)
-from tfcactus.pairs.envelope import LARGEST_LOSS
+from tfcactus.pairs.cells import CELLS, raised_masses
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, PairBounds
 
 MOST_ROWS = 1000
 """Largest number of rows of one person that is accounted for exactly."""
@@ -41,9 +36,6 @@ NOTHING = 1e-40
 
 MOST_ATOMS = 1 << 15
 """Atoms beyond which neighbouring ones are merged. Affects speed and width only."""
-
-NARROWEST = 1e-200
-"""Width of a cell whose ends have the same loss."""
 
 ROUNDOFF = 1e-14
 """Bound on the relative error of a slope: a sum of masses' ratios."""
@@ -166,11 +158,8 @@ def _merged(pair: DominatingPair) -> PairBounds:
   loss = pair.loss[order]
   edges = np.append(loss[first], loss[-1])
   p, q = (np.add.reduceat(mass[order], first) for mass in (pair.p, pair.q))
-  width = np.maximum(np.diff(edges), NARROWEST)
   lower = DominatingPair(np.log(p) - np.log(q), p, q, pair.p_inf, pair.q_inf)
-  share = np.minimum(split_fraction(p, q, edges[:-1], width) +
-                     RATIO_ROUNDOFF / -np.expm1(-width), 1.0)
-  raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+  raised = raised_masses(edges, p, q)
   mass = raised * np.exp(-edges)
   real = (raised > 0) & (mass > 0)
   lost = pair.p_inf + float(np.sum(raised[~real]))

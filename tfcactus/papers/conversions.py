@@ -46,13 +46,11 @@ from tfcactus import _checks, _numerics
 from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses.base import ROUNDOFF
-from tfcactus.pairs.dominating_pair import DominatingPair
-
-LARGEST_LOSS = 700.0
-"""Larger losses count as infinite: their Q-mass is below any float."""
-
-LEAST_MASS = 1e-290
-"""Atoms with a smaller P- or Q-mass count as infinite losses: coarse floats."""
+from tfcactus.pairs.dominating_pair import (
+  DominatingPair,
+  LARGEST_LOSS,
+  LEAST_MASS,
+)
 
 SPARE_DIGITS = 60
 """Decimal digits besides two per term of the sum. Cancellation takes one digit per

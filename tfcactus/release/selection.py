@@ -13,6 +13,7 @@ McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007); se
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -55,9 +56,7 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
   _checks.choice('method', method, METHODS)
   if method == 'histogram':
     release = top_m(scores, 1, sensitivity=sensitivity, noise=noise, seed=seed)
-    return Release(
-        int(release.value[0]), release.event, release.mechanism,
-        release.error_kind, release.seeded, release.error_bound)
+    return dataclasses.replace(release, value=int(release.value[0]))
   steps, step, scale = _scores(scores, sensitivity, 1)
   # The proof for the clipped gap covers one added or removed record; a replaced record
   # can change the best option while the gap is not clipped. Replacement is two such

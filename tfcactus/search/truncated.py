@@ -99,16 +99,9 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
 def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
             sampling_prob: float = 1.0, norm: int = 2, method: str = 'given',
             seconds: float = 0.0) -> TruncatedNoise:
-  """Accounts for the delta of a bounded table.
+  """Accounts for the delta of a scalar table without a tail; as `truncated_noise`.
 
-  Args:
-    noise: A scalar table without a tail.
-    epsilon: The epsilon at which delta is evaluated.
-    steps: Number of releases composed.
-    sampling_prob: Poisson sampling probability of a release.
-    norm: 1 or 2.
-    method: How the table was found.
-    seconds: Wall time of the design.
+  `method` tells how the table was found, in `seconds` of wall time.
   """
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')

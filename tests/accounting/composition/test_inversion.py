@@ -1,9 +1,12 @@
-"""Inversion of a profile refuses what it cannot solve."""
+"""Inversion of a profile: what it cannot solve is refused, and tables serve nearby."""
 
+import dp_accounting
+import numpy as np
 import pytest
 
+from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
-from tfcactus.accounting.composition import inversion
+from tfcactus.accounting.composition import contour, inversion
 
 
 def test_a_profile_of_which_every_measure_is_left_out_is_not_solved():
@@ -11,3 +14,26 @@ def test_a_profile_of_which_every_measure_is_left_out_is_not_solved():
   profile = inversion.Profile([], lambda epsilon: 1e-120)
   with pytest.raises(IntractableError):
     inversion.solved(lambda guess: profile, 1e-100, 1.0)
+
+
+def test_the_table_of_one_epsilon_serves_those_close_to_it(monkeypatch):
+  made, table = [], contour.Contour.table
+  monkeypatch.setattr(contour.Contour, 'table', lambda self, *args: (
+      made.append(1) or table(self, *args)))
+
+  def composition():
+    event = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(
+        250 / 60000, dp_accounting.GaussianDpEvent(1.3)), 3600)
+    return accounting.PhiAccountant().compose(event).compositions()['remove']
+
+  epsilon = np.linspace(0.0, 3.0, 201)
+  for order in (epsilon, epsilon[::-1]):
+    kept = composition()
+    made.clear()
+    found = [kept.delta(float(one)) for one in order]
+    assert len(made) < 100  # Not one for each.
+    for one, bounds in list(zip(order, found))[::40]:
+      fresh = composition().delta(float(one))
+      # Both hold the truth, and neither is wide.
+      assert bounds.lower <= fresh.upper and fresh.lower <= bounds.upper
+      assert bounds.upper - bounds.lower <= 2e-9 * bounds.upper

@@ -1,13 +1,22 @@
 """Tests that a training takes its steps from an account before they are released."""
 
+import math
+
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import inner, MEAN, plan_of, privatized, X, Y
 import tfcactus
-from tfcactus import sampling
-from tfcactus.keras import AllocatedBatches, CyclicBatches, PoissonBatches, privatize
+from tfcactus import accounting, sampling
+from tfcactus.keras import (
+  AllocatedBatches,
+  CyclicBatches,
+  PoissonBatches,
+  PrivateValidation,
+  privatize,
+)
 from tfcactus.keras.ledger import paid_steps
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -130,11 +139,47 @@ def test_batches_without_a_cost_there_are_refused(account, options, data, words)
 
 
 @pytest.mark.parametrize('changes', [
-    {'plan': plan_of(releases=[plan_of().step_event])}, {'seed': 1},
+    {'seed': 1},
     {'plan': plan_of(noise=tfcactus.Laplace(1.0), accounting='scalar-unproven')}])
 def test_plans_without_a_place_in_an_account_are_refused(account, changes):
   with pytest.raises(ValueError, match='Expected a plan with a proven accounting'):
     privatized(account=account, **changes)
+
+
+def test_releases_of_a_plan_enter_once_for_each_training(account, tmp_path):
+  validation = PrivateValidation(X, Y, noise=tfcactus.Gaussian(30.0), releases=4)
+  plan = plan_of(releases=[dp_accounting.GaussianDpEvent(40.0), validation])
+  model = privatized(plan, account=account, account_label='march')
+  for _ in range(2):
+    model.fit(_batches(3), verbose=0)
+
+  def beside():
+    return [entry['mu'] for entry in account.entries
+            if entry.get('label') == 'march, beside steps']
+
+  # As if each record were in training and validation, whose number is released too.
+  assert beside() == pytest.approx([1 / 40, math.sqrt(5) / 30], rel=1e-4)
+  whole = accounting.PhiAccountant().compose(plan.step_event, plan.steps)
+  for event in plan.releases:
+    whole.compose(event)
+  model.save(tmp_path / 'm.keras')
+  resumed = tf.keras.models.load_model(tmp_path / 'm.keras')
+  resumed.compile('sgd', MEAN)
+  resumed.fit(_batches(3), verbose=0)
+  assert len(beside()) == 2
+  # Another training takes the steps that are left, and has releases of its own.
+  privatized(plan, account=account, account_label='march').fit(_batches(3), verbose=0)
+  assert len(beside()) == 4 and account.slots['march'].used > 64
+  assert account.guarantee().upper >= whole.get_epsilon(1e-5)
+
+
+def test_releases_that_do_not_fit_stop_the_training(account):
+  plan = plan_of(releases=[dp_accounting.GaussianDpEvent(0.02)])
+  model = privatized(plan, account=account)
+  for _ in range(2):
+    with pytest.raises(ValueError, match='release nothing'):
+      model.fit(_batches(3), verbose=0)
+  assert model.releases == 0 == account.slots['training'].used
 
 
 def test_steps_outside_of_fit_are_refused(account):

@@ -244,7 +244,7 @@ class Composition:
       return [lambda: ClosedForm(first)]
     if any(isinstance(loss, GroupedGaussian) for loss, _ in losses):
       return [lambda: contour.GroupedContours(losses)]
-    whole = contour.Contour(losses)
+    whole = self._contour
     if gaussians is None:
       return [lambda: whole]
     if all(loss.normal for loss, _ in gaussians):
@@ -314,6 +314,11 @@ class Composition:
     # `delta` returns a value and a bound on its error.
     return math.fsum(count * float(sum(loss.delta(0.0)))
                      for loss, count in self._gaussians)
+
+  @functools.cached_property
+  def _contour(self) -> contour.Contour:
+    """The contour of all steps, which keeps its last table; for Gaussian releases."""
+    return contour.Contour(self._losses or ())
 
   @functools.cached_property
   def _pairs(self) -> list[tuple[PairBounds, int]]:

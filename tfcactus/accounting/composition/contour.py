@@ -23,6 +23,7 @@ and bounds are this library's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
 import functools
 import math
@@ -82,6 +83,9 @@ FEW_NODES = 400
 FEW_STEPS = 100_000
 """With at most this many steps a better tilt would not reduce rounding."""
 
+NEAR = 1e-9
+"""Largest relative width of bounds on delta by the table of another epsilon."""
+
 
 @functools.cache
 def _threads() -> threadpoolctl.ThreadpoolController:
@@ -108,6 +112,8 @@ class Contour:
 
   groups: Sequence[tuple[base.Loss, int]]
   quick: bool = False
+  _last: list[inversion.Profile] = dataclasses.field(
+      default_factory=list, init=False, compare=False, repr=False)
 
   @one_thread
   def epsilon(self, delta: float) -> Bounds:
@@ -126,6 +132,11 @@ class Contour:
   @one_thread
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if a contour is too hard."""
+    for last in self._last:  # The last table serves what is close to its epsilon.
+      with contextlib.suppress(IntractableError):
+        bounds = last.delta_bounds(epsilon)
+        if bounds.upper - bounds.lower <= NEAR * bounds.lower:
+          return bounds
     saddles = self.saddles(epsilon=epsilon)
     if saddles.log_chernoff(epsilon) < LOG_NOTHING:
       most, order = LOG_NOTHING + NOTHING_ROOM, saddles.best_order(epsilon)
@@ -137,7 +148,8 @@ class Contour:
           raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
-    return inversion.Profile([table]).delta_bounds(epsilon)
+    self._last[:] = [profile := inversion.Profile([table])]
+    return profile.delta_bounds(epsilon)
 
   @property
   def _steps(self) -> int:

@@ -27,7 +27,7 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
   if sum(count for _, count in given) <= 1:
     return given[0][0] if given else 0.0
   total = -math.expm1(math.fsum(
-      count * _numerics.log_complement(p) for p, count in given))
+      count * (math.log1p(-p) if p < 1 else -math.inf) for p, count in given))
   return min(total * (1 + sign * _ROUNDOFF), 1.0)
 
 

@@ -19,7 +19,6 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tfcactus.design.solvers import divergence
 
@@ -267,8 +266,3 @@ def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
   return {'shifts': {str(k + 1): float(theta[k])
                      for k in np.flatnonzero(theta > 1e-12)},
           'price': float(price)}
-
-
-def pair_value(objective: str, a: npt.ArrayLike, b: npt.ArrayLike) -> np.ndarray:
-  """Returns phi(a, b): the divergence of two cells, both directions together."""
-  return divergence.parse(objective).value(np.asarray(a), np.asarray(b))

@@ -37,12 +37,11 @@ Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class Divergence:
   """A divergence to minimise, with its derivatives."""
 
-  name: str  # 'kl', 'chi2', 'renyi:A', or one of them followed by '@Q'.
   value: Pairwise  # phi(a, b).
   slope: Pairwise  # The derivative of phi with respect to a.
   curvature: Pairwise  # -a b times the mixed second derivative of phi.
   # Maps the minimised sum of phi, which is convex in the density, to the divergence
-  # that `name` means; increasing.
+  # that its name in `parse` means; increasing.
   report: Callable[[float], float]
 
 
@@ -120,7 +119,7 @@ def _plain(name: str, order: float) -> Divergence:
       return float(total)
     return float(np.log1p(order * order_minus_one * total) / order_minus_one)
 
-  return Divergence(name, value, slope, curvature, report)
+  return Divergence(value, slope, curvature, report)
 
 
 def _subsampled(name: str, order: float, rate: float) -> Divergence:
@@ -172,4 +171,4 @@ def _subsampled(name: str, order: float, rate: float) -> Divergence:
       return float(total)
     return float(np.log1p(order * order_minus_one * total) / order_minus_one)
 
-  return Divergence(name, value, slope, curvature, report)
+  return Divergence(value, slope, curvature, report)

@@ -123,7 +123,7 @@ def scalar_shift(objective: str, k: int, cells: int,
   second = np.concatenate([right + k, k - between])
   weight = np.concatenate([np.ones(right.size), np.full(between.size, 0.5)])
   log_scale = np.maximum(second - cells, 0) * log_ratio
-  tail = convex_program.pair_value(objective, 1.0, np.exp(k * log_ratio))
+  tail = divergence.parse(objective).value(np.array(1.0), np.exp(k * log_ratio))
   return convex_program.Shift(first, np.minimum(second, cells), log_scale, weight,
                         float(tail / -np.expm1(log_ratio)))
 
@@ -173,8 +173,8 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
   inner, far = i < cells, i >= cells
-  tail = np.sum(chance[far] * convex_program.pair_value(
-      objective, np.exp(relative[i[far]]),
+  tail = np.sum(chance[far] * divergence.parse(objective).value(
+      np.exp(relative[i[far]]),
       np.exp(relative[i[far]] + beyond[j[far]] - beyond[i[far]])))
   i, j = i[inner], j[inner]
   log_scale = beyond[j] + log_volume[i] - log_volume[index[j]]

@@ -24,12 +24,9 @@ Capture = Callable[[Any, tf.Tensor], tf.Tensor]
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
-  """Calls a layer on batches of one example, where examples cannot mix.
+  """Returns the results of `own`, a layer's call, on batches of one example.
 
-  Args:
-    layer: The layer.
-    own: The layer's own `call`; `inputs`, `args` and `kwargs` are its arguments.
-    capture: Takes each output whose gradient `gradients` needs.
+  Examples cannot mix there. Outputs whose gradients `gradients` needs are captured.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
@@ -70,10 +67,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
   for i in taken_off:  # Attention of Keras 3 removes masks of its inputs.
     masks.put(flat[i], None)
   if models.trained_variables(layer):
-    outputs, added = tf.nest.pack_sequence_as((outputs, added), [
-        masks.put(capture((one, values, i), out), masks.mask_of(out))
-        if out.dtype.is_floating else out
-        for i, out in enumerate(tf.nest.flatten((outputs, added)))])
+    outputs, added = _captured(capture, (one, values), (outputs, added))
   for each in added:
     layer.add_loss(each)  # `added_losses` collects one loss per row.
   left = iter(outputs)
@@ -105,6 +99,14 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
   found = vectorization.over_rows(of_row, (values, upstream))
   return [(variable, forms.of_examples(each, variable.shape)) for variable, each
           in zip(trained, found)]
+
+
+def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
+  """Returns outputs, those that may have a gradient as `capture` returns them."""
+  return tf.nest.pack_sequence_as(outputs, [
+      masks.put(capture((*saved, i), out), masks.mask_of(out))
+      if out.dtype.is_floating else out
+      for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
 def _first_rows(outputs: Any, added: list[tf.Tensor]

@@ -32,8 +32,9 @@ Account = Union[DataAccount, PathLike]
 class PaidSteps:
   """The slot of an account from which one model takes its steps, or epochs.
 
-  The first `fit` reserves the plan's steps under the label, unless there is a slot. A
-  resumed run goes on with what is left in the slot.
+  The first `fit` reserves the plan's steps under the label, unless there is a slot, and
+  enters each of the plan's releases. A resumed run goes on with what is left in the
+  slot.
 
   Attributes:
     path: Absolute path of the account.
@@ -42,18 +43,17 @@ class PaidSteps:
 
   def __init__(self, account: Account, label: str, plan: PrivacyPlan, seeded: bool):
     """Initialises; ValueError if noise is `seeded`, or no account can hold the plan."""
-    if seeded or plan.releases or plan.accounting != 'proven':
+    if seeded or plan.accounting != 'proven':
       raise ValueError(
-          'Expected a plan with a proven accounting and no releases, which enter an '
-          'account by themselves (account.release), and no seed with account, got '
-          f'seeded={seeded}, releases={plan.releases!r} and '
-          f'accounting={plan.accounting!r}.')
+          'Expected a plan with a proven accounting, and no seed, with account, got '
+          f'accounting={plan.accounting!r} and seeded={seeded}.')
     self._account = account if isinstance(account, DataAccount) else None
     self.path = account.path if isinstance(account, DataAccount) else (
         os.path.abspath(os.fspath(account)))
     self.label, self._plan = label, plan
     self._event: dp_accounting.DpEvent | None = None
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
+    self._waiting = list(plan.releases)
 
   def begin(self, marks: Marks, known: Counts) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
@@ -88,6 +88,16 @@ class PaidSteps:
           f'Expected the slot {self.label!r} of the account to have releases left, '
           f'got {slot.used} used of {slot.count}; a new run has another '
           'account_label.')
+    label = f'{self.label}, beside steps'
+    # Only a training that has steps behind it may have entered its releases before.
+    entered = [entry['what'] for entry in self._account.entries
+               if released and 'what' in entry and entry['label'] == label]
+    while self._waiting:
+      if (what := repr(self._waiting[0])) in entered:
+        entered.remove(what)
+      else:
+        self._account.spend(self._waiting[0], label=label, unit=unit)
+      self._waiting.pop(0)
 
   def take(self, taken: Taken) -> None:
     """Takes a step on a batch before the step is released.

@@ -88,6 +88,17 @@ def _over_examples_last(x, w):
   return tf.transpose(tf.transpose(x) * w[:, None, None])
 
 
+def _parts(x, w, k, b):
+  """Uses parts of weights: some twice, some that overlap, some in no order."""
+  left, middle, _ = tf.split(w, [2, 3, 1], 1)
+  rows, kept = tf.unstack(b), w[:, 1:4]
+  y = tf.concat([x @ left, tf.tanh(x @ middle) @ kept[1:]], -1) + rows[1]
+  images = tf.nn.conv1d(x, k[..., :2], 1, 'SAME') * tf.nn.conv1d(
+      x, k[..., 3:], 1, 'SAME')
+  return y + tf.reduce_sum(images, -1, keepdims=True) + rows[1] * (
+      x @ w[:, ::-1][:, ::3])[..., :1]
+
+
 _CASES = {
     'rounded weights': ((6,), lambda: Own(_rounded, w=(6, 4))),
     'weights of unit length': ((6,), lambda: Own(_normalized, v=(6, 4), g=(4,))),
@@ -102,6 +113,7 @@ _CASES = {
     'a function of one operation': ((6,), lambda: Own(
         tf.function(lambda x, w: tf.reshape(x @ w, [-1, 2, 2])), w=(6, 4))),
     'sums of products': (_SERIES, lambda: Own(_low_rank, w=(4, 6), a=(4, 2), b=(6, 2))),
+    'parts': (_SERIES, lambda: Own(_parts, w=(4, 6), k=(2, 4, 5), b=(3, 5))),
     'lookups': (_SERIES, lambda: Own(_lookups, table=(6, 3), cube=(6, 1, 3))),
     'PReLU': (_IMAGE, lambda: layers.PReLU(shared_axes=[1, 2])),
     'a function that reshapes': (_SERIES, lambda: Own(_reshaping, w=(4,))),
