@@ -192,6 +192,49 @@ def test_other_loops_have_no_rule(name):
   assert planted._failure(model) is not None
 
 
+@tf.RegisterGradient('MinusHalfForLoops')
+def _minus_half(op, upstream):
+  del op
+  return -0.5 * upstream
+
+
+def test_a_weight_passed_on_with_a_gradient_of_its_own_has_no_rule():
+  """Each step changes the gradient of the steps after it."""
+
+  def step(i, y, w):
+    following = _functional(y, w)
+    with tf.compat.v1.get_default_graph().gradient_override_map(
+        {'Identity': 'MinusHalfForLoops'}):
+      return i + 1, following, tf.identity(w)
+
+  model = made(_SERIES, Own(lambda x, w: tf.while_loop(
+      lambda i, y, w: i < 3, step, (0, x, w))[1], w=(4, 4)))
+  assert planted._failure(model) is not None
+
+
+class _DroppingCell(_Cell):
+  """A cell that drops other entries of its state in each step."""
+
+  def call(self, inputs, states):
+    return super().call(inputs, [tf.nn.dropout(states[0], 0.5)])
+
+
+def test_draws_of_each_step_run_with_secret_seeds():
+  model = made(_SERIES, layers.RNN(_DroppingCell(), return_sequences=True))
+  x, y = data(_SERIES)
+  got = one_by_one.engine_sums(
+      model, crossentropy, np.repeat(x[:1], len(x), 0), 0 * y)
+  assert not any(route.vectorized for route in got.routes.layers), got.routes.summary()
+  assert len(np.unique(got.losses)) == len(x)
+
+
+def test_a_loop_that_runs_python_is_refused():
+  model = made(_SERIES, Own(_repeated(lambda y, w: _functional(y, w) * tf.reshape(
+      tf.numpy_function(lambda: np.float32(1), [], tf.float32), [])), w=(4, 4)))
+  with pytest.raises(ValueError, match='runs Python'):
+    one_by_one.engine_sums(model, crossentropy, *data(_SERIES))
+
+
 def test_a_loop_that_assigns_has_no_rule():
   """A replay of its reads outside would miss the assignment."""
   state = tf.Variable(tf.zeros([4]), trainable=False)

@@ -176,8 +176,9 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
     raise uses_lib.no_rule(loop)
   cond, body = inside
   for op in [*cond.get_operations(), *body.get_operations()]:
+    # PyFunc makes secret seeds in steps; where a proof meets it, the model is refused.
     if op.op_def.is_stateful and op.type not in (
-        *_READING, 'Placeholder', *draws.SHAPE_ARGUMENT):
+        *_READING, 'Placeholder', 'PyFunc', *draws.SHAPE_ARGUMENT):
       raise uses_lib.no_rule(loop, f'has {op.type} inside, which keeps a state')
   fixed = {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs))
            if _passed_on(after) is before}
@@ -236,7 +237,7 @@ def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
 
 def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
   """Returns the tensor of which another is an identity."""
-  while tensor.op.type == 'Identity':
+  while tensor.op.type == 'Identity' and not graphs.has_own_gradient(tensor.op):
     tensor = tensor.op.inputs[0]
   return tensor
 
