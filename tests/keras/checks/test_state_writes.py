@@ -196,3 +196,34 @@ def test_a_model_needs_known_inputs():
   model = Late()
   model(tf.ones([2, 6]))
   check_model(model)
+
+
+class _LaterHoarder(_Hoarder):
+  """Mixes examples, so that it is vectorised; keeps data once it is told to."""
+
+  later = ''
+
+  def build(self, input_shape):
+    super().build(input_shape)
+    self.scale = self.add_weight(name='scale', shape=(6,))
+
+  def call(self, inputs, training=None):
+    if self.later == 'forward':
+      self.kept.assign(inputs[0])
+    if self.later == 'backward':
+      inputs = _BackwardHoarder.call(self, inputs)
+    return self.scale * (inputs - tf.reduce_mean(inputs, 0))
+
+
+@pytest.mark.parametrize('later', ['forward', 'backward'])
+def test_what_a_vectorised_layer_writes_only_after_privatize_is_refused(
+    make_plan, later):
+  layer = _LaterHoarder('assign')
+  with pytest.warns(UserWarning, match='statistic over the batch'):
+    private = privatize(_model(layer), make_plan())
+  private.compile('sgd', 'mse')
+  layer.later = later
+  x = np.ones((40, 6), np.float32)
+  with pytest.raises(ValueError, match='write no variables'):
+    private.fit(x, x[:, :3], batch_size=4, verbose=0)
+  assert int(private.released_steps) == 0
