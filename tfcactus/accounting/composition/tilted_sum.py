@@ -52,23 +52,26 @@ class Window:
   exponents: tuple[float, float]
 
   @classmethod
-  def around(cls, mgf: Callable[[float], float], tilt: float, *, steps: int,
+  def around(cls, log_mgf: Callable[[float], float], tilt: float, *, steps: int,
              effects: tuple[float, float], max_points: tuple[int, int]) -> Window:
-    """Chooses the window for `steps` losses whose sum has log moments `mgf`.
+    """Chooses the window for `steps` losses; `log_mgf` is that of their sum.
 
-    The spacing moves epsilon by the least of `effects`, if its `max_points` allow that.
+    Each of `effects` is a wanted move of epsilon, which asks for a number of points, at
+    most its `max_points`. The largest number is taken.
     """
-    base = mgf(tilt)
+    base = log_mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)
-    mean = (mgf(tilt + step) - mgf(tilt - step)) / (2 * step)
+    mean = (log_mgf(tilt + step) - log_mgf(tilt - step)) / (2 * step)
     def growth(sign: int) -> Callable[[float], float]:
       """Returns the log moment generating function of sign (loss - mean)."""
-      return lambda u: mgf(tilt + sign * u) - base - sign * u * mean
+      return lambda u: log_mgf(tilt + sign * u) - base - sign * u * mean
 
     (above, u_above), (below, u_below) = (cls._reach(growth(sign)) for sign in (1, -1))
-    # Random lattice labels widen the distribution a little.
+    # The lower bound draws a lattice point for each loss, which widens the sum a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
+    # An atom split between points h apart raises the log moment of order c of a step by
+    # at most c (c + 1) h^2 / 8, and so epsilon by about steps (c + 1) h^2 / 8.
     points = max(min(most, 1 << math.ceil(math.log2(max(reach / math.sqrt(
         8 * effect / (steps * (tilt + 1))), MIN_POINTS)))) for effect, most in zip(
             effects, max_points))

@@ -83,12 +83,16 @@ class MeanLognormal:
         q <= whole.size - 1, most, 0.5 * self.mu**2 * q * (q - 1)))
 
   def log_moments(self, q: np.ndarray) -> np.ndarray:
-    """Estimates log E[L^q] and two derivatives at real q, shape (3, n); nan if none."""
+    """Estimates log E[L^q] and two derivatives at real q; nan where floats overflow.
+
+    The shape is (3, orders).
+    """
     n = np.array([_degree(order) for order in q])
     low, high = math.inf, -math.inf
     for order, degree in zip(q, n):
       ends = self._ends(int(degree), float(order), 0.0, PILOT_DIGITS)
       low, high = min(low, ends[0]), max(high, ends[1])
+    # At angle zero both sides of a strip are alike; the second bound is never larger.
     strip, log_sides = self._strips(float(np.max(n - q)), 0.0)
     spacing = float(np.max(2 * np.pi * strip / (PILOT_DIGITS + log_sides[1])))
     grid = lognormal_lattice.Lattice.of(
