@@ -67,7 +67,7 @@ class Window:
       return lambda u: log_mgf(tilt + sign * u) - base - sign * u * mean
 
     (above, u_above), (below, u_below) = (cls._reach(growth(sign)) for sign in (1, -1))
-    # The lower bound draws a lattice point for each loss, which widens the sum a little.
+    # Random lattice points of the lower bound widen the sum a little.
     above, below = 1.05 * above, 1.05 * below
     reach = above + below + 1e-9 * (1 + abs(mean))
     # An atom split between points h apart raises the log moment of order c of a step by
