@@ -87,7 +87,6 @@ def check_no_writes(model: keras.Model, traced: TracedPass) -> None:
   """Raises ValueError, with the remedy, if a pass is stateful; see `state_writes`."""
   # Vectorised code is checked as it was traced on one example. Only a custom gradient
   # with respect to its inputs is not in that trace.
-  for graph in (traced.graph, *traced.replaced):
-    state_writes.check_graph(graph, 'layers', model)
+  state_writes.check_graph(traced.graph, 'layers', model, traced.replaced)
   if graphs.have_own_gradients(traced.replaced):
     state_writes.check_no_writes(model)

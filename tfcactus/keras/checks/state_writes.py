@@ -9,6 +9,7 @@ or refused. Unknown operations are refused too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 import contextlib
 import re
 
@@ -92,19 +93,26 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
   return graph
 
 
-def check_graph(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
+def check_graph(graph: tf.Graph, what: str, model: keras.Model | None,
+                replaced: Sequence[tf.Graph] = ()) -> None:
   """Raises ValueError, with the remedy, if a traced computation touches other state.
 
   Allowed are operations in `ALLOWED` and weights of `model`; with None, no weights. A
   function that draws must be traced inside `patches.drawing`. `what` names the
-  computation in messages, in the plural.
+  computation in messages, in the plural. `replaced` has graphs of code for which
+  `graph` has stand-ins; they are checked too.
   """
-  functions = {function.signature.name
-               for function in graph.as_graph_def().library.function}
-  for node in graphs.nodes(graph):
-    if node.op not in functions and not _is_allowed(node):
-      raise ValueError(_refusal(node, what))
-  _check_captures(graph, what, model)
+  looked_up = set()
+  for part in (graph, *replaced):
+    functions = {function.signature.name
+                 for function in part.as_graph_def().library.function}
+    for node in graphs.nodes(part):
+      if node.op not in functions and not _is_allowed(node):
+        raise ValueError(_refusal(node, what))
+      if node.op == 'LookupTableFindV2':
+        looked_up.add((node.attr['Tin'].type, node.attr['Tout'].type))
+  for part in (graph, *replaced):
+    _check_captures(part, what, model, looked_up)
 
 
 def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
@@ -162,8 +170,10 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
       any(arg.name == 'algorithm' for arg in signature.input_arg)))
 
 
-def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> None:
+def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
+                    looked_up: Iterable[tuple[int, int]]) -> None:
   """Raises ValueError for captured variables that are not weights of the model."""
+  # Tables are looked up by keys and values of the types `looked_up`.
   # Weights are safe to read: if they change outside of steps, this library notices and
   # ends the guarantee. Any other variable may be set to values of the data, unseen,
   # such as by a callback.
@@ -180,7 +190,7 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
           'such as a callback, may set it to something of the data. Make it a '
           'constant, tf.constant(variable.numpy()), or a weight of a layer by '
           'add_weight(trainable=False).')
-    if resource and eager and not _is_fixed_table(graph, outside):
+    if resource and eager and not _is_fixed_table(outside, looked_up):
       raise ValueError(
           f'Expected {what} that read tables of fixed entries, got one that can be '
           'written to, such as a MutableHashTable: whatever fills it, such as a '
@@ -188,10 +198,8 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None) -> No
           'tf.lookup.StaticHashTable.')
 
 
-def _is_fixed_table(graph: tf.Graph, handle: tf.Tensor) -> bool:
-  """Returns whether a table that a graph looks up refuses to be written to."""
-  types = {(node.attr['Tin'].type, node.attr['Tout'].type)
-           for node in graphs.nodes(graph) if node.op == 'LookupTableFindV2'}
+def _is_fixed_table(handle: tf.Tensor, types: Iterable[tuple[int, int]]) -> bool:
+  """Returns whether a table of one of these types refuses to be written to."""
   with tf.init_scope():
     for key, value in types:
       try:  # No entries are written.

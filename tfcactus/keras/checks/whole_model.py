@@ -80,8 +80,7 @@ def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
         'length of all others. Give it output_sequence_length=..., without '
         'ragged=True, or an output_mode such as "multi_hot".')
   if any('BatchNorm' in cls.__name__ for cls in type(layer).__mro__) and (
-      layer.trainable or not getattr(layer, '_USE_V2_BEHAVIOR', True)):
-    # That of tf.compat.v1 uses statistics of the batch when it is frozen too.
+      layer.trainable or models.mixes_when_frozen(layer)):
     raise ValueError(
         f'Expected layers that treat each example alone, got {layer.name!r}, a '
         'BatchNormalization: it mixes the examples of a batch and keeps their '

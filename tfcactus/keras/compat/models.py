@@ -220,6 +220,12 @@ def layer_classes(names: Iterable[str]) -> set[type]:
   return {getattr(keras.layers, name) for name in names if hasattr(keras.layers, name)}
 
 
+def mixes_when_frozen(layer: keras.layers.Layer) -> bool:
+  """Returns whether a BatchNormalization uses batch statistics when not trainable."""
+  # The BatchNormalization of tf.compat.v1 does.
+  return not getattr(layer, '_USE_V2_BEHAVIOR', True)
+
+
 def splits_texts(layer: keras.layers.Layer) -> bool:
   """Returns whether a layer splits texts into a variable number of words."""
   return isinstance(layer, keras.layers.TextVectorization) and (
