@@ -155,7 +155,7 @@ class KeyStream:
     """
     if count <= _CHUNK:
       return draw(self, count)
-    out = np.empty(count, dtype)
+    out: np.ndarray = np.empty(count, dtype)
     if count > PARALLEL:
       self._fill_parts(out, draw)
       return out

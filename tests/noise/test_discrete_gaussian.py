@@ -1,4 +1,4 @@
-"""Tests of the discrete Gaussian sampler: its masses to 200 bits, its draws, its law."""
+"""Discrete Gaussian draws: masses to 200 bits, the law of draws and of their sums."""
 
 import mpmath
 import numpy as np

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus import _checks
+from tfcactus import _checks, arithmetic
 from tfcactus.keras.checks import model_warnings, state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import losses, models, precision
@@ -69,6 +69,12 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
+    for given, what in ((self._replicas > 1, 'several replicas'),
+                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
+      if given:
+        arithmetic.check_float(plan, what)
+    self._whole = plan.arithmetic == 'integer'
+    self._tested_places: set[str] | None = set() if self._whole else None
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -187,7 +193,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count)
+        0 if self.canaries is None else self.canaries.count, self._tested_places)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
     elif numbers is None:
@@ -195,6 +201,8 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
+    if self._whole:
+      clipping_lib.check_roundings(self._plan.num_examples, engine.rows)
     release, scale = self.norm.to_release(batch)
     self._check_vector()
     # Further sums are along shadow weights; or adaptive clipping also releases the
