@@ -17,8 +17,9 @@ MODES = ('float', 'integer')
 LARGEST_DIM = 2**30
 """Number of weights that a plan without `dim` accounts for in the mode 'integer'."""
 
-_CLIPS = 2.0**-100, 2.0**100
-"""Clipping norms between which float64 neither overflows nor underflows."""
+_LEAST, _MOST = 2.0**-100, 2.0**100
+"""Clipping norms and noise multipliers between which float64 does not overflow, and
+underflow is covered (docs/soundness.md)."""
 
 _INSTEAD = "Leave arithmetic out, or take arithmetic='float'."
 
@@ -68,8 +69,10 @@ def check(plan: Plan) -> None:
       (plan.adaptive_clipping is not None,
        'no adaptive_clipping, because the rounding of the count has no proof, got '
        f'{plan.adaptive_clipping!r}'),
-      (not _CLIPS[0] <= plan.l2_norm_clip <= _CLIPS[1],
-       f'l2_norm_clip between 2^-100 and 2^100, got {plan.l2_norm_clip!r}')):
+      (not all(_LEAST <= each <= _MOST for each in (
+          plan.l2_norm_clip, plan.noise.noise_multiplier)),
+       'l2_norm_clip and the noise multiplier between 2^-100 and 2^100, got '
+       f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}')):
     if wrong:
       raise ValueError(f"Expected with arithmetic='integer' {reason}. {_INSTEAD}")
 

@@ -71,6 +71,7 @@ class FakePlan:
   steps: int = 10**6
   target_epsilon: object = None
   unit: str = 'example'
+  arithmetic: str = 'float'
 
   @property
   def expected_batch_size(self):
