@@ -33,7 +33,7 @@ import tensorflow as tf  # noqa: E402
 from benchmarks import _results  # noqa: E402
 from tests.keras import rounded_products  # noqa: E402
 import tfcactus  # noqa: E402
-from tfcactus import keras as private  # noqa: E402
+from tfcactus import _format, keras as private  # noqa: E402
 from tfcactus.keras import NoiseSampler  # noqa: E402
 from tfcactus.keras.compat import precision  # noqa: E402
 from tfcactus.keras.gradients import clipping, forms  # noqa: E402
@@ -278,9 +278,9 @@ def show(found: dict) -> None:
        ['time of a draw', f'{whole["draw_nanoseconds"]:.0f} ns'],
        ['time of a step of the tutorial CNN, over that in floats',
         f'{seconds[WHOLE] / seconds["float"]:.2f}'],
-       ['epsilon of the tutorial, in floats', f'{whole["epsilon"]["float"]:.9f}'],
-       ['epsilon of the tutorial, in whole numbers',
-        f'{whole["epsilon"][WHOLE]:.9f}']]))
+       *([f'epsilon of the tutorial, {words}',
+          _format.upper(whole['epsilon'][arithmetic], 9)] for words, arithmetic in (
+              ('in floats', 'float'), ('in whole numbers', WHOLE)))]))
 
 
 if __name__ == '__main__':

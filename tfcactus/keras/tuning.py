@@ -17,14 +17,9 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tfcactus import (
-  _checks,
-  accounting,
-  arithmetic,
-  relations,
-  sampling as sampling_lib,
-)
+from tfcactus import _checks, accounting, relations, sampling as sampling_lib
 from tfcactus.accounting import calibration, run_laws
+from tfcactus.arithmetic import check_float
 from tfcactus.data_account import DataAccount
 from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
@@ -344,7 +339,7 @@ def _scheme(plan: PrivacyPlan, arguments: _Arguments
 
 def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
   """Returns the event of all planned steps."""
-  arithmetic.check_float(plan, 'a private search')
+  check_float(plan, 'a private search')
   scheme = _scheme(plan, arguments).of_plan(plan)
   draws = -(-plan.steps // scheme.batches_per_epoch) if scheme.draws_epochs else (
       plan.steps)

@@ -11,7 +11,13 @@ import tensorflow as tf
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
 import tfcactus
-from tfcactus.keras import AllocatedBatches, Audit, FixedSizeBatches, make_run_card
+from tfcactus.keras import (
+  AllocatedBatches,
+  Audit,
+  FixedSizeBatches,
+  make_run_card,
+  tuning,
+)
 from tfcactus.keras.gradients import clipping, forms
 from tfcactus.keras.ledger import lineage
 from tfcactus.keras.step import step_noise
@@ -150,6 +156,11 @@ def test_steps_of_the_two_modes_are_told_apart():
 def test_options_without_a_proof_are_refused(options, words):
   with pytest.raises(ValueError, match=words):
     privatized(whole_plan(), **options)
+
+
+def test_private_searches_are_refused():
+  with pytest.raises(ValueError, match="arithmetic='float' with a private search"):
+    tuning._event(whole_plan(), {})
 
 
 def test_several_replicas_are_refused():

@@ -73,8 +73,8 @@ class Step:
                         (split_noise, 'split_noise=True'), (audit, 'audit=')):
       if given:
         arithmetic.check_float(plan, what)
-    self._whole = plan.arithmetic == 'integer'
-    self._tested_places: set[str] | None = set() if self._whole else None
+    self._tested_places: set[str] | None = (
+        set() if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -119,8 +119,11 @@ class Step:
     # Mean and standard deviation of the number of examples of a replica.
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
-    return self._given_rows or physical_batch.physical_rows(
+    rows = self._given_rows or physical_batch.physical_rows(
         mean, deviation, self._model, routes, self.views * self._each)
+    if self._plan.arithmetic == 'integer':
+      clipping_lib.check_roundings(self._plan.num_examples, rows)
+    return rows
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -201,8 +204,6 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
-    if self._whole:
-      clipping_lib.check_roundings(self._plan.num_examples, engine.rows)
     release, scale = self.norm.to_release(batch)
     self._check_vector()
     # Further sums are along shadow weights; or adaptive clipping also releases the
