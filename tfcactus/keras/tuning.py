@@ -225,7 +225,7 @@ class PrivateSearch:
         gc.collect()
 
   def _rehearse(self, stream: KeyStream, data: ExampleData) -> None:
-    """Raises an error in arguments and functions, which would fail all runs."""
+    """Makes two trial models: an error that all runs would make is raised here."""
     zeros = None if isinstance(data, units_lib.UnitData) else _Zeros(data)
     with models.apart():
       first = self._trained(self._settings(stream), zeros, {'epochs': 1})

@@ -134,7 +134,7 @@ def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
 
 
 def put_behind(tensor: tf.Tensor, instead: tf.Tensor) -> None:
-  """Lets all that use a tensor of a graph use another, which is computed from it."""
+  """Makes all consumers of a tensor use `instead`, which is computed from it."""
   for op in tensor.consumers():
     for i, each in enumerate(op.inputs):
       if each is tensor and op is not instead.op:

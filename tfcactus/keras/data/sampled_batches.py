@@ -282,7 +282,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """Returns (x, y, weights) of the usable examples at `index`, padded.
 
     Also returns the canary of each row, counted from one, and zero for other rows; None
-    without canaries.
+    without canaries. Canaries that are not in the data get no row.
     """
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None

@@ -134,6 +134,8 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
+  # (axis, (c, True)) for an axis of c positions per example, (axis, (c, False)) for an
+  # axis of c positions, however many examples there are. For Tile: of c repeats.
   sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
   if kind in ('BroadcastTo', 'Tile'):
     # Only axes of size 1 may be repeated, so that all repeats are equal.

@@ -364,8 +364,8 @@ def _adds_over(node: Node) -> Value:
 def _size(node: Node) -> Value:
   """Follows operations that return shapes, ranks or numbers of entries.
 
-  Their results depend on the number of examples only. If that number determines the
-  only unknown size of a shape, the result has `sizes`.
+  Their results depend on the number of examples only. A Shape has `sizes` if the
+  examples' axis is the only axis of unknown size.
   """
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT

@@ -59,9 +59,12 @@ def _reshape(node: Node) -> Value:
       _product(after) == _product(behind) > 0):
     return value
   length = shape[value.axis]
+  # A negative block is a repeated batch: its repeats may get an axis of their own.
   if value.block < 0 and length is not None and None not in out and out == [
       *before, -value.block, length // -value.block, *after]:
     return Value(Dependence.ROW_WISE, value.axis + 1)
+  # Neighbouring axes may be joined or split if each example keeps whole positions: axis
+  # k has the examples if as many entries are before it as before the examples' axis.
   if None not in before + after and value.block > 0:
     for k, size in enumerate(out):
       rest = out[:k] + out[k + 1:]

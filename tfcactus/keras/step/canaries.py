@@ -10,9 +10,9 @@ optimizer, which gets those of the model's weights only.
 So the run with an audit trains the model by the same distribution as without. Canaries
 are drawn beside the examples; a row contributes to the sums through its own gradient
 alone; the divisor is a public constant; and coordinates of Gaussian noise are
-independent. What is kept is a part of the noisy sums
-that the guarantee covers, about rows that hold no person's data: it tells nothing
-beyond these sums. Sizes of batches, which are private, are not kept.
+independent. The audit keeps a part of the noisy sums that the guarantee covers. That
+part is about rows without any person's data, and tells nothing beyond the sums. Sizes
+of batches are private, and are not kept.
 """
 
 from __future__ import annotations
@@ -141,10 +141,10 @@ class Canaries:
 
 def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
             ) -> np.ndarray:
-  """Returns C times the sums of consecutive steps, (steps, n): their noise is white.
+  """Returns C times the sums of consecutive steps, (steps, n), whose noise is white.
 
-  If `filtered`, returns the product with the columns of C, scaled to norm one: for each
-  step what all rows show of a contribution in it.
+  C is the matrix of the strategy. If `filtered`, row t is the matched filter of a
+  contribution in step t: column t of C, scaled to norm one, times C times the sums.
   """
   steps = len(sums)
   columns = [strategy.column(step, steps)[:strategy.bands] for step in range(steps)]
