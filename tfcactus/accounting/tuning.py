@@ -331,7 +331,7 @@ class _Upper:
 
   @classmethod
   def of(cls, runs: run_laws.RunLaw, profile: _Profile) -> _Upper:
-    """Returns the bound for a law of the number of runs."""
+    """Returns the bound for a law of the number of runs: two lines in y per cell."""
     log_odds = MIDDLE * np.tan(np.linspace(-EDGE, EDGE, NODES))
     a = np.unique(np.concatenate([[0.0], special.expit(log_odds), [1.0]]))
     # beta(a) >= (a - H(alpha)) / alpha, in terms of 1 - a for alpha < 1.
@@ -340,6 +340,9 @@ class _Upper:
       level = (a - high) * math.exp(-x) if x >= 0 else (
           1 - high - (1 - a) * math.exp(-x))
       np.maximum(beta, level - 4 * EPS * (1 + math.exp(-x)), out=beta)
+    # In a cell f'(a) - y f'(beta(a)) is at most the larger of its values at both ends:
+    # f'(a) is taken from its chord, f'(beta(a)) from the chord of the cell before. Each
+    # end is a line in y. `best` and `least` are f'(a) and f'(beta(a)) at the nodes.
     best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
     width = np.diff(a)
     rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)

@@ -203,7 +203,7 @@ def _optimum(request: ScalarSpec
 
 
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
-  """Returns whole shifts within two coarse cells of `shifts`, and a few others."""
+  """Returns whole shifts within two coarse cells of `shifts`, and an even spread."""
   # A coarse cell is as wide as `factor` fine ones. Constraints on more shifts cost
   # little time. With too few shifts, some cells are in no constraint together with
   # others, and the solution is free to oscillate.

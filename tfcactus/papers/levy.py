@@ -183,8 +183,8 @@ class LevyComposition:
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0.
 
-    `estimate` is the value of the sum. Without `log_decay` it may be far better than
-    the bounds, which is not proved.
+    `estimate` is the value of the sum. Without `log_decay` its error may be far smaller
+    than the bounds are apart, but that is not proved.
     """
     epsilon = _checks.non_negative('epsilon', epsilon)
     value, below, above = self._nodes(self._period(epsilon)).delta(epsilon)
@@ -193,7 +193,9 @@ class LevyComposition:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
-    `estimate` may be far better than the bounds, as in the method `delta`.
+    `estimate` is the epsilon at which the estimate of delta is `delta`. Without
+    `log_decay` its error may be far smaller than the bounds are apart; that has no
+    proof.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.

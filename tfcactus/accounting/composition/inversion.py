@@ -316,7 +316,10 @@ class Profile:
 
 def solved(make: Callable[[float], Profile], delta: float, guess: float
            ) -> tuple[Profile, float]:
-  """Returns a profile, and the epsilon at which its estimate of delta is `delta`."""
+  """Returns a profile, and the epsilon at which its estimate of delta is `delta`.
+
+  `make` returns a profile with small errors near a given epsilon; `guess` is the first.
+  """
   # The guess is poor if a few rare losses compete with many small ones; the last
   # profile's epsilon replaces it.
   for _ in range(MAX_TABLES):

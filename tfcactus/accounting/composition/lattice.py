@@ -275,7 +275,7 @@ class _View:
     return max(min(max(epsilon, float(x[r - 1])), float(x[r])), 0.0)
 
   def upper_delta(self, epsilon: float) -> float:
-    """Returns the upper pair's delta at `epsilon`, from finite losses."""
+    """Returns an upper bound on the upper pair's delta, from its finite losses."""
     if self._too_large:
       return 1.0
     r = int(np.searchsorted(self._losses, epsilon))
