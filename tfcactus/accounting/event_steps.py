@@ -70,7 +70,7 @@ class Sample:
 
   @property
   def log_weights(self) -> np.ndarray:
-    """Logs of the probabilities that 0, 1, ... all rows are in the sample."""
+    """Logs of the probabilities that j = 0, ..., `rows` rows are in the sample."""
     if self.drawn is not None:
       return groups.fixed_size_weights(self.rows, *self.drawn)
     return groups.poisson_weights(self.rows, self.sampling_prob)
@@ -327,11 +327,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for the epoch; Unsupported for several releases of a batch.
-
-  Several Gaussian releases of one batch are merged. An epoch of one batch has the steps
-  of the inner event.
-  """
+  """Returns one step for the epoch; Unsupported for several non-Gaussian releases."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))

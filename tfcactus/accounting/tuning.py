@@ -236,14 +236,15 @@ def _has_account(event: dp_accounting.DpEvent,
 @functools.lru_cache(maxsize=8)
 def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
               ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """Returns (epsilon, upper bounds on delta, events of the winner) by direction."""
+  """Returns (epsilon, {direction: upper bounds on delta}, {direction: `_attained`})."""
   runs, settings = search.runs, search.settings
   parts = [PhiAccountant(relation).compose(event).compositions()
            for _, event in settings]
   every = [part for found in parts for part in found.values()]
   x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),
                   POINTS if all(map(_is_quick, every)) else min(FEW_POINTS, POINTS))
-  # A run with its setting is a mixture, whose profile is the mean of profiles.
+  # A run with its setting is a mixture, whose profile is the mean of profiles. Values
+  # of `own` have shape (2, points): lower and upper bounds on the delta of one run.
   own = {direction: np.sum([prob * _deltas(found[direction], x) for (prob, _), found
                             in zip(settings, parts)], axis=0) for direction in parts[0]}
   composed = _all_runs(search, relation)
@@ -353,6 +354,8 @@ class _Upper:
 
   def delta(self, epsilon: np.ndarray) -> np.ndarray:
     """Returns upper bounds on delta, shape (points,)."""
+    # Phi at x_j = e^-loss, and the slopes of its chords, of which `weight` has the
+    # differences c_j; `call` has the means x_j H(1 / x_j).
     loss = self.profile.x[::-1]
     x, call = np.exp(-loss), self.profile.call[::-1]
     phi = np.maximum(-self.lines(np.exp(epsilon[:, None] - loss)), 0.0)
@@ -374,7 +377,7 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns bounds (Q-mass, P-mass) of events of the winner, shape (2, events)."""
+  """Returns rows of Q- and P-masses of events of the winner, shape (2, events)."""
   # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
   # are upper bounds, the P-masses lower ones.
   order = np.argsort(pair.loss)
@@ -408,7 +411,8 @@ def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
   """Returns the pair whose best tests reach these (Q-mass, P-mass), and no more."""
-  # `reverse` has the reversed direction. The complement of an event is an event.
+  # `reverse` has the reversed direction. The complement of an event is an event. The
+  # convex hull of (q, miss), false positive and negative rates, is a trade-off curve.
   q, p = np.concatenate([own, 1 - reverse[::-1], [[0.0, 1.0], [0.0, 1.0]]], axis=1)
   q, miss = np.clip(q, 0.0, 1.0), 1 - np.clip(p, 0.0, 1.0)
   order = np.lexsort((miss, q))
@@ -425,6 +429,7 @@ def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
 def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
              ) -> np.ndarray:
   """Returns a ranking, from the worst on, of results with masses in order of loss."""
+  # Results of positive loss are moved; `table` and `slope` interpolate f'.
   sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
   table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
   slope = runs.derivative(table)

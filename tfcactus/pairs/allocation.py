@@ -58,7 +58,7 @@ def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
 
 @functools.lru_cache(maxsize=4)
 def _means(bounds: PairBounds, bins: int, nodes: int) -> tuple[_Mean, _Mean]:
-  """Returns bounds on the mean of `bins` ratios, cached for both directions."""
+  """Returns (lower, upper) bounds on the mean of `bins` ratios, for both directions."""
   return (_multiple(_Mean.of(bounds.lower, False), bins, nodes),
           _multiple(_Mean.of(bounds.upper, True), bins, nodes))
 
@@ -159,6 +159,7 @@ class _Mean:
 
   def _grid(self, nodes: int) -> np.ndarray:
     """Returns zero and `nodes` points, even where mass is; any give valid bounds."""
+    # The log ratio z is arcsinh-scaled around its mean: even near it, sparse in tails.
     real = (self.ratio > 0) & (self.q > 0)
     if not np.any(real):
       return np.array([0.0, 1.0])

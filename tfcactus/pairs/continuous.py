@@ -204,6 +204,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
   piece = _piece(p, q, inside[order], low[order], high[order])
   _check_masses(piece, inside[order])
   yield piece
+  # The gaps from the cells to the two breaks, or the tails.
   for tail, edge, outwards in (
       (np.array([x[0] if at_break[0] else -np.inf, start]), 0, -way),
       (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
@@ -287,8 +288,8 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
   falling = np.maximum.accumulate(low[::-1])[::-1], np.minimum.accumulate(high)
   rises, falls = (bool(np.all(a <= b)) for a, b in (rising, falling))
   if rises and falls:
-    either = np.full(x.shape, 1.0)
-    return either * min(low[0], low[-1]), either * max(high[0], high[-1]), 0
+    ones = np.full(x.shape, 1.0)
+    return ones * min(low[0], low[-1]), ones * max(high[0], high[-1]), 0
   if rises:
     return (*rising, 1)
   if falls:

@@ -53,8 +53,8 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   """Returns losses >= 0 at which to evaluate profiles, dense where there is mass."""
   # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
-  # of points is the cube root of the density of mass.
-  # Mass at losses above LARGEST_LOSS is counted at infinity.
+  # of points is the cube root of the density of mass. Mass at losses above LARGEST_LOSS
+  # is counted at infinity.
   top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
             pair_lib.LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)

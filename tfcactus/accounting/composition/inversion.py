@@ -36,8 +36,6 @@ tried: clipping phi to its possible range assumes that it is about right."""
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
-
-
 ROUNDOFF = 1e-6
 """Bound on the relative error of the log of a Chernoff bound, from its sums and
 products. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
@@ -184,6 +182,7 @@ class Table:
     weight = np.full(count, spacing / math.pi)
     weight[0] *= 0.5
     slope = -weight * phi / (s + 1)
+    # Terms of delta and of its derivative, over `_scale` and e^(-i t epsilon).
     self._kernels = np.stack([-slope / s, slope])
     size = np.abs(self._kernels[0])
     relative = _numerics.sum_roundoff(count) + base.PHASE_ROUNDOFF * (

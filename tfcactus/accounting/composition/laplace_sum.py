@@ -129,6 +129,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
   bits = max(bits, *((x / 2).denominator.bit_length() for x in (a, at)))
   # Integers: h_k in units of 2^-bits.
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
+  # `growth` is e^h_0 rounded down, `rising` has the sums over j in W_0.
   terms = max(count, math.ceil(7.4 * largest / (1 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
   rising = [0, *itertools.accumulate(math.comb(count - 1, j) for j in range(count))]

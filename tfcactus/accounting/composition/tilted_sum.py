@@ -112,6 +112,7 @@ class TiltedSum:
       log_m, weight = _tilt(mass, x, tilt)
       self._log_mgf += count * log_m
       tilted.append((first, weight, x <= bulk, count))
+    # Log of the tilted mass of outcomes of small losses only.
     alone = sum(count * math.log(max(float(np.sum(weight[low])), 1e-300))
                 for _, weight, low, count in tilted)
     if alone > NEGLIGIBLE:
