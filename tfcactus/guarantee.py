@@ -151,7 +151,7 @@ TARGETS: dict[str, Callable[[Any], tuple[float, Callable[[Guarantee], float]]]] 
         lambda found: found.proven_account().get_delta(0.0)),
     'target_tpr': lambda rates: _tpr_target(*attacks.check_target(rates))}
 """Functions by the argument of `for_training` that states a target. Each takes the
-argument, and returns a number and the cost of a guarantee that must not exceed it."""
+argument, and returns (limit, function from a guarantee to what must not exceed it)."""
 
 
 class ReleasedStatistic:

@@ -149,6 +149,7 @@ class Errors:
     """
     edges = np.linspace(0.0, 1.0, _CELLS + 1)
     least = curve(edges)
+    # A cell [a, b] is (minus its bound, a, b, curve(b)): the heap's first is the worst.
     cells = [(-self._tail(a, c), a, b, float(c))
              for a, b, c in zip(edges, edges[1:], least[1:])]
     heapq.heapify(cells)
@@ -231,6 +232,7 @@ class OneRun:
     Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One
     Run" (2024).
     """
+    # The paper's recursion, from the observed number of right guesses down to none.
     right = significance * self.correct / self.canaries
     wrong = significance * (self.guesses - self.correct) / self.canaries
     for more in range(self.correct - 1, -1, -1):

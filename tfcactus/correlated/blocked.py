@@ -163,6 +163,7 @@ def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   once = np.full(size, 1 / size)
   once[-1] += 0.5 * (blocks - 1)
   value = often @ left**2 + once @ squares
+  # Derivatives of `value` by reverse differentiation: of_x is with respect to x.
   of_left = 2 * often * left
   of_scales = 2 * once * scales
   of_scales[:-1] += of_left

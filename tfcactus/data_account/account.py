@@ -255,7 +255,7 @@ class DataAccount:
     return self._read
 
   def _header(self, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the header of a new account; ValueError if its budget is not given."""
+    """Returns a new account's header; ValueError unless `given` has its budget."""
     if not {'epsilon', 'delta'} <= set(given):
       raise ValueError(
           f'Expected the file of an account at {self.path!r}, found none; to begin an '
@@ -263,7 +263,7 @@ class DataAccount:
     return book_lib.new_header(**given)
 
   def _refreshed(self) -> Book:
-    """Reads what others have appended; ValueError if the file is not the same."""
+    """Returns the file's contents as they are now; ValueError if it was edited."""
     with self._mutex, open(self.path, 'rb') as file:
       data = file.read()
       self._catch_up(data[:data.rfind(b'\n') + 1])

@@ -165,6 +165,7 @@ class ScalarRequest:
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
   """Returns (program, shifts, solution); large grids start from a coarse optimum."""
+  # Shifts whose divergence exceeds those of the program's shifts join them in rounds.
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):

@@ -352,6 +352,7 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
   top = min(max(float(np.max(drop)), 1.0), LARGEST_LOG)
   alpha = 1 + prob * np.expm1(np.linspace(0.0, top, cells_lib.CELLS + 1))
   log_alpha = np.log(alpha)
+  # P-masses, Q-masses and numbers of the terms between neighbouring alphas.
   totals = np.zeros((2, alpha.size + 1))
   terms = np.zeros(alpha.size + 1)
   for start in range(0, count, ROWS_AT_ONCE):

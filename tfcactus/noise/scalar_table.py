@@ -351,7 +351,6 @@ def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray
   # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
   first = -last - 1 if table.edge_at_zero else -last
   index = np.arange(first + min(shifts), last + max(shifts) + 1)
-
   cells = np.stack([index - shift for shift in shifts])
   masses = table._log_density_of(
       np.where(cells < 0, first + last - cells, cells)) - np.log(table.bins)

@@ -279,7 +279,8 @@ class LevyComposition:
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns period X = 2^k (epsilons share nodes), little mass beyond epsilon + X."""
+    """Returns a period X, a power of two, with little mass beyond epsilon + X."""
+    # Powers of two let several epsilons share nodes.
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(
@@ -309,7 +310,8 @@ class LevyComposition:
     error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned)) + self._mass_error
     # Values of phi differ by at most two, less than e^2 - 1: a larger error is moot.
     error = np.expm1(np.minimum(error, 2.0))
-    # The cosines' weights sum to zero, so sums of 1 - phi replace sums of phi.
+    # Each row of `sums` is E (1 - cos(t (L - centre)))^n for one n, each column for one
+    # scale. The cosines' weights sum to zero, so sums of 1 - phi replace sums of phi.
     sums = -_COSINES[:, 1:] @ lost + np.abs(_COSINES[:, 1:]) @ error
     return min(float(np.sum(np.clip(np.min(sums, axis=0), 0.0, 1.0))), 1.0)
 

@@ -141,7 +141,7 @@ class _Search:
           self._sigma**2, bins=self._bins).solve())
     for objective in ('kl', 'chi2'):
       self._design(objective)
-    costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}
+    costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}  # Epsilons.
     for order in _FIRST_ORDERS[2:]:
       if min(costs, key=costs.__getitem__) < order / 2:
         break

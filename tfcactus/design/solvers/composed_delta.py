@@ -121,7 +121,7 @@ class _Grid:
     gain = -np.expm1(np.minimum(epsilon - total, 0.0))
     gain = np.roll(gain, self.first % self.points)
     rest = phi**(steps - 1)
-    # V of the docstring of this module, at every grid point.
+    # V of the module's docstring, at every grid point, by correlation.
     seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
     value = float(law @ seen)
     low, high = steps * seen[at], steps * seen[then]

@@ -101,10 +101,10 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
   tail = np.arange(int(np.ceil(-80.0 / log_ratio)) + 1)
   # Cell i is i / bins +- 1 / (2 bins).
   centre = np.arange(cells + tail.size)
-  prices = 2 * cost.means(
+  costs = 2 * cost.means(
       np.maximum((centre - 0.5) / bins, 0.0), (centre + 0.5) / bins, 1)
-  prices[0] /= 2
-  folded = np.append(prices[:cells], np.sum(prices[cells:] * ratio**tail))
+  costs[0] /= 2
+  folded = np.append(costs[:cells], np.sum(costs[cells:] * ratio**tail))
   return convex_program.Program(
       objective=objective,
       shifts=[scalar_shift(objective, int(k), cells, log_ratio)
