@@ -157,9 +157,8 @@ class TradeoffCurve:
     The regret is the least k with f(x + k) - k <= f_mu(x) for all x, where f is this
     curve. With mu alone, error rates of attacks are understated by at most k.
 
-    Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela,
-    "Gaussian DP for Reporting Differential Privacy Guarantees in Machine Learning"
-    (2025).
+    Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela, "Gaussian
+    DP for Reporting Differential Privacy Guarantees in Machine Learning" (2025).
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)

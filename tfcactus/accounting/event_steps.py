@@ -41,8 +41,7 @@ class Unsupported(Exception):
 class Sample:
   """The sample of records that a step uses, and the neighbouring relation."""
 
-  # The neighbouring relation. A zeroed record counts as removed, a restored one as
-  # added.
+  # A zeroed record counts as removed, a restored one as added.
   relation: dp_accounting.NeighboringRelation
   sampling_prob: float = 1.0  # Expected share of the records in the sample.
   fixed_size: bool = False  # Whether the sample has a fixed size; else Poisson.

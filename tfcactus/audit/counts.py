@@ -77,11 +77,10 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int,
 
   An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
   input and in `hits_on_neighbor` of `trials_on_neighbor` (by default `trials`) runs on
-  its neighbour. The bound is
-  log((p - delta) / q). Here p is the lower end of the confidence interval for the
-  event's probability on the input, and q the upper end for the neighbour. The bound is
-  zero if the counts refute no epsilon. It exceeds the mechanism's epsilon with
-  probability at most `significance`.
+  its neighbour. The bound is log((p - delta) / q). Here p is the lower end of the
+  confidence interval for the event's probability on the input, and q the upper end for
+  the neighbour. The bound is zero if the counts refute no epsilon. It exceeds the
+  mechanism's epsilon with probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
   # Each of the two one-sided limits fails with at most half the significance.

@@ -26,8 +26,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
-  # dict() raises ValueError if an entry has no value, as for an argument typed
-  # without '='.
+  # ValueError if an entry has no value, as for an argument typed without '='.
   return dict(pairs)  # type: ignore[arg-type]
 
 

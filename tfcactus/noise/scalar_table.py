@@ -269,8 +269,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
-      # Divides by `bins`: a product with 1 / bins may round to a number beyond the
-      # range.
+      # A product with 1 / bins may round to a number beyond the range.
       return sign * (cell + rng.random(size)) / self.bins
     return (sign * cell + (rng.random(size) - 0.5)) * self.width
 

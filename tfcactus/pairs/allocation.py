@@ -70,8 +70,7 @@ class _Mean:
   count: int  # Number of ratios averaged.
   ratio: np.ndarray  # Shape (atoms,).
   q: np.ndarray  # Shape (atoms,), masses.
-  # Contribution to the mean of the distribution from ratios beyond any float, whose
-  # masses are near zero.
+  # Contribution to the mean from ratios beyond any float, of masses near zero.
   infinite: float
   # Whether this is an upper bound, which grids may raise; else a lower bound.
   raises: bool
@@ -113,8 +112,7 @@ class _Mean:
     # A lower bound leaves out masses that are hardly floats, not those of no ratio.
     if not self.raises:
       q_inf = float(np.sum(q[self.ratio == 0]))
-    # The total mass is one: mass lost by underflow, or missing otherwise, is put where
-    # it counts most.
+    # The total mass is one: mass that is missing is put where it counts most.
     if self.raises and direction == 'remove':
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
@@ -146,8 +144,7 @@ class _Mean:
               for weights in (self.q, self.q * self.ratio))
       return dataclasses.replace(
           self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
-    # Mass above the last point moves to that point; `infinite` takes up the excess, so
-    # that the mean stays.
+    # Mass above the last point moves to it; `infinite` takes the excess of the mean.
     above, width = self.ratio - grid[cell], np.append(np.diff(grid), np.inf)
     up = self.q * (above / width[cell])
     q = np.bincount(cell, self.q - up, grid.size)

@@ -37,11 +37,9 @@ pivot and below it."""
 class Piece:
   """Cells between breaks, or a tail, in order of increasing loss."""
 
-  # Shape (cells + 1,), non-decreasing: low[i] is a lower bound on all losses above end
-  # i of the cells.
+  # Shapes (cells + 1,), both non-decreasing. low[i] is a lower bound on all losses above
+  # end i of the cells, high[i] an upper bound on all losses below end i.
   low: np.ndarray
-  # Shape (cells + 1,), non-decreasing: high[i] is an upper bound on all losses below
-  # end i of the cells.
   high: np.ndarray
   p: Masses  # Masses of the cells under P.
   q: Masses  # Masses of the cells under Q.

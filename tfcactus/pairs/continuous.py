@@ -229,8 +229,7 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the bounds (low, high) of a `Piece` of one cell."""
   # `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
-  # `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is
-  # unknown.
+  # `near` to `far` the loss rises (`way` 1), falls (-1), or its direction is unknown.
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.
   return (np.array([near[0] if way > 0 else low, near[0]]),

@@ -26,8 +26,7 @@ from tfcactus.accounting import truncated_cdp
 from tfcactus.noise.sinh_normal import renyi_divergence, renyi_limit, SinhNormal
 
 _GAPS = np.geomspace(1e-3, 30, 200)
-"""Distances between loss and epsilon that are tried; each gives a bound. Knob of
-tightness."""
+"""Distances of loss and epsilon to try; each gives a bound. Affects tightness only."""
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:

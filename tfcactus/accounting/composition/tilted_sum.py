@@ -47,8 +47,7 @@ class Window:
   start: int  # Index of the first lattice point.
   points: int  # Number of points.
   width: float  # Lattice spacing.
-  # Exponents at which Chernoff's inequality is good for the upper and for the lower
-  # tail.
+  # Exponents at which Chernoff's inequality is good for the (upper, lower) tail.
   exponents: tuple[float, float]
 
   @classmethod

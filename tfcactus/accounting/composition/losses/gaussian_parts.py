@@ -36,8 +36,7 @@ MAX_TILTED_LEVEL = 60.0
 """Bound on order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
-"""Range of log-likelihood ratios beyond which quadrature takes longer than other
-methods."""
+"""Range of log-likelihood ratios beyond which other methods are faster."""
 
 GROWTH_CELL = 0.04
 """Cells, in z, of the sums that replace integrals of a bound on the integrand; at most
