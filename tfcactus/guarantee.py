@@ -313,7 +313,7 @@ _HELD_OUT = (
 
 def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
              ) -> list[accounting.ValidationDpEvent]:
-  """Returns the releases on one side of a split; checks that its proof holds."""
+  """Returns the releases on one side of a split; checks that the split is proved."""
   held = [each for each in validations(releases) if each.by]
   for each in held:
     events.check_split(each.by, relation)

@@ -108,7 +108,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
-      """Returns neighbouring floats around the least epsilon of delta <= `delta`."""
+      """Returns floats (below, above) around the least epsilon of delta <= `delta`."""
       if delta_at(0.0, self._guarantee) <= delta:
         return 0.0, 0.0
       return crossing(

@@ -205,7 +205,7 @@ class SearchDpEvent(events.SteppedDpEvent):
 
 def _checked_settings(settings: object
                       ) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-  """Returns settings as a tuple; ValueError unless each has a probability."""
+  """Returns settings as ((probability, event), ...); ValueError for all others."""
   if not isinstance(settings, (list, tuple)) or not settings or not all(
       isinstance(one, (list, tuple)) and len(one) == 2 and
       isinstance(one[1], dp_accounting.DpEvent) for one in settings):

@@ -74,6 +74,7 @@ class BandedToeplitz(base.Strategy):
     if workload.learning_rates:
       return super().errors(steps, workload)
     steps = _checks.integer('steps', steps, 1)
+    # All columns of the inverse are shifts of the first.
     moved = workload.moved(self.inverse_column(0, steps), np.ones(steps))
     return np.sqrt(np.cumsum(moved**2))
 

@@ -130,7 +130,7 @@ def flat(event: dp_accounting.DpEvent, count: int
 
 
 def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
-  """Returns the config of an event, or None if it has none."""
+  """Returns an event's config, a dict for JSON, or None if the event has none."""
   try:
     found = event_configs.event_config(event)
     return found if type(event_configs.event_from(found)) is type(event) else None

@@ -99,7 +99,7 @@ class _Mean:
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
-    """Returns the pair of this ratio; 'remove' needs P's profile, 'add' Q's."""
+    """Returns the pair of this ratio, for P's profile ('remove') or Q's ('add')."""
     p, q, room = self.ratio * self.q, self.q, self.roundoff
     # Both may be off by `room`, in opposite directions.
     room = (1 if self.raises else -1) * 3 * room

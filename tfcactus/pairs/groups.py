@@ -151,7 +151,7 @@ class _Steps:
 
 
 def _merged(pair: DominatingPair) -> PairBounds:
-  """Returns bounds on a pair with fewer atoms; exact if it has few enough."""
+  """Returns bounds on a pair, with fewer atoms; exact if the pair has few enough."""
   if pair.loss.size <= MOST_ATOMS:
     return PairBounds.exact(pair)
   order = np.argsort(pair.loss)

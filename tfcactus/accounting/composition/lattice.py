@@ -286,7 +286,7 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds on threshold tests' P-masses, logs of upper ones on Q-masses."""
+    """Lower bounds on threshold tests' P-masses; logs of upper bounds on Q-masses."""
     if self._lower is None:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near

@@ -103,7 +103,7 @@ class Lines:
     return (value - self.height[at]) / self.slope[at]
 
   def kinks_of_power(self, rows: int) -> np.ndarray:
-    """Returns the kinks in (0, 1] of the bound applied `rows` times, and one."""
+    """Returns the kinks in (0, 1] of the bound applied `rows` times, and level 1."""
     kinks = np.append(self.kinks, self.preimages(np.ones(1)))
     kinks = np.append(kinks[(kinks > 0) & (kinks < 1)], 1.0)
     found = [kinks]

@@ -82,7 +82,7 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns how far a tail has Chernoff bound exp(-LOG_TAIL), and its exponent."""
+    """Returns (x, u): Chernoff's bound with exponent u at x is exp(-LOG_TAIL)."""
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',

@@ -210,6 +210,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return self._ratios(y)[2]
 
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # The term of j rows turns by the angle strip j / k.
     j, log_w = self._rows
     shape = (-1,) + (1,) * y.ndim
     size = (j * self._shift).reshape(shape)
@@ -237,6 +238,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return float(self._ratios(np.array([y]))[1][0])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    # Bounds by convexity, replaced by quadrature where that takes few terms.
     found = self._convex(orders)
     for index, order in enumerate(orders):
       y, _ = self._nodes(order, order, 0.0, 1e-16)

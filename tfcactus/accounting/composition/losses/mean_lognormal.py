@@ -148,7 +148,7 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the range of u to sum over, and log of a bound on what lies outside."""
+    """Returns (low, high, log of a bound beyond): the u to sum over, and the rest."""
     # `whole` is about the log of n! times the whole integral. It sets only how far to
     # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
     left, log_cosine = n - order, math.log(math.cos(angle))
