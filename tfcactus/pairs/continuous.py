@@ -237,7 +237,7 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
 
 
 def _at_break(p: _Checked, q: _Checked, x: float) -> tuple[float, float]:
-  """Returns (lower, upper) bounds on the loss at a break; infinite if not known there."""
+  """Returns (lower, upper) bounds on the loss at a break; infinite if unknown."""
   at = np.array([x])
   with np.errstate(all='ignore'):
     log_p, log_q = (float(np.asarray(side.law.logpdf(at), np.float64).reshape(-1)[0])
