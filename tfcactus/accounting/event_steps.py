@@ -221,8 +221,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   """Returns bounds on the pair of a mechanism that runs on a sample of the records."""
   # `base` bounds the pair on all records: for an added record under Poisson sampling,
   # for a replaced record under fixed-size sampling or direction 'replace'. Source: Zhu,
-  # Dong and Wang (2022), section 4.1, and Proposition 29 for records replaced under
-  # fixed-size sampling.
+  # Dong and Wang (2022), section 4.1, and Proposition 29 for fixed size.
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)

@@ -32,8 +32,7 @@ _GAPS = np.geomspace(1e-3, 30, 200)
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
   """Returns an upper bound on the mutual information of answer and data, in nats."""
   # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
-  # 9, which Theorem 26 relaxes in its last step. The n records may have any
-  # distribution.
+  # 9, which Theorem 26 relaxes in its last step, for any distribution of n records.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   squared = guarantee.rho * n * n if n < guarantee.omega else math.inf

@@ -138,6 +138,7 @@ class Alias:
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     gap = np.abs(self.orders - self.order)
+    # The sum over m >= 1 of e^(-gap period m) is 1 / (e^(gap period) - 1).
     with np.errstate(divide='ignore'):
       decay = _numerics.log_expm1(gap * period)
     high = np.where(up, above - decay, np.inf)

@@ -162,6 +162,8 @@ class Lattice:
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
     """Estimates log M(order) without outcomes whose losses are all <= `bulk`."""
+    # M is A - B: A is the product of the steps' M, B that of their small losses' M.
+    # `small` is log B, `ratio` is log(A / B).
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
       pair = bounds.upper

@@ -36,8 +36,7 @@ APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
-"""Log of the tilted mass of outcomes of small losses only, below which these outcomes
-need not be left out."""
+"""Outcomes of small losses only are kept if the log of their tilted mass is below."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,9 +25,8 @@ SPREAD = 12.0
 """Standard deviations of the total loss that the grid covers on either side."""
 
 POINTS = 1 << 14
-"""Grid points for up to `FEW` releases; more get twice as many. Splitting raises the
-variance of a loss by a share of about (SPREAD / points)^2 * steps, which shifts the
-optimum."""
+"""Grid points for up to `FEW` releases; more get twice as many. Splitting raises a
+loss's variance by a share of about (SPREAD / points)^2 * steps: the optimum shifts."""
 
 FEW = 32
 """Largest number of releases that are composed on `POINTS` grid points."""

@@ -321,6 +321,7 @@ def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
   # for shifts and cost, `tau` for `drop` and `eta`.
   k = state.theta.size
   theta, price, nu = dual[:k], dual[k], dual[k + 1]
+  # Linearised complementarity: slack * theta = mu, and so for the other pairs.
   slack = mu / state.theta - state.slack - state.slack / state.theta * theta
   spare = mu / state.price - state.spare - state.spare / state.price * price
   pairs = [(state.theta, theta), (state.slack, slack),
