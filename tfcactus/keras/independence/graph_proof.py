@@ -135,7 +135,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   if out is None:
     return BATCH_SIZE
   # (axis, (c, True)) for an axis of c positions per example, (axis, (c, False)) for an
-  # axis of c positions, however many examples there are. For Tile: of c repeats.
+  # axis of c positions, however many examples there are. For Tile, c counts repeats.
   sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
   if kind in ('BroadcastTo', 'Tile'):
     # Only axes of size 1 may be repeated, so that all repeats are equal.
@@ -154,7 +154,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Follows integers computed from sizes; `sizes` stay known under products."""
+  """Returns the values of integers computed from sizes, if they can be followed."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -168,7 +168,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
-  """Returns the graph of the function in attribute `name`; TensorFlow 1's have none."""
+  """Returns the graph of the function in attribute `name`; None in TensorFlow 1."""
   function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
   return getattr(function, 'graph', None)
 

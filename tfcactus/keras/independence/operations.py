@@ -57,7 +57,7 @@ def _added(node: Node) -> Value:
     return _broadcast(node)
   value = functools.reduce(dependence.join, node.values)
   if value.dependence >= Dependence.UNKNOWN:
-    raise unknown('adds lists that do not agree')
+    raise unknown('adds lists whose dependence on the examples differs')
   return value
 
 
@@ -71,10 +71,7 @@ def _broadcast_to(node: Node) -> Value:
 
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
-  """Raises NotRowWise if input `i`, a shape, has the batch size on another axis.
-
-  Along an axis other than `axis`, each example would have one entry per example.
-  """
+  """Raises NotRowWise if shape `i` has the batch size on another axis than `axis`."""
   rows = node.rows()[0]
   if node.values[i].dependence != Dependence.BATCH_SIZE or (
       node.shape(rows)[node.values[rows].axis] is not None) or (
@@ -142,9 +139,10 @@ def _product(node: Node) -> Value:
     if value.dependence != Dependence.ROW_WISE:
       continue
     place = value.axis - own  # Negative: counted from the last axis.
-    if place < -2:
+    if place < -2:  # A batch axis.
       found.append(value._replace(axis=place + rank))
       continue
+    # Rows of input 0 and columns of input 1 are not summed over.
     outer = (place == -2) != bool(flipped) if i == 0 else (
         (place == -1) != bool(flipped))
     if not outer:
@@ -259,7 +257,7 @@ def _fused_norm(node: Node) -> list[Value]:
   the operation normalizes each channel separately, so that the examples must be on the
   axis of the channels. Some layers put them there.
   """
-  images = (0, 1) if 'Grad' in node.op.type else (0,)
+  images = (0, 1) if 'Grad' in node.op.type else (0,)  # Indices of inputs: dy, x.
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
   axes = {node.values[i].axis for i in node.rows() if i in images}
@@ -313,13 +311,10 @@ def _batch_to_space(node: Node) -> Value:
 
 
 def _depthwise(node: Node) -> Value | list[Value]:
-  """Follows depthwise convolutions of images that have the examples on axis 0.
-
-  Or the examples may be on the axis of the channels, if the kernels of these channels
-  belong to the same examples.
-  """
+  """Follows depthwise convolutions of images that have the examples on axis 0."""
   images, kernels = node.values
   multiplier = node.shape(1)[3]
+  # The examples may also be on the axis of the channels, each with its own kernels.
   if multiplier and node.op.get_attr('data_format') == b'NHWC' and (
       images.dependence == kernels.dependence == Dependence.ROW_WISE and
       images.axis == 3 and kernels.axis == 2 and
@@ -351,7 +346,7 @@ def _segments(node: Node) -> Value:
   """Follows UnsortedSegmentSum along other axes than that of the examples."""
   value, own = dependence.only_operand(node), len(node.shape(1))
   if value.axis < own:
-    raise unknown('adds by what may be several examples')
+    raise unknown('adds entries that may belong to several examples')
   return value._replace(axis=value.axis - own + 1)
 
 
