@@ -165,11 +165,9 @@ def _transpose(node: Node) -> Axes | None:
 
 
 def _reshape(node: Node) -> Axes | None:
-  """Returns the output's axes in each group that has a varying axis of the input.
-
-  A group is a shortest run of axes of the input, with the run of axes of the output
-  whose sizes have the same product.
-  """
+  """Returns the output's axes that are in a group with a varying axis of the input."""
+  # A group is a shortest run of axes of the input, with the run of axes of the output
+  # whose sizes have the same product.
   # Zero for a size that is not known; then no groups are looked for.
   before, after = ([size or 0 for size in shape] for shape in (
       node.shape(0), node.out()))

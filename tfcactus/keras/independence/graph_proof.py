@@ -116,11 +116,7 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
-
-  A filled, repeated or drawn tensor is ROW_WISE if the number of examples determines
-  the size of exactly one of its axes.
-  """
+  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT."""
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]
@@ -147,7 +143,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
     found = [each for each in found if each[1][1]]
   else:
     found = [(k, size) for k, size in sizes if size[1]]
-  if len(found) != 1:
+  if len(found) != 1:  # The number of examples must set the size of one axis only.
     return BATCH_SIZE
   (axis, (block, _)), = found
   return Value(Dependence.ROW_WISE, axis, block)

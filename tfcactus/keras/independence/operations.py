@@ -31,7 +31,6 @@ Transfer = Callable[[Node], Union[Value, list[Value]]]
 def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
   """Follows entrywise operations, which align shapes at their last axes.
 
-  The examples must be on one axis of the result. Constants must be equal along it.
   `which` has the indices of the inputs that hold entries; None stands for all inputs.
   """
   which = range(len(node.values)) if which is None else list(which)
@@ -288,12 +287,9 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which cuts axes into parts and repeats the batch per part.
-
-  The result has a negative `block`. Later axes stay as they are.
-  """
+  """Follows SpaceToBatchND: it cuts axes into parts, and repeats the batch per part."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
-  if value.axis > np.size(node.static(1)):
+  if value.axis > np.size(node.static(1)):  # Axes after those that are cut stay.
     return value
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
@@ -324,17 +320,14 @@ def _depthwise(node: Node) -> Value | list[Value]:
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """Follows the gradient with respect to a depthwise kernel.
-
-  It is ROW_WISE along axis 2, the channels, if every example has its own channels in
-  the images and in the upstream gradient. Otherwise the gradient adds over the
-  examples.
-  """
+  """Follows the gradient with respect to a depthwise kernel."""
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
       node.op.get_attr('data_format') != b'NHWC'):
     raise unknown('is not known to treat each example alone')
+  # It adds over the examples unless each has its own channels (axis 3) in the images
+  # and in the upstream gradient; the kernel then has them on axis 2.
   if images.dependence == outputs.dependence == Dependence.ROW_WISE and (
       images.axis == outputs.axis == 3 and images.block > 0 and
       outputs.block * channels == images.block * narrow):
@@ -357,14 +350,11 @@ def _adds_over(node: Node) -> Value:
 
 
 def _size(node: Node) -> Value:
-  """Follows operations that return shapes, ranks or numbers of entries.
-
-  Their results depend on the number of examples only. A Shape has `sizes` if the
-  examples' axis is the only axis of unknown size.
-  """
+  """Follows operations that return shapes, ranks or numbers of entries."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
   value, found = node.values[0], []
+  # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
   if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
       node.shape(0)[value.axis] is not None):
     return BATCH_SIZE

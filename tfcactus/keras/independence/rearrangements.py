@@ -127,11 +127,8 @@ def _transpose(node: Node) -> Value:
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Returns the value of inputs that an operation joins, with examples on one axis.
-
-  `which` has the indices of these inputs. Inputs without examples must be equal along
-  that axis, and have its length.
-  """
+  """Returns the value of the inputs at `which`, which an operation joins."""
+  # Inputs without examples must be equal along the axis of the examples of the others.
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
   if len(found) != 1:
@@ -293,8 +290,8 @@ def _stack_list(node: Node) -> Value:
 def _list_item(node: Node) -> Value:
   """Follows operations that take an item from a list (input 0).
 
-  Returns the value of the items. The index must depend neither on an example nor on the
-  number of examples; the shape of an item (the last input) may be made of the number.
+  The index must not depend on the examples or their number. The shape of an item (the
+  last input) may depend on their number.
   """
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):

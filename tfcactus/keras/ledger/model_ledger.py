@@ -122,14 +122,14 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes weights known that an optimizer with `use_ema` sets to its averages."""
+    """Keeps the account if an optimizer with `use_ema` sets weights to its averages."""
     if not getattr(optimizer, 'use_ema', False):
       yield
       return
     finalize = optimizer.finalize_variable_values
 
     def keeping(*args: Any, **kwargs: Any) -> None:
-      """Assigns the averages, which are then known weights."""
+      """Assigns the averages, as a change of weights that does not void the account."""
       with self.keeping_counts(optimizer=optimizer):
         finalize(*args, **kwargs)
 
