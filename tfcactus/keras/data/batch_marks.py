@@ -136,6 +136,7 @@ class BatchMarks(Marks):
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()
+    # {serial number: (number of the pass, index in the pass, fingerprint)}.
     self._unused: dict[int, tuple[int, int, int]] = {}
     self._passes = 0
     self._taken = 0
@@ -176,9 +177,9 @@ class BatchMarks(Marks):
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
       return Taken()
-    number, index, fingerprint = issued
-    begun = number != self._taken
-    self._taken = number
+    this_pass, index, fingerprint = issued
+    begun = this_pass != self._taken
+    self._taken = this_pass
     place = Place(self.number, int(keys[0]), index, self._length)
     return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
                  place if self._scheme.cyclic else None, fingerprint)
@@ -186,8 +187,7 @@ class BatchMarks(Marks):
 
 class RowMarks(Marks):
   """Recognises each example by its row, for arrays that Keras splits into batches."""
-  # A new pass begins when an example comes again. So no example is used twice in a
-  # pass, however Keras makes the batches.
+  # A new pass begins when an example comes again, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""

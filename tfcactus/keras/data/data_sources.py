@@ -268,7 +268,7 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
 def _read(dataset: tf.data.Dataset) -> list[Any]:
   """Reads a dataset once into arrays, one for each part of its elements."""
   read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
-  if count < 0:
+  if count < 0:  # The length is not known before.
     found = list(read) or [tf.nest.map_structure(
         lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
     return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))

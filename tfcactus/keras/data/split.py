@@ -18,7 +18,7 @@ from tfcactus.relations import Relation
 
 
 class Side(NamedTuple):
-  """Side of a split that some examples are on.
+  """Side of a split that some examples are on: validation if `held_out`, or training.
 
   `whole` are the data that were divided. `name` tells this division from others, and
   nothing of the sides.

@@ -99,10 +99,8 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
 
 def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
-  """Raises ValueError unless `outputs` are proved to have one row per example.
-
-  `examples` are per-example inputs; the graph was traced for `rows` of them, or None.
-  """
+  """Raises ValueError unless `outputs` are proved to have one row per example."""
+  # `examples` are per-example inputs of the graph; `rows` counts the examples, or None.
   found = graph_proof.first_dependence(graph, examples, outputs, rows)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
@@ -114,13 +112,10 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
 
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
-  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed.
-
-  It is not followed inside a nested function, or if one of its inputs is computed from
-  variables but not from examples. The first `given` inputs of the graph are per
-  example.
-  """
-  examples = list(graph.inputs[:given])
+  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed."""
+  # It is not followed inside a nested function, or if one of its inputs is computed
+  # from variables but not from examples.
+  examples = list(graph.inputs[:given])  # The others are captured.
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
