@@ -128,7 +128,7 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
       found += _losses(reference, x, y, loss)
     scores.append(np.clip(found, -1e300, 1e300))
   fewer, total = min(map(len, scores)), sum(map(len, scores))
-  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
+  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
     raise ValueError(
         'Expected about as many records in held_in as in held_out, as fair coins '
         f'give, got {len(scores[0])} and {len(scores[1])}.')
@@ -145,7 +145,7 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
         "Expected the training and the validation side of one Split by='coin', of "
         'records without units, got others; divide once: '
         'training, validation = Split(0.5).sides(x, y).')
-  # Of a record that is kept, either side is as likely.
+  # A record that is kept was on either side with probability 1/2.
   odds = one.split.fraction / (1 - one.split.fraction)
   return tuple(
       each.rows(np.flatnonzero(KeyStream().below(share, each.num_examples)))[:2]
@@ -154,7 +154,7 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
 
 def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
               ) -> BlackBoxAudit:
-  """Returns the attack by sorted scores of members and of other records."""
+  """Returns the audit: ROC curve and area of thresholds on the sorted scores."""
   cuts = np.unique(np.concatenate([members, others]))[::-1]
   true, false = (np.append(0.0, 1 - np.searchsorted(each, cuts) / each.size)
                  for each in (members, others))

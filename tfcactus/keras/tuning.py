@@ -52,7 +52,10 @@ _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_s
 Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
 
 _Arguments = dict[str, Any]
+"""Arguments of `PrivacyPlan.for_training`, as `plan(hp)` returns them."""
+
 _Account = tuple[dict[str, PrivacyPlan], Guarantee, dp_accounting.DpEvent]
+"""Plans by the `_key` of their arguments; guarantee and event of the search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +156,7 @@ class PrivateSearch:
 
   def _calibrated(self, target: float) -> _Account:
     """Returns plans of runs of equal epsilon, and guarantee and event of the search."""
-    shares: dict[str, float] = {}
+    shares: dict[str, float] = {}  # The probability of each plan.
     for key, share, _ in self._leaves.values():
       shares[key] = shares.get(key, 0.0) + share
     arguments = {key: found for key, _, found in self._leaves.values()}
@@ -264,7 +267,7 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained if there are data; by the arguments `shorter` of fit."""
+    """Returns a model, trained if there are data; `shorter` limits fit in rehearsals."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)
@@ -386,6 +389,8 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 def _leaves(plan: Callable[[Any], _Arguments]
             ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
   """Yields (path, (key, probability, arguments)) for each outcome of `plan`."""
+  # Walks the tree of discrete draws: `forced` are the indices of the first draws, and
+  # later draws take index 0. Their other indices wait.
   waiting: list[list[int]] = [[]]
   found = 0
   while waiting:

@@ -89,7 +89,7 @@ def adapted(model: keras.Model) -> int:
 
 
 def _beside_weights(layer: keras.layers.Layer) -> list[np.ndarray]:
-  """Returns hashes of a layer's vocabulary, its document frequencies and bins."""
+  """Returns arrays that tell a layer's vocabulary, document frequencies and bins."""
   found = []
   with tf.init_scope():
     table = getattr(layer, 'lookup_table', None)
@@ -111,7 +111,7 @@ def _digest(arrays: list[np.ndarray]) -> bytes:
 
 
 def lookup(layer: keras.layers.Layer) -> keras.layers.Layer:
-  """Returns the layer that holds the vocabulary of a layer."""
+  """Returns the layer inside a layer that holds its vocabulary; or the layer itself."""
   return getattr(layer, '_lookup_layer', layer)
 
 
