@@ -83,7 +83,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., release.Release]:
-  """Returns the function that adapts such layers; ValueError for other arguments."""
+  """Returns the function that adapts this class; ValueError for wrong arguments."""
   kinds: dict[type, Callable[..., release.Release]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -105,7 +105,7 @@ def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: in
 
 
 def _owners(units: Any, data: Any) -> np.ndarray | None:
-  """Returns the number of the owner of each row, None without units."""
+  """Numbers the owners in `units`; returns the number for each row, None for None."""
   if units is None:
     return None
   if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
@@ -118,7 +118,7 @@ def _owners(units: Any, data: Any) -> np.ndarray | None:
 
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
           block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields arrays of about `block` values, and the number of the owner of each row."""
+  """Yields (rows made by `array`, about `block` values; numbers of their owners)."""
   start = 0
   for batch in _records.batches(data, array):
     owner = np.arange(start, start + len(batch)) if owners is None else owners
@@ -159,7 +159,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
 
 
 def _number(value: Any) -> float:
-  """Returns a value as a float, NaN if it is none."""
+  """Returns a value as a float, NaN if it is no number."""
   try:
     return float(value)
   except (TypeError, ValueError, OverflowError):
@@ -167,14 +167,14 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> bytes:
-  """Returns a text in UTF-8, empty if the value is none."""
+  """Returns a text in UTF-8; empty for a value that is no text."""
   if isinstance(value, str):
     return value.encode('utf-8', 'replace')
   return bytes(value) if isinstance(value, bytes) else b''
 
 
 def _integer(value: Any) -> int | None:
-  """Returns a whole number as an int of 64 bits, None if the value is none."""
+  """Returns a whole number of 64 bits as an int, None for any other value."""
   # pandas turns integers with missing values into floats.
   value = int(value) if isinstance(value, float) and value.is_integer() else value
   known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

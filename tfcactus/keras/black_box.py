@@ -170,12 +170,13 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
   """Returns a confidence interval of the true positive rate at a false positive rate.
 
   The false positive rate above the k-th largest score of n others has the distribution
-  Beta(k, n - k + 1), or is below it if scores are equal: a quarter of `significance`
-  for the threshold on each side, and as much for the members beyond it.
+  Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval takes
+  a quarter of `significance` for its threshold, and as much for members beyond that.
   """
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
+  # Thresholds with at most, and more than, `rate`, but for a probability of `part`.
   surely, hardly = k[reached >= 1 - part], k[reached <= part]
   lower, upper = 0.0, 1.0
   if surely.size:

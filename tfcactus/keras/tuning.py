@@ -267,7 +267,7 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained if there are data; `shorter` limits fit in rehearsals."""
+    """Returns a model, trained if there are data; `shorter` is for fit in a trial."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)

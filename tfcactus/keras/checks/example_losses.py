@@ -105,7 +105,7 @@ def loss_per_example(loss: Any) -> LossFn:
 
 
 def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> None:
-  """Raises ValueError for labels given to a loss of one-hot targets, or vice versa."""
+  """Raises ValueError for labels with a loss of one-hot targets, and the reverse."""
   name, rank = _name(loss), predictions.shape.rank
   if rank is None or targets.shape.rank is None:
     return
@@ -185,7 +185,7 @@ def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns mean losses, (batch,), over positions that all masks keep; 0 if none."""
+  """Returns mean losses, (batch,), over positions that all masks `found` keep, or 0."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)

@@ -107,7 +107,7 @@ def _operands(op: tf.Operation, handles: dict[str, str],
              ) -> list[frozenset[_Read]]:
   """Returns the uses of weights on which each input of an operation may depend."""
   # `handles` maps names of captured handles to weights, `cut` edges to the weights that
-  # they explain. Only uses that may have a gradient count.
+  # they explain; `name` is that of an operation in a loop, see `inside`.
   found = []
   for place, tensor in enumerate(op.inputs):
     own = reads.get(tensor.name, frozenset())

@@ -72,7 +72,7 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether shapes must fit; others may give all rows one boolean."""
+  """Returns whether shapes of Equal fit; others may make one boolean for all rows."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -319,7 +319,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Converts loops that may end earlier for some rows, unless these change lists."""
+  """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):

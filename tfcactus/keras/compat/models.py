@@ -18,7 +18,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the class of functional models; on import, that would fix the devices."""
+  """Returns the class of functional models; not on import, as layers fix devices."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -29,7 +29,7 @@ def _functional() -> type:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-  """Names layers as in a new process, before and after; frees datasets made inside."""
+  """Numbers new layers from the start, inside and after; frees datasets made inside."""
   # TensorFlow keeps Python functions of datasets, with what they refer to, for good.
   graph, name = tf.compat.v1.get_default_graph(), '_py_funcs_used_in_graph'
   before = len(getattr(graph, name, ()))
@@ -135,7 +135,7 @@ def tokens(layer: keras.layers.Layer, texts: np.ndarray) -> list[list[bytes]]:
 
 
 def check_bins(layer: keras.layers.Layer) -> None:
-  """Raises ValueError unless a Discretization has bins to adapt, which are saved."""
+  """Raises ValueError unless Keras can save bins that a Discretization adapts."""
   if (layer.num_bins or 0) < 2 or (layer.built and not KERAS_3):
     raise ValueError(
         'Expected a Discretization of num_bins >= 2, which Keras 2 can save only if no '

@@ -154,7 +154,7 @@ class BatchMarks(Marks):
 
   def _marked(self, key: int, parts: Iterable[Any]
              ) -> Iterator[tuple[Marked, Any, Any]]:
-    """Yields the parts (x, y, weights) of one batch, each with serial number `key`."""
+    """Yields parts ((x, y, weights), canaries) of a batch, marked by serial `key`."""
     for (x, y, weights), canaries in parts:
       rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
       mark = np.zeros((*rows, self._columns), np.int64)

@@ -78,12 +78,12 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           ruled: Sequence[gradients_lib.Ruled], number: tf.Tensor, rows: int
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
-  """Returns a function of an example's index to gradients of the losses from there on.
+  """Returns a function that maps an example's index to gradients of some examples.
 
   It returns a tensor for each variable, shape (rows, *variable.shape): per-example
   gradients of that example and the `rows` - 1 after it, zeros past the last. `losses`,
   shape (batch,), belong to the current graph or to one around it. `number` is the
-  number of losses, at least one. `ruled` comes from `differentiable`.
+  number of losses, at least one. `ruled`, from `differentiable`, has (use, rule).
   """
   upstream = graphs.gradients(
       losses.graph, losses, [use.op.outputs[0] for use, _ in ruled])

@@ -86,7 +86,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: SeedUses | None) -> list[Value]:
-  """Returns an operation's output values; MIXED or UNKNOWN if it raises NotRowWise."""
+  """Returns an operation's output values; MIXED or UNKNOWN if no rule follows it."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
