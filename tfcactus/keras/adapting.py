@@ -83,7 +83,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., release.Release]:
-  """Returns the function that adapts this class; ValueError for wrong arguments."""
+  """Returns the function for the class of `layer`; ValueError for wrong arguments."""
   kinds: dict[type, Callable[..., release.Release]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -337,8 +337,8 @@ def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
                    low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
   """Yields (1, means of u, means of 1 - u^2) of units, shape (units, 2 dim + 1).
 
-  Values u are scaled to [-1, 1]. Since u^2 + (1 - u^2)^2 <= 1, a unit has at most the
-  norm sqrt(dim + 1), which a mean of values keeps.
+  Values are clipped to [low, high], of the shape of the feature `axes`, and scaled to u
+  in [-1, 1]. A unit's norm is at most sqrt(dim + 1), since u^2 + (1 - u^2)^2 <= 1.
   """
   dim, shape, half = low.size, (1, *low.shape, 1), (high - low) / 2
   units = 0 if owners is None else owners.max(initial=-1) + 1

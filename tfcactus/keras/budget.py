@@ -87,7 +87,7 @@ class Limit(keras.callbacks.Callback):
           'dataclasses.replace(plan, steps=...).')
 
   def _beyond(self, done: int) -> int:
-    """Returns the steps of the execution after `done` steps if it is beyond, or 0."""
+    """Returns the next execution's steps, after `done`, if beyond the target; or 0."""
     if self._max_steps is None:
       return 0
     coming = self._next(done)

@@ -184,6 +184,7 @@ class PrivateSearch:
       search = accounting.SearchDpEvent(
           self._runs, events if len(events) > 1 else events[0][1],
           score='public' if held is None else 'released')
+      # With a split, the releases of validation are a search on the other side.
       scores = [accounting.SearchDpEvent(self._runs, held.all_releases, score='released'
                                          )] if held and held.by else []
       return plans, search_guarantee(
@@ -444,7 +445,7 @@ def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
 
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
-  """Returns the score of a model, larger if better."""
+  """Returns the function that scores a model; a larger score is better."""
   if isinstance(validation, PrivateValidation):
     name = objective if isinstance(objective, str) else objective[0]
     if validation.num_examples is None or not str(name).startswith('val_private_'):

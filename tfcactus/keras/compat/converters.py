@@ -264,7 +264,7 @@ def _convert_fake_quant(pfor_input: Any) -> Any:
 
 def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
   """Differentiates fake quantisation as TensorFlow does, for all rows at once."""
-  # TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  # TensorFlow nudges the bounds: zero becomes one of the levels. Upstream gradients of
   # numbers beyond a bound go to that bound, and the others to the numbers. If both
   # bounds are zero, all go to the numbers.
   pfor_input.stack_inputs()

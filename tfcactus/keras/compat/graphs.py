@@ -72,11 +72,11 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
 
 def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Returns the outputs of operations that no gradient reaches on its way to `by`."""
-  reached, found = {tensor.name for tensor in by}, []
+  dependent, found = {tensor.name for tensor in by}, []
   for op in graph.get_operations():
-    if op.type != 'StopGradient' and any(each.name in reached for each in op.inputs):
-      reached.update(each.name for each in op.outputs if not each.dtype.is_integer)
-    elif not any(each.name in reached for each in op.outputs):
+    if op.type != 'StopGradient' and any(each.name in dependent for each in op.inputs):
+      dependent.update(each.name for each in op.outputs if not each.dtype.is_integer)
+    elif not any(each.name in dependent for each in op.outputs):
       found += op.outputs
   return found
 

@@ -348,7 +348,7 @@ def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
     return keras.models.clone_model(model, clone_function=copied)
 
   def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a copied layer with those arguments that its `call` has."""
+    """Calls a copied layer without None for arguments that its `call` lacks."""
     known = inspect.signature(layer.call).parameters
     # Keras 3 repeats the arguments of the original layer's call.
     return layer(*args, **{name: value for name, value in kwargs.items()

@@ -84,7 +84,7 @@ def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
   mark = tf.cast(x.mark, tf.int64)
   if mark.shape.rank != 3:
     return Unmarked(x.x, y, weights, mark, 1)
-  # Static, so that a batch of another k is traced anew.
+  # The number of rows of a unit is static: a batch of another one is traced anew.
   inputs, y, weights, rows = tf.nest.map_structure(_rows, (x.x, y, weights, mark))
   return Unmarked(inputs, y, weights, rows, mark.shape[1])
 

@@ -406,9 +406,8 @@ def _of_example(part: Any) -> Any:
 
 def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
   """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
-  # With `texts` it may be an array of texts instead, which is returned as an object
-  # array of UTF-8 bytes: TensorFlow fails on other letters than ASCII in NumPy's
-  # arrays.
+  # With `texts`, `value` may be an array of texts, returned as an object array of UTF-8
+  # bytes: TensorFlow fails on other letters than ASCII in NumPy's arrays.
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

@@ -289,7 +289,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       return self._batch_of(_usable(self._data.rows(index))), None
     parts = _usable(self._data.rows(index[index < self.size]))
     drawn = index[index >= self.size] - self.size
-    drawn, count = drawn[self._canaries[drawn]], _count(parts)
+    drawn, count = drawn[self._canaries[drawn]], _count(parts)  # Only those present.
     batch = self._batch_of(parts, drawn.size)
     numbers = np.zeros(len(tf.nest.flatten(batch)[0]), np.int64)
     numbers[count:count + drawn.size] = drawn + 1

@@ -105,7 +105,7 @@ class Split:
     """Divides examples, or units such as users with all their rows.
 
     Args:
-      x: Examples, as for `PoissonBatches`, which take a side in turn; or `UnitData`.
+      x: Examples, as for `PoissonBatches`; or `UnitData`.
       y: As for `PoissonBatches`.
       sample_weight: As for `PoissonBatches`.
       units: As for `PoissonBatches`; coins and rules are then per unit.

@@ -149,7 +149,8 @@ class UnitData(ExampleData):
     owner = np.repeat(np.arange(index.size), counts)
     within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
     candidates = self._order[self._starts[index][owner] + within]
-    # The rows of a unit with the smallest random words are a uniform choice of them.
+    # Rows in the order of their owners, and each owner's by random words: its first rows
+    # are a uniform choice.
     order = np.lexsort((self._stream.words(owner.size), owner))
     chosen = order[within < self.examples_per_unit]
     return candidates[chosen], owner[chosen]

@@ -92,6 +92,7 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
   def tile(start: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of each variable, added up over its uses."""
+    # Rows past the last example repeat it, and are then set to zero: not `inside`.
     indices = start + tf.range(rows)
     places = tf.minimum(indices, number - 1)
     inside = indices < number

@@ -105,7 +105,7 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
   if found is not None:
     how = ('so that other examples change the gradient of each' if
            found.dependence == dependence.Dependence.MIXED else
-           'so that it is not shown that no other example does')
+           'so that other examples are not shown to leave the gradient of each alone')
     raise ValueError(
         f'Expected layers and a loss per example, got {found.why}, {how}. '
         + _REMEDY)
@@ -137,6 +137,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   with graph.as_default():
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape)
+    # Upstream gradients of the custom gradients must be one row per example.
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
   _check(graph, [*examples, upstream], made, _ROWS)

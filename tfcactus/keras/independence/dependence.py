@@ -43,7 +43,7 @@ class Dependence(enum.IntEnum):
 
 
 class Value(NamedTuple):
-  """Abstract value of a tensor, or of each tensor in a list.
+  """Abstract value of a tensor, or of each tensor in a list (a TensorList).
 
   Attributes:
     dependence: What the tensor depends on.

@@ -150,7 +150,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the values of integers computed from sizes, if they can be followed."""
+  """Returns the values of integers computed from sizes, with `sizes` while known."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)

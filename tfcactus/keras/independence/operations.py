@@ -51,7 +51,7 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
 
 
 def _added(node: Node) -> Value:
-  """Follows AddN, which may add lists item by item."""
+  """Follows AddN, which adds tensors, or lists of tensors item by item."""
   if node.op.outputs[0].dtype != tf.variant:
     return _broadcast(node)
   value = functools.reduce(dependence.join, node.values)

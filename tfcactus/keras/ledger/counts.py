@@ -139,7 +139,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the larger of both, and `also`; returns them."""
+    """Sets counters and their copy to the maximum of both and `also`; returns that."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)

@@ -141,10 +141,10 @@ class ModelLedger:
                      optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights; they are known from then on.
-    `others` tells whether they may be computed from weights of other private models.
-    The block may also set the state of `optimizer`, or compute weights from it. The
-    account is void if weights or state were not known before.
+    `weights` tells whether the block sets the weights, which a `Watch` then knows;
+    `others`, whether they may be computed from weights of other private models. The
+    block may also set the state of `optimizer`, or compute weights from it. The account
+    is void if weights or state were not known before.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)

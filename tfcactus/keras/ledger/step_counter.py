@@ -170,7 +170,8 @@ class StepCounter:
       self._open_journal()
     found = replicas.once(functools.partial(self._counted, optimizer), mark)
     places = len(Counts._fields) + len(Place._fields)
-    # No worker releases a step before all workers have counted it.
+    # No worker releases a step before all workers have counted it. They compare the
+    # last three numbers, the counts and the clipping norm.
     confirmed = found if replicas.workers(self._strategy) == 1 else (
         self._agreement.confirmed(tf.concat(
             [found[places:], found[:len(Counts._fields)],
