@@ -51,9 +51,7 @@ _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_s
 
 Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
 
-_Arguments = dict[str, Any]
-"""Arguments of `PrivacyPlan.for_training`, as `plan(hp)` returns them."""
-
+_Arguments = dict[str, Any]  # Arguments of `PrivacyPlan.for_training`, by name.
 _Account = tuple[dict[str, PrivacyPlan], Guarantee, dp_accounting.DpEvent]
 """Plans by the `_key` of their arguments; guarantee and event of the search."""
 
@@ -163,7 +161,6 @@ class PrivateSearch:
     start = {key: PrivacyPlan.for_training(**{
         **each, 'l2_norm_clip': 1.0, 'delta': self._delta,
         'target_epsilon': _PART * target}) for key, each in arguments.items()}
-
     for key, each in arguments.items():
       _scheme(start[key], each).check_relation(self._relation)
       if self._private is not None:
@@ -390,8 +387,7 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 def _leaves(plan: Callable[[Any], _Arguments]
             ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
   """Yields (path, (key, probability, arguments)) for each outcome of `plan`."""
-  # Walks the tree of discrete draws: `forced` are the indices of the first draws, and
-  # later draws take index 0. Their other indices wait.
+  # Walks the tree of draws: the first take the indices `forced`, and later ones 0.
   waiting: list[list[int]] = [[]]
   found = 0
   while waiting:

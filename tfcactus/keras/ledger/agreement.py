@@ -42,7 +42,7 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
           f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
     return known
   if not isinstance(batches, SampledBatches):
-    # Keras would deal out the examples. Other workers learn of this, and raise too.
+    # Keras would deal out the examples. The other workers learn of this and raise.
     _exchanged(strategy, {'batches': type(batches).__name__, 'dealt': True})
     raise ValueError(_DEALT.format(type(batches).__name__))
   secret = os.urandom(32).hex() if replicas.worker(strategy) == 0 else ''
