@@ -254,8 +254,8 @@ def join(first: Value, second: Value) -> Value:
       worst.axis not in constant.varies):
     return worst
   return Value(Dependence.UNKNOWN, why=(
-      'a result whose dependence on the examples differs between the two branches of a '
-      'conditional, or between two iterations of a loop'))
+      'a result that depends on the examples in different ways in two branches of a '
+      'conditional, iterations of a loop or items of a list'))
 
 
 def first_violation(values: Sequence[Value]) -> Value | None:

@@ -256,7 +256,7 @@ def _fused_norm(node: Node) -> list[Value]:
   the operation normalizes each channel separately, so that the examples must be on the
   axis of the channels. Some layers put them there.
   """
-  images = (0, 1) if 'Grad' in node.op.type else (0,)  # Indices of inputs: dy, x.
+  images = (0, 1) if 'Grad' in node.op.type else (0,)  # Inputs dy and x, or x.
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
   axes = {node.values[i].axis for i in node.rows() if i in images}
