@@ -183,8 +183,7 @@ def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
       tolerance=2.0**-30)
 
 
-def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
-                       ) -> Bounds:
+def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) -> Bounds:
   """Returns bounds on the largest true positive rate of a membership attack.
 
   They bound 1 - f(false_positive), f being the symmetric trade-off function of what the

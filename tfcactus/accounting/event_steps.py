@@ -104,6 +104,7 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the loss by sample and relation, in closed form for some noise."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):

@@ -278,8 +278,7 @@ def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   runs, settings = search.runs, search.settings
   if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
     return {}
-  return PhiAccountant(relation).compose(
-      settings[0][1], int(runs.most)).compositions()
+  return PhiAccountant(relation).compose(settings[0][1], int(runs.most)).compositions()
 
 
 def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray

@@ -213,8 +213,7 @@ class OneRun:
     right = special.expit(_checks.non_negative('epsilon', epsilon))
     delta = _checks.non_negative('delta', delta)
     # P(W >= k) for k = 0 .. correct, W binomial.
-    tail = np.append(1.0, special.bdtrc(
-        np.arange(self.correct), self.guesses, right))
+    tail = np.append(1.0, special.bdtrc(np.arange(self.correct), self.guesses, right))
     fewer = np.arange(1, self.correct + 1)
     most = float(np.max((tail[self.correct - fewer] - tail[-1]) / fewer, initial=0.0))
     return min(float(tail[-1]) + 2 * self.canaries * delta * most, 1.0)

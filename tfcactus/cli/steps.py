@@ -40,7 +40,7 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns `values`; ValueError unless epochs fit them: 'allocation', no steps."""
+  """Returns `values`; ValueError unless sampling is 'allocation', without steps."""
   if values.get('sampling') != 'allocation' or 'steps' in values:
     raise ValueError(
         'Expected epochs with sampling allocation, and no steps beside them, got '

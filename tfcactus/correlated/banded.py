@@ -97,6 +97,7 @@ class _BandedRows(base.NoiseRows):
     self._kept = None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
+    """Returns the x of the next step; `_kept` is a ring buffer of the last ones."""
     del again
     noise, count = fresh(), self._others.size
     if count:

@@ -116,8 +116,7 @@ class Book:
     return found, (self.delta - leak) / (1 - leak)
 
 
-def flat(event: dp_accounting.DpEvent, count: int
-        ) -> tuple[dp_accounting.DpEvent, int]:
+def flat(event: dp_accounting.DpEvent, count: int) -> tuple[dp_accounting.DpEvent, int]:
   """Returns the event of one release, and how often it is made."""
   count = _checks.integer('count', count, 1)
   while isinstance(event, dp_accounting.SelfComposedDpEvent):

@@ -246,7 +246,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
-    tail = np.minimum(u, 1 - u)
+    tail = np.minimum(u, 1 - u)  # The quantile is symmetric.
     density = np.exp(self.half_density)
     mass = density * self.width
     beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
@@ -327,6 +327,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
                 edge_at_zero: bool) -> np.ndarray:
   """Returns log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
+  # Cells other than a middle one count twice; the tail is a geometric series.
   log_mass = log_density - np.log(bins) + np.log(2.0)
   if log_mass.size == 1:
     raise ValueError('Expected at least two cells in log_density, got 1.')

@@ -110,6 +110,7 @@ class PhiFunction:
   def laplace(cls, scale: float) -> PhiFunction:
     """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
     top = 1 / _checks.positive('scale', scale)
+    # |phi| is at most the atoms' mass w, and w / (2 t) for the density between them.
     atoms = math.log(0.5 * (1 + math.exp(-top)))
     return cls(lambda t: laplace.log_moment(1j * t, top),
                lambda t: np.minimum(atoms + np.log1p(0.5 / t) + 8 * EPS, 0.0),

@@ -303,8 +303,7 @@ class Profile:
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
                 for error in self._errors(epsilon))
-    return epsilon_bounds(
-        self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
+    return epsilon_bounds(self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
 
   def delta_bounds(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if they are too wide."""

@@ -102,10 +102,8 @@ def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
   near = root(
       lambda x: float(_delta(law.top, law.count, x)[0]), delta, near=half, width=half)
   move = 4 * EPS * (near + law.top)
-  lower = first_end(
-      near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
-  upper = first_end(
-      near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
+  lower = first_end(near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
+  upper = first_end(near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
   return Bounds(lower, min(max(near, lower), upper), upper)
 
 

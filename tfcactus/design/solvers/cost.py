@@ -50,6 +50,7 @@ class PowerCost(Cost):
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    # The integral of r^(power + dim - 1) over that of r^(dim - 1), both in closed form.
     power = self.power
     with np.errstate(divide='ignore'):
       # In thin shells far out the difference of powers would cancel.
