@@ -264,7 +264,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
            buckets: int) -> float:
   """Returns the least width at which `buckets` buckets cover the likely losses."""
-  mean, variance, single = 0.0, 0.0, 0.0
+  mean, variance, single = 0.0, 0.0, 0.0  # Of the total; largest loss of a release.
   for pair, count in groups:
     order = np.argsort(np.abs(pair.loss))
     beyond = np.cumsum(pair.p[order][::-1])[::-1]

@@ -82,6 +82,7 @@ class TwoSteps:
     even = self._even
     if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
+    # An estimate by even cells, then by cells that are narrow where that needs it.
     near = root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
                          precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)

@@ -55,6 +55,7 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
                       points or (POINTS if steps <= FEW else 2 * POINTS))
   by_a, by_loss, finite = grid.test(loss, a, epsilon, steps)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
+  # The derivatives of loss = log p - log q enter both gradients.
   by_p[both] = by_a + by_loss / a
   by_q[both] = -by_loss / b
   by_p[q <= 0] = steps * (1 - lost)**(steps - 1)

@@ -248,6 +248,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   def _convex(self, orders: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log M, and their derivatives, by Jensen's inequality."""
+    # M(c) is at most the sum of w_j e^(c (c + 1) size_j), the moment with j rows in.
     j, log_w = self._rows
     size = 0.5 * (j * self._shift)**2
     exponent = log_w + size * orders * (orders + 1)
