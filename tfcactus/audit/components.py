@@ -166,7 +166,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def coins(present: object, canaries: int) -> np.ndarray:
-  """Returns `present` as booleans; ValueError unless some canaries are on each side."""
+  """Returns `present` as booleans; ValueError unless each side has two or more."""
   found = np.asarray(present)
   if found.shape != (canaries,) or not np.all((found == 0) | (found == 1)):
     raise ValueError(f'Expected present to be {canaries} times true or false, one for '

@@ -1,4 +1,4 @@
-"""Families of trade-off functions, in which an audit looks for the least private one.
+"""Families of trade-off functions: audits find the most private one not refuted.
 
 An epsilon found in this way is an extrapolation inside the family. Canaries never see
 events as rare as delta.

@@ -50,7 +50,7 @@ class BlackBoxAudit:
         for rate, (found, interval) in self.rates.items()), str(self.bounds)))
 
   def picture(self, path: str) -> None:
-    """Writes a picture of the curve; ImportError if matplotlib is missing."""
+    """Writes a picture of the ROC curve; ImportError if matplotlib is missing."""
     axis = pictures.axes(1, 6)
     axis.loglog(self.false_positive, self.true_positive, label='by the loss')
     axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
@@ -77,7 +77,7 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
   Args:
     model: A trained model.
     held_in: Records (x, y) that were in the training data; or the training side of a
-      `Split`, of which so many are left out by further coins that sides are alike.
+      `Split`: further coins leave out records of its larger side.
     held_out: Records (x, y) that were not; or the validation side.
     reference: A model that was trained on none of the records, such as on public ones.
       Its losses are subtracted, which makes the attack stronger.
