@@ -70,8 +70,8 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
   """Returns the symmetric pair whose profile is the maximum of given tangents."""
   # A tangent touches a convex profile at `alpha`, where the profile is `value`; `p_inf`
   # is a lower bound on the limit of the profile for large alpha.
-  # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
-  # tangent there is known, and no steeper one completes to a pair.
+  # A symmetric pair has H(1 / alpha) = 1 - 1 / alpha + H(alpha) / alpha. So H is convex
+  # only if its slope at alpha = 1 is at least (H(1) - 1) / 2: a steeper one is raised.
   slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Two slopes that hardly differ have no known crossing: drop one.

@@ -117,16 +117,16 @@ class Alias:
   log_moment: Callable[[float], float] | None = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
-    """Returns a period at which aliases are small beside delta at `epsilon`."""
-    # The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
-    # those at smaller epsilon, if `mgf` is right.
+    """Returns a period at which aliases of each side add at most e^log_tolerance."""
+    # At each order, solves A / (e^(gap period) - 1) = e^log_tolerance, whose left side
+    # is the sum in `bound`. The result holds if `mgf` is right.
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
-    # Aliases at smaller epsilon are values of delta, each at most one. At order zero a
-    # geometric series bounds their sum.
+    # Aliases at smaller epsilon are values of delta, each at most one: at order zero A
+    # is one.
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
     if not (math.isfinite(period) and period > 0):

@@ -102,7 +102,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
   def delta(self, epsilon: float) -> tuple[float, float]:
     """Returns delta of one release at `epsilon` >= 0, and a bound on its error."""
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    # best test. Any level near it is nearly as good.
+    # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.

@@ -174,10 +174,10 @@ class MeanLognormal:
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns strips about a ray, and log of bounds on the integrand at their sides."""
-    # Half widths have shape (strips,), bounds (2, strips): on the integral of the
-    # integrand's modulus along one side of a strip, divided by the integral of t^(-c -
-    # 1) B_n(t) over t > 0, without the factor from Im q. The first row is for the side
-    # towards the positive line, the second for the other side. `left` is n - Re q.
+    # Half widths have shape (strips,), bounds (2, strips). A bound is on the integral
+    # of |t^(-q - 1) B_n(t)| along a side, over that of t^(-c - 1) B_n(t) for t > 0, but
+    # for the factor from Im q. Row 0 is the side towards the positive line. On the
+    # other the best i b is added to every y; `move` is mu b. `left` is n - c.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move
