@@ -407,7 +407,7 @@ def _leaves(plan: Callable[[Any], _Arguments]
 
 
 def _key(arguments: _Arguments) -> str:
-  """Returns all arguments of a plan that affect its cost, as text."""
+  """Returns the arguments that affect a plan's cost, as text; ValueError if invalid."""
   fixed = {'noise', 'target_epsilon', 'target_advantage', 'target_tpr', 'delta',
            'releases', 'accounting'}
   needed = {'epochs', 'batch_size', 'l2_norm_clip'}

@@ -54,7 +54,7 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns by how many shells, but for `REACH_TAIL`, a unit shift moves a point."""
+  """Returns the most shells a unit shift crosses, but with probability `REACH_TAIL`."""
   # It is the half bandwidth of `transition`.
   change = 1.0
   if first_radius > 1 and dim > 1:

@@ -146,7 +146,7 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
-  """Returns the cost |z|^power, or `function`'s; ValueError if power is not 2 then."""
+  """Returns the cost `function`, else |z|^power; `function` needs power 2 (default)."""
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):

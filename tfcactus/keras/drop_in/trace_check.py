@@ -113,8 +113,8 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
   """Raises ValueError if a tf.custom_gradient may mix examples or is not followed."""
-  # It is not followed inside a nested function, or if one of its inputs is computed
-  # from variables but not from examples.
+  # A custom gradient inside a nested function is not followed, nor one with an input
+  # that is computed from variables but not from examples.
   examples = list(graph.inputs[:given])  # The others are captured.
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
@@ -137,7 +137,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   with graph.as_default():
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape)
-    # Upstream gradients of the custom gradients must be one row per example.
+    # Gradients at inputs of custom gradients must have one row per example.
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
   _check(graph, [*examples, upstream], made, _ROWS)
