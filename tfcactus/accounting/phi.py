@@ -66,6 +66,7 @@ class PhiAccountant(base.TwoSidedAccountant):
           f'Expected rows_of_one of at most {groups.MOST_ROWS}, got {rows_of_one!r}: '
           'sample persons in place of rows, or let each person have fewer rows.')
     self.distance = _checks.non_negative('distance', distance)
+    # The exact account of all rows of a person together; None if there is none.
     self._together: PhiAccountant | None = None
     if self.rows_of_one > 1 and sampled_alike:
       self._together = PhiAccountant(self.neighboring_relation, direction=direction)
@@ -108,7 +109,7 @@ class PhiAccountant(base.TwoSidedAccountant):
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns the account of all rows of one person."""
+    """Returns the account of all rows of one person, exact or by its power curve."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts
