@@ -341,9 +341,8 @@ def _scheme(plan: PrivacyPlan, arguments: _Arguments
 def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
   """Returns the event of all planned steps."""
   check_float(plan, 'a private search')
-  scheme = _scheme(plan, arguments).of_plan(plan)
-  draws = -(-plan.steps // scheme.batches_per_epoch) if scheme.draws_epochs else (
-      plan.steps)
+  scheme, steps = _scheme(plan, arguments).of_plan(plan), plan.steps
+  draws = -(-steps // scheme.batches_per_epoch) if scheme.draws_epochs else steps
   return dp_accounting.SelfComposedDpEvent(
       scheme.event(accounting.noise_event(plan.noise)), draws)
 
