@@ -121,8 +121,9 @@ def statement(plan: Plan) -> str:
   if plan.arithmetic == 'float':
     return ''
   return (
-      " Sums and noise are whole numbers (arithmetic='integer'): epsilon counts the "
-      'rounding of the sums, and the whole difference between the noise that is drawn '
-      f'and Gaussian noise, for up to {plan.dim or LARGEST_DIM:,} weights. It assumes '
+      " Sums of gradients and their noise are whole numbers (arithmetic='integer'): "
+      'epsilon counts the rounding of these sums, and the whole difference between the '
+      'noise that is drawn and Gaussian noise, for up to '
+      f'{plan.dim or LARGEST_DIM:,} weights. It assumes '
       'that the bits of a gradient do not depend on its place in the batch, which '
       'random rows test when training starts, except in layers that draw.')
