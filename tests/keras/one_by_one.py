@@ -37,13 +37,13 @@ def shake(model: tf.keras.Model, seed: int = 3) -> tf.keras.Model:
 
 
 def engine_sums(model: tf.keras.Model, loss: Any, x: Any, y: Any,
-                vectorize: bool = False) -> Sums:
+                vectorize: bool = False, lean: bool = False) -> Sums:
   """Returns clipped sums by the engine; the last physical batch is padded."""
   x, y = tf.nest.map_structure(tf.constant, (x, y))
   rows = tf.nest.flatten(x)[0].shape[0]
   engine = engine_lib.Engine(
       model, example_losses.loss_per_example(loss), rows - 2,
-      layer_routes.routes(model, vectorize))
+      layer_routes.routes(model, vectorize)._replace(lean=lean))
   # Autograph would take longer than all else.
   found = tf.function(lambda x, y: engine.run(
       x, y, tf.ones([rows]), tf.constant(CLIP)), autograph=False)(x, y)

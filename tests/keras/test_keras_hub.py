@@ -1,13 +1,15 @@
-"""Tests of LoRA as KerasHub enables it: trained, saved, loaded, merged and exported."""
+"""Tests of models of KerasHub: LoRA from training to export, norms by Gram matrices."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras import one_by_one
+from tests.keras import one_by_one, zoo
 from tests.keras.tiny import MEAN, plan_of
+from tests.keras.zoo import oracle
 from tfcactus.keras import fine_tuning, PoissonBatches, privatize
 from tfcactus.keras.compat import models
+from tfcactus.keras.gradients import engine, physical_batch
 
 hub = pytest.importorskip('keras_hub')
 _ROWS, _LENGTH, _WORDS = 40, 6, 20
@@ -56,3 +58,36 @@ def test_lora_of_keras_hub_is_batched_and_survives_its_file(tmp_path):
     np.testing.assert_allclose(outputs, want, rtol=1e-5, atol=1e-6)
   again.fit(PoissonBatches(x, y, 0.25), verbose=0)
   assert again.guarantee().steps == 8
+
+
+_BACKBONES = ('BERT', 'DistilBERT', 'ALBERT', 'DeBERTa', 'GPT-2', 'Gemma', 'Llama',
+              'BART', 'ViT', 'Mixtral')
+_VECTORISED = ('DeBERTa', 'Mixtral')
+"""Backbones of which a layer has no rule."""
+
+
+def _with_lora(case):
+  case.model.backbone.enable_lora(2)
+  return case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('lora', [False, True])
+@pytest.mark.parametrize('name', _BACKBONES)
+def test_backbones_that_write_no_kernels_equal_a_loop(name, lora, monkeypatch):
+  monkeypatch.setattr(physical_batch, 'is_lean', lambda *_: True)
+  routes, run = [], engine.Engine.run
+
+  def kept(self, *args, **kwargs):
+    found = run(self, *args, **kwargs)
+    routes.append(self.routes)
+    return found
+
+  monkeypatch.setattr(engine.Engine, 'run', kept)
+  entry = zoo.ZOO[f'{name} (KerasHub)']
+  make = entry.make
+  if lora:
+    entry = entry._replace(make=lambda size: _with_lora(make(size)))
+  assert oracle.error(entry) <= 1e-5
+  assert routes[-1].by_gram or lora
+  assert name in _VECTORISED or not routes[-1].vectorized()

@@ -67,3 +67,28 @@ def test_small_gradients_of_one_group_and_dtype_are_joined():
   places, made = forms.joined(given, [0, 0, 1, 1, 2, -1, 1, 2, 0])
   assert places == [[0, 1, 8], [2], [3], [4], [5], [6], [7]]
   assert made[0].shape == [3 + 10 + 6] and made[1] is given[2]
+
+
+def test_large_gradients_are_summed_one_after_the_other(monkeypatch):
+  """The sums are the same, and wait for each other where memory asks for it."""
+  rng = np.random.default_rng(5)
+  rows = [rng.normal(size=(4, 2000)).astype(np.float32) for _ in range(5)]
+
+  def run():
+    def clipped(*values):
+      return clipping.clip_and_sum(
+          [forms.Dense(each, [2000]) for each in values], tf.constant(1.0),
+          tf.ones([4], tf.bool))[0]
+
+    made = tf.function(clipped, autograph=False).get_concrete_function(
+        *map(tf.constant, rows))
+    waiting = [each for each in made.graph.get_operations() if each.type == 'Cast' and
+               any(before.type == 'NoOp' for before in each.control_inputs)]
+    return [each.numpy() for each in made(*map(tf.constant, rows))], len(waiting)
+
+  want, waiting = run()
+  assert not waiting
+  monkeypatch.setattr(clipping, '_AT_ONCE', 17_000)
+  found, waiting = run()
+  assert waiting == 3
+  np.testing.assert_array_equal(found, want)

@@ -7,7 +7,7 @@ import math
 
 import tensorflow as tf
 
-from tfcactus.keras.gradients import forms
+from tfcactus.keras.gradients import forms, gram
 
 CLIP_MARGIN = 1e-5
 """Clipped norms stay this fraction below the clipping norm. It covers the error of
@@ -17,7 +17,12 @@ up to `MOST_ROUNDINGS` numbers."""
 MOST_ROUNDINGS = 3.4e10
 """Limit on the examples of a batch times the roundings of each (rows of a physical
 batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers the
-rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md)."""
+rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md). Where
+Gram matrices give norms, rows count once per position, and roundings
+`gram.MOST_CANCELLATION` times."""
+
+_AT_ONCE = 2**25
+"""Numbers in gradients that are converted to float64 and summed at once: 256 MiB."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
 
@@ -59,6 +64,17 @@ def check_roundings(num_examples: int, rows: int) -> None:
         + (', or take arithmetic=\'float\'.' if number * (
             2 * math.isqrt(number) + 4) <= MOST_ROUNDINGS else
            " is not enough; take arithmetic='float'."))
+
+
+def most_positions(drawn: float, rows: int) -> float:
+  """Returns at how many positions Gram norms leave roundings that `CLIP_MARGIN` covers.
+
+  That is for sums over `drawn` examples in physical batches of `rows`; 0 if infinite.
+  """
+  if not 0 < drawn < math.inf:
+    return 0.0 if drawn else math.inf
+  covered = MOST_ROUNDINGS / (gram.MOST_CANCELLATION * drawn)
+  return (covered - drawn / rows - 2) / rows
 
 
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
@@ -145,9 +161,29 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   factors = {group: tf.where(keep, each if scales is None else each * scales,
                              tf.zeros_like(each))
              for group, (each, _) in found.items()}
-  return (forms.apart([each.weighted_sum(factors[group])
-                       for each, group in zip(joined, groups)], places, gradients),
-          tf.reduce_sum(halves))
+  return (forms.apart(_sums(joined, [factors[group] for group in groups]), places,
+                      gradients), tf.reduce_sum(halves))
+
+
+def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
+         ) -> list[tf.Tensor]:
+  """Returns the weighted sum of each form, so many at a time as memory allows."""
+  # Each converts its numbers to float64, which takes twice their memory. TensorFlow
+  # would convert all of them before the first product.
+  sizes = [sum(tensor.shape.num_elements() for tensor in each.tensors())
+           for each in gradients]
+  totals: list[tf.Tensor] = []
+  gate: list[tf.Operation] = []
+  first, at_once = 0, 0
+  for i, (each, own) in enumerate(zip(gradients, factors)):
+    at_once, before = at_once + sizes[i], first
+    while at_once > _AT_ONCE and first < i:
+      at_once, first = at_once - sizes[first], first + 1
+    if first > before:
+      gate = [tf.group(*gate, *totals[before:first])]
+    with tf.control_dependencies([own, *gate]):
+      totals.append(each.weighted_sum(own))
+  return totals
 
 
 def _joined(gradients: Sequence[forms.GradientForm], clipping: str,

@@ -21,6 +21,7 @@ from tfcactus.keras.gradients import (
   added_losses,
   batched_pass,
   clipping as clipping_lib,
+  forms,
   layer_routes,
   local_steps as local_steps_lib,
   place_test,
@@ -325,6 +326,12 @@ class Engine:
     if views * self._each > 1:
       found = found._replace(
           gradients=[each.averaged(views * self._each) for each in found.gradients])
+    most = clipping_lib.most_positions(self.routes.drawn, self.rows)
+    found = found._replace(gradients=[
+        forms.held(each, self.routes.lean, most) for each in found.gradients])
+    self.routes = self.routes._replace(by_gram=frozenset(
+        id(variable) for variable, each in zip(
+            self._model.trainable_variables, found.gradients) if forms.by_gram(each)))
     if views == 1:
       return found
 

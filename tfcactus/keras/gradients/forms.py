@@ -35,6 +35,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcactus.keras.gradients import gram
+
 _FLOAT32_TERMS = 64
 _FLUSHED = 2.0**-126
 
@@ -127,7 +129,7 @@ class GradientForm(abc.ABC):
     """Returns the form with zeros, NaN included, where `keep` (batch,) is False."""
     return self._of([_kept(value, keep) for value in self.tensors()])
 
-  def _of(self, tensors: Sequence[tf.Tensor]) -> GradientForm:
+  def _of(self, tensors: Sequence[tf.Tensor]) -> Any:
     """Returns a copy of the form with other tensors, in the order of `tensors`."""
     made, left = copy.copy(self), iter(tensors)
     vars(made).update({name: next(left) for name, value in vars(self).items()
@@ -178,23 +180,26 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Gradients of a kernel that is used at one position, never written out.
+  """Gradients of a kernel as sums of outer products over positions, never written out.
 
-  `inputs` is (batch, d); `outputs` is (batch, p), the gradients with respect to the
-  pre-activations. Their outer products reshape to `shape`, (d, p) by default. Ghost
-  clipping, fast gradient clipping and book-keeping rest on this form.
+  `inputs` is (batch, positions, d); `outputs` is (batch, positions, p), the gradients
+  with respect to the pre-activations; without the axis of positions, there is one. The
+  sums reshape to `shape`, (d, p) by default. Ghost clipping, fast gradient clipping and
+  book-keeping rest on this form. `product` decides where it is used.
   """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor,
                shape: Sequence[int] | None = None):
-    self.inputs = inputs
-    self.outputs = outputs
-    self.shape = list(shape or [inputs.shape[1], outputs.shape[1]])
+    self.inputs, self.outputs = (
+        each[:, None] if each.shape.rank == 2 else each for each in (inputs, outputs))
+    self.shape = list(shape or [inputs.shape[-1], outputs.shape[-1]])
 
   def squared_norms(self) -> tf.Tensor:
-    """Returns |inputs|^2 |outputs|^2, the squared norms of outer products."""
+    """Returns squared norms: |inputs|^2 |outputs|^2, or by Gram matrices."""
+    if self.inputs.shape[1] > 1:
+      return gram.squared_norms(self.inputs, self.outputs)
     # Inputs and outputs are few numbers: float64 is cheap, and squares do not overflow.
-    rows = [tf.cast(each, tf.float64) for each in (self.inputs, self.outputs)]
+    rows = [tf.cast(each[:, 0], tf.float64) for each in (self.inputs, self.outputs)]
     if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
       return squared_norms(rows[0]) * squared_norms(rows[1])
     # A float64 square may be flushed to zero although the other factor is large.
@@ -204,24 +209,38 @@ class Outer(GradientForm):
     return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of factor * input output^T, float64."""
+    """Returns the sum of factor * input output^T over all positions, float64."""
     # The factor goes first: a product of two entries could overflow.
-    scaled = tf.cast(self.outputs, tf.float64) * factors[:, None]
-    return tf.reshape(
-        tf.matmul(tf.cast(self.inputs, tf.float64), scaled, transpose_a=True),
-        self.shape)
+    scaled = tf.cast(self.outputs, tf.float64) * factors[:, None, None]
+    inputs, scaled = (tf.reshape(each, [-1, each.shape[2]]) for each in (
+        tf.cast(self.inputs, tf.float64), scaled))
+    return tf.reshape(tf.matmul(inputs, scaled, transpose_a=True), self.shape)
 
   def dense(self) -> tf.Tensor:
-    """Returns the outer products, (batch, *shape)."""
-    return tf.reshape(self.inputs[:, :, None] * self.outputs[:, None, :],
+    """Returns the sums of outer products, (batch, *shape)."""
+    return tf.reshape(tf.matmul(self.inputs, self.outputs, transpose_a=True),
                       [self.inputs.shape[0], *self.shape])
 
   def averaged(self, views: int) -> GradientForm:
-    """Returns the means of the views' outer products, as `Dense`."""
-    # A mean of outer products is no outer product.
-    total = tf.matmul(_in_turn(self.inputs, views), _in_turn(
-        self.outputs, views) / views, transpose_a=True)
-    return Dense(total, self.shape)
+    """Returns the means over views, whose positions become those of one example."""
+    inputs, outputs = (tf.reshape(each, [
+        each.shape[0] // views, views * each.shape[1], each.shape[2]])
+                       for each in (self.inputs, self.outputs / views))
+    return product(inputs, outputs, self.shape)
+
+
+def product(inputs: tf.Tensor, outputs: tf.Tensor, shape: Sequence[int]
+           ) -> GradientForm:
+  """Returns sums of outer products: `Outer` if Gram matrices are smaller than kernels.
+
+  Arguments are as for `Outer`. Gram matrices of float64 numbers have no proved bound.
+  """
+  made = Outer(inputs, outputs, shape)
+  positions = made.inputs.shape[1]
+  if positions == 1 or made.inputs.dtype == made.outputs.dtype == tf.float32 and (
+      positions**2 < math.prod(made.shape)):
+    return made
+  return Dense(made.dense(), made.shape)
 
 
 class Rows(GradientForm):
@@ -284,6 +303,80 @@ class Rows(GradientForm):
     """Returns the gradients of the whole table, (batch, vocabulary, p)."""
     hot = tf.one_hot(self.ids, self.vocabulary, dtype=self.values.dtype)
     return tf.matmul(hot, self.values, transpose_a=True)
+
+
+class Tied(GradientForm):
+  """Gradients of a table whose rows are looked up, and that multiplies outputs too.
+
+  They are the sum of `rows` and of `outer`, whose inputs are the gradients of logits.
+  """
+
+  def __init__(self, rows: Rows, outer: Outer):
+    self.rows = rows
+    self.outer = outer
+    self.shape = rows.shape
+
+  def tensors(self) -> list[tf.Tensor]:
+    return [*self.rows.tensors(), *self.outer.tensors()]
+
+  def _of(self, tensors: Sequence[tf.Tensor]) -> Tied:
+    made = copy.copy(self)
+    made.rows, made.outer = self.rows._of(tensors[:2]), self.outer._of(tensors[2:])
+    return made
+
+  def reshaped(self, shape: Sequence[int]) -> GradientForm:
+    return self if list(shape) == self.shape else Dense(
+        tf.reshape(self.dense(), [-1, *shape]), shape)
+
+  def squared_norms(self) -> tf.Tensor:
+    """Returns squared norms by Gram matrices, with the products of both parts."""
+    return gram.squared_norms_of_tied(
+        self.rows.ids, self.rows.values, self.outer.inputs, self.outer.outputs)
+
+  def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
+    return self.rows.weighted_sum(factors) + self.outer.weighted_sum(factors)
+
+  def dense(self) -> tf.Tensor:
+    return self.rows.dense() + self.outer.dense()
+
+  def averaged(self, views: int) -> GradientForm:
+    return added([self.rows.averaged(views), self.outer.averaged(views)])
+
+
+def by_gram(gradients: GradientForm) -> bool:
+  """Returns whether Gram matrices give the norms of gradients."""
+  return isinstance(gradients, Tied) or (
+      isinstance(gradients, Outer) and gradients.inputs.shape[1] > 1)
+
+
+def held(gradients: GradientForm, lean: bool, most_positions: float) -> GradientForm:
+  """Returns gradients in the form in which they are held until the norm is known.
+
+  Kernels of more than `most_positions` are written out, and those for which that is
+  faster than Gram matrices; none if `lean`: they would take too much memory.
+  """
+  if lean or not by_gram(gradients):
+    return gradients
+  if isinstance(gradients, Tied):
+    positions = gradients.outer.inputs.shape[1] + gradients.rows.ids.shape[1]
+    faster = math.prod(gradients.shape) >= _LARGE
+  else:
+    positions = gradients.inputs.shape[1]
+    faster = few_positions(positions, gradients.shape)
+  if faster and positions <= most_positions:
+    return gradients
+  return Dense(gradients.dense(), gradients.shape)
+
+
+def few_positions(positions: int, shape: Sequence[int]) -> bool:
+  """Returns whether Gram matrices are faster than kernels of a shape, written out."""
+  return positions == 1 or positions <= _SHORT and math.prod(shape) >= _LARGE
+
+
+_SHORT, _LARGE = 32, 2**16
+"""Most positions, and fewest entries of a kernel, for which Gram matrices are faster.
+The weighted sum takes float64 products, which cost a CPU four to five times the time
+of float32 products; a kernel is written once and read three times."""
 
 
 _SMALL = 1024
@@ -357,5 +450,36 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
   """Returns the sum of the gradients of a variable that is used several times."""
   if len(gradients) == 1:
     return gradients[0]
+  found = _in_one(gradients)
+  if found is not None:
+    return found
   total = tf.add_n([each.dense() for each in gradients])
   return Dense(total, total.shape[1:])
+
+
+def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
+  """Returns sums of outer products, of lookups or of both as one form, or None."""
+  outer = [each for each in gradients if isinstance(each, Outer)]
+  rows = [each for each in gradients if isinstance(each, Rows)]
+  if len(outer) + len(rows) < len(gradients) or len({
+      (each.inputs.shape[2], each.outputs.shape[2]) for each in outer}) > 1:
+    return None
+  found = []
+  if rows:
+    found.append(rows[0] if len(rows) == 1 else Rows.merged(
+        tf.concat([each.ids for each in rows], 1),
+        tf.concat([each.values for each in rows], 1), rows[0].vocabulary))
+  if outer:  # Further uses are further positions.
+    found.append(outer[0] if len(outer) == 1 else product(
+        tf.concat([each.inputs for each in outer], 1),
+        tf.concat([each.outputs for each in outer], 1), outer[0].shape))
+  if len(found) == 1:
+    return found[0]
+  table, kernel = found
+  if isinstance(table, Rows) and isinstance(kernel, Outer) and (
+      kernel.inputs.shape[2] == table.vocabulary) and (
+          table.values.dtype == kernel.inputs.dtype == kernel.outputs.dtype ==
+          tf.float32) and (kernel.inputs.shape[1] + table.ids.shape[1])**2 < math.prod(
+              table.shape):
+    return Tied(table, kernel)
+  return None

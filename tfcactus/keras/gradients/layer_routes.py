@@ -60,6 +60,11 @@ class Routes(NamedTuple):
     apart: Layers to vectorise because a proof failed in them: from id to reason.
     opened: Whether layers that are not of Keras run as written.
     trained: Ids of the trainable variables that the routes were decided for.
+    lean: Whether written-out kernels of examples would take too much memory.
+    drawn: Number of examples in a draw for which the clipping margin is to cover the
+      rounding of Gram norms; infinite if none may be used.
+    by_gram: Ids of the variables whose norms Gram matrices give; known once a step has
+      been traced.
   """
 
   layers: list[Route]
@@ -68,6 +73,9 @@ class Routes(NamedTuple):
   apart: Mapping[int, str] = {}
   opened: bool = True
   trained: tuple[int, ...] = ()
+  lean: bool = False
+  drawn: float = 0.0
+  by_gram: frozenset[int] = frozenset()
 
   def holds_for(self, model: keras.Model) -> bool:
     """Returns whether a model still trains the variables that the routes are for."""
@@ -78,10 +86,17 @@ class Routes(NamedTuple):
     rows = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
             for r in self.layers]
     width = max(map(len, rows), default=0)
-    lines = [f'{name:{width}}  {route}' for name, route in zip(rows, self.layers)]
+    lines = [f'{name:{width}}  {route}{self._norms(route)}'
+             for name, route in zip(rows, self.layers)]
     if self.whole:
       lines.append(f'The whole model is vectorised: {self.whole}.')
     return '\n'.join(lines)
+
+  def _norms(self, route: Route) -> str:
+    """Returns how norms of a layer's gradients are computed, if by Gram matrices."""
+    shown = route.by_operations and any(
+        id(each) in self.by_gram for each in own_variables(route.layer))
+    return ', norms by Gram matrices' if shown else ''
 
   def vectorized(self) -> list[keras.layers.Layer]:
     """Returns the vectorised layers."""
@@ -128,7 +143,7 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
     more = routes(model, False, failed.apart, opened=False)
   if more.whole or more.vectorized() == failed.vectorized():
     return wholly_vectorized(failed, reason)
-  return more
+  return more._replace(lean=failed.lean, drawn=failed.drawn)
 
 
 def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None

@@ -45,6 +45,16 @@ physical batch that fits into it, ResNet-20 takes 17.2 rather than 15.2 ms per e
 WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
 
+_COPIES, _LARGE_SHARE = 12, 1 / 4
+"""Large models take memory in proportion to their weights, as plain training does: so
+many times the memory of the trained weights, up to this part of a host. Plain training
+of an encoder of 108 million weights on 32 texts takes twelve times their memory
+(benchmarks.large_model)."""
+
+_FEW = 4
+"""Examples that must fit with written-out kernels. Each physical batch adds up float64
+sums of all weights, which takes about as long as one example."""
+
 _NUMBERS_PER_CALL = 150_000
 """The calls of one layer's operations take the time of this many numbers. A physical
 batch of a BERT with 22 rules and 228,000 numbers takes 13.5 ms and .85 ms per example:
@@ -66,13 +76,37 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
   examples in a draw. `views` is the number of passes per example.
   """
   numbers = max(1, views * numbers_per_example(model, routes))
-  fitting = max(1, int(memory_for_steps() // (
-      _HELD * numbers * _number_size(model))))
+  fitting = _fitting(model, numbers)
   most = min(fitting, mean + 2 * deviation + 8)
   sizes = range(8, int(most) + 1, 8) or [min(fitting, 8)]
   more = _overhead(numbers, routes)
   return min(reversed(sizes), key=lambda size: (size + more) * _physical_batches(
       size, mean, deviation))
+
+
+def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> bool:
+  """Returns whether written-out kernels of examples would take too much memory.
+
+  That is if fewer than `rows` examples, or `_FEW`, fit with them. Without them, the
+  physical batch is larger, but every example takes longer.
+  """
+  numbers = views * numbers_per_example(model, routes._replace(lean=False))
+  return _fitting(model, max(1, numbers)) < min(rows, _FEW)
+
+
+def _fitting(model: keras.Model, numbers: int) -> int:
+  """Returns how many examples of so many numbers fit into memory, one at least."""
+  memory = max(memory_for_steps(), _memory_of_large(model))
+  return max(1, int(memory // (_HELD * numbers * _number_size(model))))
+
+
+def _memory_of_large(model: keras.Model) -> int:
+  """Returns the bytes that steps of a model may take on a host because it is large."""
+  if tf.config.list_logical_devices('GPU'):
+    return 0
+  weights = _count(model.trainable_variables) * _number_size(model)
+  return int(min(_COPIES * weights, _LARGE_SHARE * _host_limit()) / (
+      replicas.shares().here))
 
 
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
@@ -107,6 +141,8 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   largest = 0
   for index, route in enumerate(routes.layers):
     gradients, transient = _of_gradients(route, outputs[index])
+    if routes.lean:
+      gradients = min(gradients, _of_products(route, outputs[index], routes))
     kept += gradients
     largest = max(largest, gradients)
     passing[index] += transient
@@ -136,6 +172,25 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
   if type(layer).__module__.startswith(f'{keras.__name__}.'):
     return _count(own), _patches(layer, shapes)
   return _count(own), outputs
+
+
+def _of_products(route: Route, outputs: int, routes: Routes) -> int:
+  """Returns the numbers held per example if no kernel of a layer is written out.
+
+  The inputs are held anyway; gradients of the outputs are held until the norm is known.
+  """
+  own = own_variables(route.layer)
+  kernels = [each for each in own if len(each.shape) > 1]
+  if not isinstance(route.layer, _PRODUCTS) or not kernels:
+    return _count(own)
+  if not outputs:  # Keras does not tell the shapes inside of a layer such as attention.
+    positions = max((math.prod(shape[:-1]) for each in routes.layers
+                     for shape in _shapes(each)), default=1)
+    outputs = positions * math.isqrt(max(map(_count, ([each] for each in kernels))))
+  return _count(own) - _count(kernels) + len(kernels) * outputs
+
+
+_PRODUCTS = (keras.layers.Dense, keras.layers.EinsumDense)
 
 
 def _in_loop(layer: keras.layers.Layer) -> int:

@@ -96,8 +96,20 @@ class Step:
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
-    return layer_routes.routes(
+    found = layer_routes.routes(
         self._model, self.engine == 'vectorized' or self.local is not None)
+    if self._plan.arithmetic == 'integer':  # Gram norms leave larger roundings.
+      return found._replace(drawn=math.inf)
+    mean, deviation = self._drawn()
+    return found._replace(
+        lean=physical_batch.is_lean(
+            self._model, found, self._given_rows or mean, self.views * self._each),
+        drawn=mean + 8 * deviation)
+
+  def _drawn(self) -> tuple[float, float]:
+    """Returns mean and standard deviation of a replica's number of examples."""
+    mean = self._plan.expected_batch_size / self._replicas
+    return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
   def check(self) -> None:
     """Checks the built model and sets `rows`; ValueError if the model is refused.
@@ -116,11 +128,8 @@ class Step:
 
   def _physical_rows(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: the given one, or what memory allows."""
-    # Mean and standard deviation of the number of examples of a replica.
-    mean = self._plan.expected_batch_size / self._replicas
-    deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
     rows = self._given_rows or physical_batch.physical_rows(
-        mean, deviation, self._model, routes, self.views * self._each)
+        *self._drawn(), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
       clipping_lib.check_roundings(self._plan.num_examples, rows)
     return rows

@@ -13,11 +13,6 @@ import tensorflow as tf
 from tfcactus.keras.gradients.operations import im2col
 
 
-def is_dense(windows: Sequence[im2col.Window], groups: int) -> bool:
-  """Returns whether an image has a single window: a dense layer of its numbers."""
-  return len(windows) == 2 and groups == 1 and all(w.size == 1 for w in windows)
-
-
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
                      windows: Sequence[im2col.Window], groups: int = 1) -> tf.Tensor:
   """Returns per-example kernel gradients: output gradients times patches of images.

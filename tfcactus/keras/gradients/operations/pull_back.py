@@ -42,7 +42,11 @@ class Products(NamedTuple):
   factor: Any = None
 
   def written(self) -> forms.GradientForm:
-    """Returns the gradients; outer products if the pair has one position only."""
+    """Returns the gradients as sums of outer products, or written out if they are not.
+
+    Letters that both tensors have, and the gradients do not, are positions. With more
+    positions than inputs, gradients of the outputs have more numbers than the kernel.
+    """
     if self.factor is not None:
       return self._replace(
           pair=(self.pair[0], self.pair[1] * self.factor), factor=None).written()
@@ -50,15 +54,25 @@ class Products(NamedTuple):
     shape, rows = [self._size(axis) for axis in self.axes], self.pair[0].shape[0]
     first, last = (''.join(x for x in term if x in own and x not in other)
                    for term, other in ((given, made), (made, given)))
-    summed = self._size(set(given + made) - set(own))
-    if summed == 1 and own in (first + last, last + first):
-      data, upstream = (tf.reshape(each, [rows, -1]) for each in self.pair)
+    positions = ''.join(x for x in given if x in made)
+    if own in (first + last, last + first) and (
+        self._size(positions) <= self._size(first)):
+      data, upstream = (
+          tf.reshape(self._summed(i, positions + kept), [
+              rows, self._size(positions), self._size(kept)])
+          for i, kept in enumerate((first, last)))
       if own != first + last:
         data, upstream = upstream, data
-      return forms.Outer(data, upstream, shape)
+      return forms.product(data, upstream, shape)
     row = self._fresh()
     found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', *self.pair)
     return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
+
+  def _summed(self, i: int, letters: str) -> tf.Tensor:
+    """Returns one of the pair with axes in this order, summed over its other axes."""
+    term, row = self.terms[i], self._fresh()
+    return self.pair[i] if term == letters else tf.einsum(
+        f'{row}{term}->{row}{letters}', self.pair[i])
 
   def reshaped(self, shape: Sequence[int]) -> Products | None:
     """Returns the gradients in another shape; None if that splits a letter's axis."""

@@ -173,9 +173,11 @@ def _convolution(use: Use) -> Rule:
       images, outputs = outputs, images
     if op.type == 'DepthwiseConv2dNative':
       found = depthwise.kernel_gradients(images, outputs, windows)
-    elif block == 1 and convolution.is_dense(windows, images.shape[-1] // shape[-2]):
-      return forms.Outer(tf.reshape(im2col.patches(images, windows), [rows, -1]),
-                         tf.reshape(outputs, [rows, -1]), shape)
+    elif len(windows) == 2 and images.shape[-1] == shape[-2] and forms.few_positions(
+        block * windows[0].size * windows[1].size, shape):
+      return forms.product(*(tf.reshape(each, [
+          rows, -1, each.shape[-1]]) for each in (
+              im2col.patches(images, windows), outputs)), shape)
     else:
       found = convolution.kernel_gradients(
           images, outputs, windows, images.shape[-1] // shape[-2])
