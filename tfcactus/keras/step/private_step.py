@@ -99,6 +99,11 @@ class Step:
     return layer_routes.routes(
         self._model, self.engine == 'vectorized' or self.local is not None)
 
+  def compiled(self) -> None:
+    """Forgets the passes that were tested: `compile` may bring another loss."""
+    if self._tested_places is not None:
+      self._tested_places.clear()
+
   def check(self) -> None:
     """Checks the built model and sets `rows`; ValueError if the model is refused.
 
