@@ -376,8 +376,7 @@ class PrivacyPlan:
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike,
-        distance=arithmetic_lib.distance(self, count * (
-            scheme.batches_per_epoch if scheme.draws_epochs else 1)))
+        distance=arithmetic_lib.distance(self, count, scheme))
     checked = accounting.AdaptedDpEvent, accounting.ValidationDpEvent
     if self.unit == 'example' or all(isinstance(x, checked) for x in self.releases):
       return found

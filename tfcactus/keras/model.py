@@ -258,6 +258,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         run_eagerly=run_eagerly, steps_per_execution=steps_per_execution,
         jit_compile=False, **kwargs))
     self._output_losses = losses
+    self._step.compiled()
     model_warnings.warn_of_activations(self.inner, loss)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner, plan_of, poisson, privatized
+from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized
 from tests.representatives import representatives
 from tfcactus.keras.compat import patches
 from tfcactus.keras.gradients import place_test
@@ -36,6 +36,53 @@ def _last_bit(batch):
 def test_a_place_that_differs_in_its_last_bit_is_found(run):
   with pytest.raises(ValueError, match=r'multiple of 8 \(got 8\)'):
     check(run)
+
+
+def test_a_row_that_depends_on_other_rows_in_any_order_is_found():
+  with pytest.raises(ValueError, match='multiple of 8'):
+    check(lambda batch: [batch[0] + tf.reduce_max(batch[0])])
+
+
+def _branch(batch):
+  """Returns rows that take a branch which normal rows do not."""
+  return [tf.vectorized_map(lambda row: tf.cond(
+      tf.reduce_sum(row) > 100, lambda: tf.math.softplus(row), lambda: row), batch[0])]
+
+
+def _turns(batch):
+  """Returns rows whose number of turns in a loop depends on the row."""
+  return [tf.vectorized_map(lambda row: tf.while_loop(
+      lambda x: tf.reduce_sum(x) > 100, lambda x: [tf.math.softplus(x) / 2], [row]),
+                            batch[0])]
+
+
+@pytest.mark.parametrize('run', [_branch, _turns])
+def test_branches_and_loops_of_single_examples_are_refused(run):
+  with pytest.raises(ValueError, match='the same operations for all examples'):
+    check(run)
+  # As a function of its own, the operation is in the library of the graph.
+  with pytest.raises(ValueError, match='the same operations for all examples'):
+    check(tf.function(run, autograph=False))
+
+
+def test_numbers_that_are_not_finite_hide_no_difference(recwarn):
+  check(lambda batch: [tf.math.log(batch[0])])
+  assert not recwarn.list
+  with pytest.raises(ValueError, match='multiple of 8'):
+    check(lambda batch: [tf.where(batch[0] > 0, _last_bit(batch)[0], np.nan)])
+  with pytest.warns(UserWarning, match='finite'):
+    check(lambda batch: [batch[0] / 0])
+
+
+def test_another_loss_is_tested_anew(monkeypatch):
+  tested = []
+  monkeypatch.setattr(place_test, 'check', lambda *args: tested.append(args))
+  private = privatized(plan_of(arithmetic='integer'), inner())
+  for number in (1, 1, 2):
+    if number > len(tested) > 0:
+      private.compile('sgd', MEAN)
+    private.fit(poisson(), steps_per_epoch=1, verbose=0)
+    assert len(tested) == number
 
 
 def test_rows_of_an_example_move_together():

@@ -163,6 +163,21 @@ def test_private_searches_are_refused():
     tuning._event(whole_plan(), {})
 
 
+@pytest.mark.parametrize('flags', [None, '--tf_xla_auto_jit=2'])
+def test_xla_is_refused(flags, monkeypatch):
+  if flags:  # Known too late here to have an effect.
+    monkeypatch.setenv('TF_XLA_FLAGS', flags)
+  else:
+    tf.config.optimizer.set_jit('autoclustering')
+  try:
+    with pytest.raises((ValueError, tf.errors.OpError), match='Expected no XLA'):
+      released([np.zeros(3)])
+  finally:
+    tf.config.optimizer.set_jit('')
+    monkeypatch.delenv('TF_XLA_FLAGS', raising=False)
+  released([np.zeros(3)])
+
+
 def test_several_replicas_are_refused():
   with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():
     with pytest.raises(ValueError, match="arithmetic='float' with several replicas"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import os
 
 import tensorflow as tf
 
@@ -28,6 +29,18 @@ def check_graphs_are_as_written() -> None:
           f'norm. Call tf.config.optimizer.set_experimental_options({{{name!r}: '
           "False}); for speed, use keras.mixed_precision.set_global_policy("
           "'mixed_bfloat16').")
+
+
+def check_not_compiled() -> None:
+  """Raises ValueError if TensorFlow may compile parts of graphs by XLA."""
+  # XLA computes a number anew where it is used, so that norm and sum may differ.
+  if tf.config.optimizer.get_jit() or '--tf_xla_auto_jit' in os.environ.get(
+      'TF_XLA_FLAGS', ''):
+    raise ValueError(
+        "Expected no XLA with arithmetic='integer', got tf.config.optimizer.set_jit or "
+        'TF_XLA_FLAGS=--tf_xla_auto_jit, by which norms and sums may be computed from '
+        "numbers of different rounding. Call tf.config.optimizer.set_jit('') and unset "
+        "the flag, or take arithmetic='float'.")
 
 
 def grid(scale: tf.Tensor) -> tf.Tensor:

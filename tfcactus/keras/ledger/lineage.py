@@ -95,8 +95,8 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
-    'norm, sampling_prob, num_examples, correlation or unit than this one. Build the '
-    'model with the plan that it was trained by, or train a fresh one.')
+    'norm, sampling_prob, num_examples, correlation, unit or arithmetic than this one. '
+    'Build the model with the plan that it was trained by, or train a fresh one.')
 
 _NOT_VALIDATION = (
     'No epsilon: private validation released metrics, and decides when training ends, '

@@ -111,6 +111,11 @@ class Step:
     mean = self._plan.expected_batch_size / self._replicas
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
+  def compiled(self) -> None:
+    """Forgets the passes that were tested: `compile` may bring another loss."""
+    if self._tested_places is not None:
+      self._tested_places.clear()
+
   def check(self) -> None:
     """Checks the built model and sets `rows`; ValueError if the model is refused.
 
