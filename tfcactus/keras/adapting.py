@@ -79,24 +79,28 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     ValueError: if an argument, or the type or shape of the data, does not fit; or the
       account covers no more.
   """
-  if account is not None and seed is not None:
-    raise ValueError(f'Expected no seed with an account, got {seed=}: whoever knows it '
-                     'knows the noise.')
   kind, owners = _kind(layer, bounds, delta, words_per_unit), _owners(units, data)
   special = {'bounds': bounds} if delta is None else {
       'delta': delta, 'words_per_record': words_per_unit}
-  found, change = kind(layer, data, owners, noise=noise, seed=seed, **special)
+  return _changed(layer, kind(layer, data, owners, noise=noise, seed=seed, **special),
+                  owners is not None, account, account_label)
 
-  def event(digest: str) -> accounting.AdaptedDpEvent:
-    """Returns the event of the layer with this digest."""
-    return accounting.AdaptedDpEvent([found.event], digest, owners is not None)
 
+def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
+             account: DataAccount | None, label: str) -> release.Release:
+  """Enters a release in an account, changes the layer and returns the release."""
+  found, change = adapted
   if account is not None:
-    account.spend(event(''), label=account_label, unit=account.unit)
+    if found.seeded:
+      raise ValueError('Expected no seed with an account, got one: whoever knows it '
+                       'knows the noise.')
+    event = accounting.AdaptedDpEvent([found.event], '', of_units)
+    account.spend(event, label=label, unit=account.unit)
   change()
-  records = '' if owners is None else 'records that are all rows of an owner, '
+  records = 'records that are all rows of an owner, ' if of_units else ''
   return dataclasses.replace(
-      found, event=event(models.preparation(layer)),
+      found, event=accounting.AdaptedDpEvent(
+          [found.event], models.preparation(layer), of_units),
       mechanism=f'{type(layer).__name__} of {records}{found.mechanism}')
 
 
@@ -259,7 +263,7 @@ def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
       warnings.warn(
           f'Expected words for {layer.name}, got none that enough units hold; the '
           'layer stays without a vocabulary, and the release counts all the same. Use '
-          'more units, or less noise.', stacklevel=3)
+          'more units, or less noise.', stacklevel=4)
   return found, change
 
 
