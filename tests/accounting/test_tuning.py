@@ -59,6 +59,76 @@ def test_reference_values(epsilon, law, attained, proved):
   assert attained * (1 - 6e-4) <= lower <= attained * (1 + 1e-4)
 
 
+def _binomial(mean, eta):
+  """Returns f' of the truncated negative binomial law, by its closed form."""
+  def slope(x, gamma):
+    if eta == 0:
+      return (gamma - 1) / math.log(gamma) / (1 - (1 - gamma) * x)
+    return eta * (1 - gamma) * (1 - (1 - gamma) * x)**(-eta - 1) / (gamma**-eta - 1)
+  gamma = optimize.brentq(lambda gamma: slope(1.0, gamma) - mean, 1e-9, 1 - 1e-9)
+  return lambda x: slope(x, gamma)
+
+
+def _poisson(mean, shown=1.0):
+  return lambda x: mean * np.exp(mean * (x - 1)) / shown
+
+
+def _listed(mass):
+  return lambda x: sum(k * each * x**(k - 1) for k, each in enumerate(mass) if k)
+
+
+def _capped(mean, most):
+  """Returns f' of the logarithmic law with its tail put at `most`."""
+  gamma = optimize.brentq(lambda gamma: (gamma - 1) / math.log(gamma) / gamma - mean,
+                          1e-9, 1 - 1e-9)
+  mass = stats.logser(1 - gamma).pmf(np.arange(most))
+  return _listed([*mass, 1 - sum(mass)])
+
+
+def _theorem(slope, mu, delta):
+  """Returns epsilon by a grid over the theorem of the search, for Gaussian runs.
+
+  The integrand is the largest f'(a) - e^epsilon f'(b) x over a = Phi(t) and
+  b = Phi(t - mu), with x the likelihood ratio of Q to P; the integral is over P.
+  """
+  t = z = np.linspace(-9, 9, 2401)
+  here, there = slope(stats.norm.cdf(t)), slope(stats.norm.cdf(t - mu))
+  ratios, mass = np.exp(-mu * (z + mu / 2)), stats.norm.pdf(z)
+
+  def excess(epsilon):
+    best = np.array([np.max(here - math.exp(epsilon) * x * there) for x in ratios])
+    return np.sum(np.maximum(best, 0) * mass) * (z[1] - z[0]) - delta
+  return optimize.brentq(excess, 1e-2, 12, xtol=1e-7)
+
+
+FURTHER = [  # Epsilon of a run at delta, delta, law, f' by code of this file.
+    (1, 1e-5, accounting.LogarithmicRuns(10), _binomial(10, 0)),
+    (0.25, 1e-5, accounting.LogarithmicRuns(10), _binomial(10, 0)),
+    (4, 1e-5, accounting.LogarithmicRuns(10), _binomial(10, 0)),
+    (1, 1e-5, accounting.LogarithmicRuns(100), _binomial(100, 0)),
+    (1, 1e-5, accounting.GeometricRuns(3), _binomial(3, 1)),
+    (0.5, 1e-6, accounting.GeometricRuns(30), _binomial(30, 1)),
+    (1, 1e-8, accounting.NegativeBinomialRuns(30, -0.5), _binomial(30, -0.5)),
+    (2, 1e-5, accounting.NegativeBinomialRuns(5, 2), _binomial(5, 2)),
+    (0.5, 1e-6, accounting.PoissonRuns(5), _poisson(5)),
+    (1, 1e-5, accounting.PoissonRuns(1, at_least_one=True),
+     _poisson(1, -math.expm1(-1))),
+    (3, 1e-5, accounting.PoissonRuns(3, at_least_one=True),
+     _poisson(3, -math.expm1(-3))),
+    (1, 1e-7, accounting.BinomialRuns(10, 0.3),
+     _listed(stats.binom(10, 0.3).pmf(np.arange(11)))),
+    (1, 1e-5, accounting.LogarithmicRuns(10).capped(20), _capped(10, 20))]
+
+
+@representatives('epsilon,delta,law,slope', FURTHER, 3)
+def test_further_values_by_an_independent_grid(epsilon, delta, law, slope):
+  run = gaussian(epsilon, delta)
+  lower, _, upper = bounds(law, run, delta)
+  truth = _theorem(slope, 1 / run.noise_multiplier, delta)
+  assert truth * (1 - 1e-3) <= lower <= truth
+  assert truth * (1 - 1e-6) <= upper <= truth * (1 + 1e-4)
+
+
 def test_an_event_that_loses_its_account_later_is_refused():
   parts = [GAUSSIAN]
   accountant = accounting.PhiAccountant().compose(

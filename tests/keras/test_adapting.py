@@ -1,5 +1,6 @@
 """Layers adapted privately: bounded contributions, right values, one statement."""
 
+import functools
 import math
 import warnings
 
@@ -388,6 +389,38 @@ def test_the_card_names_layers_that_no_release_covers():
   model = private.privatize(tf.keras.Model(inputs, layers.Dense(3)(text(inputs))),
                             tiny.plan_of())
   assert f'layers {text.name} hold' in private.make_run_card(model)['not_covered'][-1]
+
+
+@pytest.mark.parametrize('layer, data, settings, held', [
+    (layers.Normalization, tiny.X, {'bounds': (-1, 1)}, 'adapt_mean'),
+    (lambda: layers.Discretization(num_bins=3), tiny.X, {'bounds': (-1, 1)},
+     'bin_boundaries'),
+    (layers.StringLookup, ['a'] * 400, {'delta': 1e-8}, 'get_vocabulary')])
+def test_an_account_holds_a_layer_before_it_changes(
+    layer, data, settings, held, tmp_path):
+  make = functools.partial(private.adapt, noise=tfcactus.Gaussian(5.0), **settings)
+  account = tfcactus.DataAccount(tmp_path / 'layers.account', epsilon=9, delta=1e-6)
+  layer = layer()
+  if held == 'adapt_mean':
+    layer.build((None, *data.shape[1:]))
+
+  def state():
+    found = getattr(layer, held)
+    return np.asarray(found() if callable(found) else found).tolist()
+  before = state()
+  small = tfcactus.DataAccount(tmp_path / 'small', epsilon=0.01, delta=1e-6)
+  for wrong, account_of_it, words in (
+      ({}, small, 'release nothing'), ({'seed': 1}, account, 'no seed with an account'),
+      ({'units': np.arange(len(data))}, account, 'adapted for the unit')):
+    with pytest.raises(ValueError, match=words):
+      make(layer, data, account=account_of_it, **wrong)
+    assert state() == before and not account_of_it.entries
+  result = make(layer, data, account=account, account_label='words')
+  assert state() != before
+  [entry] = account.entries
+  assert entry['label'] == 'words'
+  assert account.epsilon_if_planned() >= accounting.PhiAccountant().compose(
+      result.event).get_epsilon(1e-6) * (1 - 1e-9)
 
 
 def test_a_plan_and_its_layers_have_one_unit():

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import accounting, noise as noise_lib, release
+from tfcactus.data_account import DataAccount
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import units as units_lib
@@ -33,10 +34,14 @@ _LONGEST = 256
 _NUMBERS, _TEXTS = 2**20, 2**14
 """Numbers of values, and of texts, that are read at a time."""
 
+_Adapted = tuple[release.Release, Callable[[], None]]
+"""A release, and a function that puts what it released into the layer."""
+
 
 def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
           bounds: tuple[Any, Any] | None = None, delta: float | None = None,
-          words_per_unit: int = 1, units: Any = None, seed: int | None = None
+          words_per_unit: int = 1, units: Any = None, seed: int | None = None,
+          account: DataAccount | None = None, account_label: str = 'preparation'
           ) -> release.Release:
   """Adapts a preprocessing layer privately, in place of `layer.adapt(data)`.
 
@@ -62,29 +67,47 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     words_per_unit: Most words of a unit that count, a uniformly random choice.
     units: The id of the owner of each row of an array or list; None makes rows units.
     seed: For repeatable experiments; None draws from the system.
+    account: An account that the release enters before the layer changes. Leave the
+      result out of the releases of plans in the same account.
+    account_label: The label of the entry.
 
   Returns:
     Release of (mean, variance), of the boundaries, or of a dict from words to noisy
     numbers. Run cards know the layer by a digest in the event.
 
   Raises:
-    ValueError: if an argument, or the type or shape of the data, does not fit.
+    ValueError: if an argument, or the type or shape of the data, does not fit; or the
+      account covers no more.
   """
   kind, owners = _kind(layer, bounds, delta, words_per_unit), _owners(units, data)
   special = {'bounds': bounds} if delta is None else {
       'delta': delta, 'words_per_record': words_per_unit}
-  found = kind(layer, data, owners, noise=noise, seed=seed, **special)
-  records = '' if owners is None else 'records that are all rows of an owner, '
+  return _changed(layer, kind(layer, data, owners, noise=noise, seed=seed, **special),
+                  owners is not None, account, account_label)
+
+
+def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
+             account: DataAccount | None, label: str) -> release.Release:
+  """Enters a release in an account, changes the layer and returns the release."""
+  found, change = adapted
+  if account is not None:
+    if found.seeded:
+      raise ValueError('Expected no seed with an account, got one: whoever knows it '
+                       'knows the noise.')
+    event = accounting.AdaptedDpEvent([found.event], '', of_units)
+    account.spend(event, label=label, unit=account.unit)
+  change()
+  records = 'records that are all rows of an owner, ' if of_units else ''
   return dataclasses.replace(
       found, event=accounting.AdaptedDpEvent(
-          [found.event], models.preparation(layer), owners is not None),
+          [found.event], models.preparation(layer), of_units),
       mechanism=f'{type(layer).__name__} of {records}{found.mechanism}')
 
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
-          ) -> Callable[..., release.Release]:
+          ) -> Callable[..., _Adapted]:
   """Returns the function for the class of `layer`; ValueError for wrong arguments."""
-  kinds: dict[type, Callable[..., release.Release]] = {
+  kinds: dict[type, Callable[..., _Adapted]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
       keras.layers.TextVectorization: _vocabulary}
@@ -212,8 +235,8 @@ def _readable(word: Any) -> Any:
 
 
 def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
-                **settings: Any) -> release.Release:
-  """Sets the words of a lookup to those that a release names."""
+                **settings: Any) -> _Adapted:
+  """Releases the words of a lookup."""
   lookup = models.lookup(layer)
   if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
     raise ValueError(
@@ -231,14 +254,17 @@ def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
   chosen = list(found.value)
   if lookup.max_tokens is not None:
     chosen = chosen[:max(0, lookup.max_tokens - layer.vocabulary_size())]
-  if chosen:
-    layer.set_vocabulary(chosen)
-  else:
-    warnings.warn(
-        f'Expected words for {layer.name}, got none that enough units hold; the layer '
-        'stays without a vocabulary, and the release counts all the same. Use more '
-        'units, or less noise.', stacklevel=3)
-  return found
+
+  def change() -> None:
+    """Sets the vocabulary, or warns that there is none."""
+    if chosen:
+      layer.set_vocabulary(chosen)
+    else:
+      warnings.warn(
+          f'Expected words for {layer.name}, got none that enough units hold; the '
+          'layer stays without a vocabulary, and the release counts all the same. Use '
+          'more units, or less noise.', stacklevel=4)
+  return found, change
 
 
 def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
@@ -256,8 +282,8 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
-          bounds: Any, noise: Any, seed: int | None) -> release.Release:
-  """Sets the boundaries of a Discretization to noisy quantiles."""
+          bounds: Any, noise: Any, seed: int | None) -> _Adapted:
+  """Releases noisy quantiles, the boundaries of a Discretization."""
   low, high = (float(each) for each in _limits(bounds, ()))
   models.check_bins(layer)
   cells, owners_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -278,13 +304,13 @@ def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   ranks = max(upto[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
   place = np.minimum(np.searchsorted(upto, ranks), _CELLS - 1) + 1
   found = (low + (high - low) * place / _CELLS).astype(np.float32)
-  models.set_bins(layer, found.tolist())
-  return dataclasses.replace(counts, value=found)
+  return dataclasses.replace(counts, value=found), functools.partial(
+      models.set_bins, layer, found.tolist())
 
 
 def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
-             bounds: Any, noise: noise_lib.Noise, seed: int | None) -> release.Release:
-  """Sets mean and variance of a Normalization to those of a noisy sum."""
+             bounds: Any, noise: noise_lib.Noise, seed: int | None) -> _Adapted:
+  """Releases mean and variance of a Normalization, by a noisy sum."""
   if layer.input_mean is not None:
     raise ValueError('Expected a Normalization to adapt, got one with a mean and '
                      'variance; leave them out.')
@@ -308,15 +334,19 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   least = min(3 * clip * noise.noise_multiplier / count, 1.0)
   mean = low + half * (1 + first)
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
-  for variable, value in ((layer.adapt_mean, mean), (layer.adapt_variance, variance)):
-    variable.assign(tf.cast(value, variable.dtype))
-  layer.finalize_state()
+
+  def change() -> None:
+    """Sets mean and variance."""
+    for variable, value in (
+        (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
+      variable.assign(tf.cast(value, variable.dtype))
+    layer.finalize_state()
   return dataclasses.replace(
       sums, value=(mean, variance), mechanism=f'moments by {sums.mechanism}',
       error_kind='largest error of a mean of clipped values, in half-widths of the '
       'bounds (of a variance: three times that, in their squares)',
       error_bound=lambda beta: clip * 2**-28 + max(
-          2 * sums.error(beta), clip * noise.noise_multiplier) / count)
+          2 * sums.error(beta), clip * noise.noise_multiplier) / count), change
 
 
 def _row_shape(data: Any) -> tuple[int | None, ...]:
