@@ -226,6 +226,10 @@ class SystemRandom:
     rng._stream = self._stream.replayed(position)
     return rng
 
+  def key(self) -> bytes:
+    """Returns 32 bytes of the `KeyStream` as the key of another stream."""
+    return self._stream.words(4).tobytes()
+
   def random(self, size: Size = ()) -> np.ndarray:
     """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""
     return self._stream.uniforms(math.prod(_shape(size))).reshape(_shape(size))

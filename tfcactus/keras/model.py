@@ -85,7 +85,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
                loaded: bool = False, augmentation_multiplicity: int = 1,
                split_noise: bool = False, local_steps: int | None = None,
                local_learning_rate: float | None = None, audit: Audit | None = None,
-               account: Account | None = None, account_label: str = 'training'):
+               account: Account | None = None, account_label: str = 'training',
+               randomness: str = 'auto'):
     """Initialises the model.
 
     Args:
@@ -111,6 +112,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
       audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
       account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
         from, before they are released; the first `fit` makes a slot for the plan.
+      randomness: Where Gaussian noise is made: on the 'host', or on the 'device'.
+        'auto' is 'device' for large models on a GPU, without a seed.
 
     Raises:
       ValueError: if the model cannot be trained privately, or not by the plan's noise.
@@ -122,7 +125,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise,
-        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit)
+        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit,
+        randomness)
     self._paid = None if account is None else PaidSteps(
         account, account_label, plan, self._step.seeded)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
@@ -188,6 +192,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def split_noise(self) -> bool:
     """Returns whether each worker adds a share of the noise."""
     return self._step.split_noise
+
+  @property
+  def randomness(self) -> str | None:
+    """'host' or 'device', where the noise is made; None until built."""
+    return self._step.randomness
 
   def privacy_summary(self) -> str:
     """Describes, layer by layer, how per-example gradients are computed.
@@ -436,6 +445,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
+        'randomness': self._step.given_randomness,
         'local_steps': self.local_steps,
         'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
@@ -470,7 +480,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               split_noise: bool = False, local_steps: int | None = None,
               local_learning_rate: float | None = None, audit: Audit | None = None,
               account: Account | None = None, account_label: str = 'training',
-              **others: Any) -> PrivateModel:
+              randomness: str = 'auto', **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Compile and fit the returned model, on `PoissonBatches` or other batches of this
@@ -485,4 +495,5 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,
                       local_learning_rate=local_learning_rate, audit=audit,
-                      account=account, account_label=account_label)
+                      account=account, account_label=account_label,
+                      randomness=randomness)

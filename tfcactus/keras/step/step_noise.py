@@ -36,7 +36,7 @@ class CorrelatedSampler(NoiseSampler):
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
                seed: int | None = None):
     """Initialises the sampler; `noise` is Gaussian."""
-    super().__init__(noise, seed=seed)
+    super().__init__(noise, seed=seed, randomness='host')
     self._strategy = strategy
     self._rows = strategy.rows()
     self._before: Place | None = None
@@ -68,10 +68,16 @@ class CorrelatedSampler(NoiseSampler):
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
-def sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
-  """Returns the sampler of a plan's noise."""
+def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
+            ) -> NoiseSampler:
+  """Returns the sampler of a plan's noise; ValueError if it has no such randomness."""
   if plan.strategy is None or plan.strategy.bands == 1:
-    return NoiseSampler(plan.noise, seed=seed)
+    return NoiseSampler(plan.noise, seed=seed, randomness=randomness)
+  if noise_addition.check_randomness(randomness, plan.noise) == 'device':
+    raise ValueError(
+        "Expected noise that is independent over steps with randomness='device', got a "
+        "plan with correlation, whose earlier draws are kept on the host: pass "
+        "randomness='host'.")
   return CorrelatedSampler(plan.noise, plan.strategy, seed)
 
 
@@ -84,21 +90,24 @@ class ShareSampler(NoiseSampler):
   """
 
   def __init__(self, noise: Gaussian, worker: int, workers: int,
-               seed: int | None = None):
+               seed: int | None = None, randomness: str = 'auto'):
     """Initialises the sampler of a worker; `noise` is the sum of all shares."""
-    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}')
+    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}',
+                     randomness=randomness)
     # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: tf.Tensor | None = None,
-             dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
+             dtypes: Sequence[tf.DType] | None = None,
+             key: tf.Tensor | None = None) -> list[tf.Tensor]:
     """Adds this worker's share of the noise; arguments as for `NoiseSampler.add_to`."""
     return super().add_to(
-        sums, noise_addition.exact(scale) * self._part, place, dtypes)
+        sums, noise_addition.exact(scale) * self._part, place, dtypes, key)
 
 
-def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
+def share_sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
+                  ) -> NoiseSampler:
   """Returns a share's sampler; ValueError unless Gaussian, independent over steps."""
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
     found = 'noise correlated over steps' if plan.strategy is not None else (
@@ -107,7 +116,8 @@ def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
         'Expected split_noise=True with a plan of Gaussian noise and without '
         f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
         'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
-  return ShareSampler(plan.noise, replicas.worker(), replicas.workers(), seed)
+  return ShareSampler(
+      plan.noise, replicas.worker(), replicas.workers(), seed, randomness)
 
 
 def condition(plan: PrivacyPlan) -> str:
