@@ -248,7 +248,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loss_weights: Numbers, in a list or dict. An example's loss is the weighted sum
         over its outputs; the gradient of that sum is clipped.
       steps_per_execution: As in Keras, without 'auto'; 1 for a `target_epsilon`.
-      jit_compile: False or 'auto', which means False; XLA is slower on CPUs.
+      jit_compile: False or 'auto', which means False.
 
     Raises:
       ValueError: if an argument is refused.
