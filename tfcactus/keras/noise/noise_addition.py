@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import functools
 import math
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks, noise as noise_lib
 from tfcactus.keras.compat import precision
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.noise import device_noise, random_bits
+from tfcactus.keras.noise import device_noise, noise_ahead, random_bits
 from tfcactus.randomness import SystemRandom
 
 TOGETHER = 2**21
@@ -84,6 +84,7 @@ class NoiseSampler:
       _checks.integer('seed', seed, 0)
     self.randomness = check_randomness(randomness, noise)
     self._rng = SystemRandom(seed, purpose)
+    self._ahead = noise_ahead.NoiseAhead(lambda size: self._sample(size))
     if noise.dim not in (None, 1):
       if self.dim not in (None, noise.dim):
         raise ValueError(
@@ -225,14 +226,16 @@ class NoiseSampler:
     scale = exact(scale)
     if self.on_device(_size(sums)) or key is not None:
       return self._added_on_device(sums, dtypes, scale, self._used(key))
+    ahead = self._draws_ahead(_size(sums))
     if self._part_by_part(sums):
       found: list[tf.Tensor] = []
-      for part, dtype in zip(sums, dtypes):
-        # In sequence, so that memory holds one draw at a time.
+      for number, (part, dtype) in enumerate(zip(sums, dtypes)):
+        # In sequence, so that memory holds the draws of one part and those ahead.
         with tf.control_dependencies(found[-1:]):
-          found += self._added([part], [dtype], scale, place)
+          found += self._added([part], [dtype], scale, place,
+                               number if ahead else None)
       return found
-    return self._added(sums, dtypes, scale, place)
+    return self._added(sums, dtypes, scale, place, 0 if ahead else None)
 
   def grid_scale(self, scale: tf.Tensor) -> tf.Tensor:
     """Returns the number that sets the `precision.grid` of a noisy sum.
@@ -248,9 +251,19 @@ class NoiseSampler:
     # Only noise that is independent over coordinates can be drawn in parts.
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
+  def _draws_ahead(self, size: int) -> bool:
+    """Returns whether the next step's noise, of `size` coordinates, is drawn ahead."""
+    # An eager call may be the only one.
+    return size >= noise_ahead.FROM and not tf.executing_eagerly()
+
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
-             scale: tf.Tensor, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Adds one draw of noise to all parts together; arguments as for `add_to`."""
+             scale: tf.Tensor, place: tf.Tensor | None, number: int | None
+             ) -> list[tf.Tensor]:
+    """Adds one draw of noise to all parts together; arguments as for `add_to`.
+
+    `number` tells several draws for one sum apart, each of which is drawn a step ahead;
+    None draws now.
+    """
     self._checked(_size(sums))
     # NumPy adds float32 or float64; results in half precision are cast at the end.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
@@ -259,8 +272,10 @@ class NoiseSampler:
             for dtype in dtypes]
     step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
         tf.zeros([], tf.float64))
+    draw = None if number is None else (
+        functools.partial(self._ahead.take, (number, _size(sums))))
     noisy = random_bits.changed(
-        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
+        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made], draw),
         wide, made, scale, step, *_listed(place))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
@@ -282,13 +297,16 @@ class NoiseSampler:
                 zip(tf.split(noisy, sizes), parts, dtypes[len(found):])]
     return found
 
-  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
-             scale: np.ndarray, step: np.ndarray, *places: np.ndarray
-            ) -> list[np.ndarray]:
-    """Returns sums plus noise, rounded to multiples of `step` unless that is 0."""
+  def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
+             sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
+             *places: np.ndarray) -> list[np.ndarray]:
+    """Returns sums plus noise, rounded to multiples of `step` unless that is 0.
+
+    `draw` returns noise that was drawn ahead; without it, noise is drawn now.
+    """
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
-    noise = self._sample(sum(part.size for part in sums), *places)
+    noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
     found: list[np.ndarray] = []
     for part, dtype, drawn in zip(sums, dtypes, np.split(noise, ends)):

@@ -48,6 +48,9 @@ class CorrelatedSampler(NoiseSampler):
     """Draws the noise of the step at a place; None continues from no other step."""
     return self._next(None if place is None else Place.of(place), size)
 
+  def _draws_ahead(self, size: int) -> bool:
+    return False  # Noise depends on the place of the step.
+
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     return False  # One step of the strategy draws noise for all parts together.
 
