@@ -81,12 +81,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: int | None = None, physical_batch_size: int | None = None,
                engine: str = 'auto', journal: PathLike | None = None,
-               clipping: str = 'flat', name: str | None = None,
-               loaded: bool = False, augmentation_multiplicity: int = 1,
-               split_noise: bool = False, local_steps: int | None = None,
-               local_learning_rate: float | None = None, audit: Audit | None = None,
-               account: Account | None = None, account_label: str = 'training',
-               randomness: str = 'auto'):
+               clipping: str = 'flat', name: str | None = None, loaded: bool = False,
+               augmentation_multiplicity: int = 1, split_noise: bool = False,
+               local_steps: int | None = None, local_learning_rate: float | None = None,
+               audit: Audit | None = None, account: Account | None = None,
+               account_label: str = 'training', randomness: str = 'auto'):
     """Initialises the model.
 
     Args:
@@ -106,14 +105,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, so that no worker
         knows all of it; by default the chief adds all. Gaussian noise only.
-      local_steps: Number of plain SGD steps that each `unit` of the plan takes on its
-        rows. What they change is clipped as a gradient is (federated learning).
+      local_steps: Number of plain SGD steps of each `unit`; their sum is clipped.
       local_learning_rate: Learning rate of these steps.
       audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
       account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
         from, before they are released; the first `fit` makes a slot for the plan.
-      randomness: Where Gaussian noise is made: on the 'host', or on the 'device'.
-        'auto' is 'device' for large models on a GPU, without a seed.
+      randomness: 'host', 'device' or 'auto': where noise is made; see `NoiseSampler`.
 
     Raises:
       ValueError: if the model cannot be trained privately, or not by the plan's noise.
@@ -124,9 +121,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     # Keras tracks neither of these two: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
-        augmentation_multiplicity, split_noise,
-        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit,
-        randomness)
+        augmentation_multiplicity, split_noise, steps_lib.LocalSteps.checked(
+            local_steps, local_learning_rate), audit, randomness)
     self._paid = None if account is None else PaidSteps(
         account, account_label, plan, self._step.seeded)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
