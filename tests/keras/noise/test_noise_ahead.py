@@ -100,6 +100,7 @@ def test_a_step_that_fails_neither_repeats_noise_nor_stops_the_next(small, monke
   monkeypatch.setattr(noise_addition.precision, 'check_graphs_are_as_written', check)
   assert not np.isin(step().numpy(), first).any()
   # A draw that fails is reported by the step that asks for it, and not repeated.
+  assert [each.result().size for each in sampler._ahead._waiting.values()] == [500]
   real = sampler._sample
   monkeypatch.setattr(sampler, '_sample', lambda size: 1 / 0)
   step()

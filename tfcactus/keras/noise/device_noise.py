@@ -77,7 +77,7 @@ def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
 
   def chunk(index: tf.Tensor) -> tf.Tensor:
     """Returns row `index` with noise from its own blocks of the key stream."""
-    first = tf.cast(index, tf.uint32) * tf.constant(blocks, tf.uint32)
+    first = tf.cast(index * blocks, tf.uint32)
     return _chunk(key, number, first, rows[index], scale, step)
 
   if chunks == 1:
