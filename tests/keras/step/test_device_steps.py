@@ -67,6 +67,7 @@ def test_split_noise_is_made_on_the_device():
 @pytest.mark.parametrize('plan, words', [
     (lambda: plan_of(sampling_prob=1 / 4, steps=24, correlation=correlated.
                      BandedStrategy(3).solve(24)), 'independent over steps'),
+    (lambda: plan_of(arithmetic='integer'), 'a plan with arithmetic=integer'),
     (lambda: plan_of(noise=tfcactus.Laplace(2.0), accounting='scalar-unproven'),
      'Expected Gaussian noise')])
 def test_noise_that_only_the_host_draws_is_refused(plan, words):

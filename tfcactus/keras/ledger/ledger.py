@@ -133,7 +133,7 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the planned maximum of draws if validation may stop, else None."""
+    """Returns the plan's maximum of steps or epochs; None without validation."""
     if not guarantee_lib.validations(self.plan.releases):
       return None
     return self.plan.steps_within(
@@ -205,7 +205,8 @@ def _check_same(name: str, planned: object, trained: object) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit')
+                'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit',
+                'arithmetic')
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 

@@ -1,4 +1,7 @@
-"""Records, per variable, which private trainings released updates from it."""
+"""Records, per variable, which trainers released updates from it.
+
+A trainer counts releases: the `Record` of a private model, or a drop-in optimizer.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
   """Returns all distinct trainers that count releases from any of the variables."""
   found: dict[int, Any] = {}
   for variable in variables:
-    found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
+    found.update((id(each), each) for each in getattr(variable, _ATTRIBUTE, ()))
   return list(found.values())
 
 
@@ -39,8 +42,9 @@ def plan_number(plan: PrivacyPlan) -> int:
   """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   unit = () if plan.unit == 'example' else (plan.unit,)
+  whole = () if plan.arithmetic == 'float' else (plan.arithmetic, plan.dim)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit))
+               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 

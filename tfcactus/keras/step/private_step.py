@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus import _checks
+from tfcactus import _checks, arithmetic
 from tfcactus.keras.checks import model_warnings, state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import losses, models, precision
@@ -57,7 +57,7 @@ class Step:
     self._replicas = replicas.number()
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    # The routes that the last `run` proved right, while they hold.
+    # How layers compute gradients, as the last `run` proved right.
     self._settled: layer_routes.Routes | None = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
@@ -71,6 +71,12 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
+    for given, what in ((self._replicas > 1, 'several replicas'),
+                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
+      if given:
+        arithmetic.check_float(plan, what)
+    self._tested_places: set[str] | None = (
+        set() if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -87,7 +93,7 @@ class Step:
     self.seeded = self._sampler.seeded
     self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
-    self._each = 1
+    self._each = 1  # Rows of an example: more for units, from the first `run` on.
 
   def routes(self) -> layer_routes.Routes:
     """Returns how each layer of the model, as it is now, computes gradients."""
@@ -117,8 +123,11 @@ class Step:
     # Mean and standard deviation of the number of examples of a replica.
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
-    return self._given_rows or physical_batch.physical_rows(
+    rows = self._given_rows or physical_batch.physical_rows(
         mean, deviation, self._model, routes, self.views * self._each)
+    if self._plan.arithmetic == 'integer':
+      clipping_lib.check_roundings(self._plan.num_examples, rows)
+    return rows
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -192,7 +201,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count)
+        0 if self.canaries is None else self.canaries.count, self._tested_places)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
     elif numbers is None:
@@ -241,13 +250,9 @@ def _spec(output: Any) -> Any:
 
 
 def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-  """Returns the sum of weight regularizers, and its gradient or None per variable.
-
-  A regularizer is a function of weights that are already released, so its gradient
-  reveals nothing about the data and needs neither clipping nor noise. It is added to
-  the noisy average, as Keras adds the regularizer to the average loss. In expectation
-  an update is then that of Keras, except for clipping.
-  """
+  """Returns the sum of weight regularizers, and its gradient or None per variable."""
+  # A regularizer is a function of weights that are already released, so its gradient
+  # reveals nothing about the data and needs neither clipping nor noise.
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
   _check_penalties(model)
@@ -267,11 +272,8 @@ def _total_penalty(model: keras.Model) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _check_penalties(model: keras.Model) -> None:
-  """Raises ValueError unless penalties depend on nothing but the model's weights.
-
-  They may not read other variables, write any, or run Python. The constants of a
-  regularizer are taken as public.
-  """
+  """Raises ValueError unless penalties depend on nothing but the model's weights."""
+  # The constants of a regularizer are taken as public.
   with tf.init_scope():
     graph = tf.function(lambda: _total_penalty(model), autograph=False
                        ).get_concrete_function().graph
