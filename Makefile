@@ -5,7 +5,7 @@
 # runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
 # `make examples` runs the notebooks of docs/examples in full and stores their outputs.
 
-.PHONY: train test test-all test-slow test-matrix lint docs tour examples clean
+.PHONY: train test test-all test-slow test-gpu test-matrix lint docs tour examples clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -39,6 +39,12 @@ test-all: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(WORKERS) $(ARGS)
+
+# Tests what a GPU computes; a line names the GPUs that TensorFlow sees, then one for
+# each test. Without a GPU every test is skipped.
+test-gpu: $(STAMP)
+	$(BIN)/python -c "import tensorflow as tf; print('GPUs:', tf.config.list_physical_devices('GPU'))"
+	$(BIN)/python -m pytest -v -rs tests/keras/test_gpu.py $(ARGS)
 
 # ARGS may be `all`, `newest`, `--allow-missing`, or name environments; see
 # tests/matrix.py.

@@ -90,9 +90,9 @@ class Recorder:
     self.noise.update(noise.tobytes())
     return noise
 
-  def _added(self, dtypes, sums, *args):
+  def _added(self, dtypes, draw, sums, *args):
     self.sums.append(np.concatenate([part.ravel() for part in sums]))
-    return self._noisy(dtypes, sums, *args)
+    return self._noisy(dtypes, draw, sums, *args)
 
 
 def build(pools):

@@ -234,6 +234,10 @@ class SystemRandom:
     rng._stream = self._stream.replayed(position)
     return rng
 
+  def key(self) -> bytes:
+    """Returns 32 bytes of the `KeyStream` as the key of another stream."""
+    return self._stream.words(4).tobytes()
+
   def filled(self, count: int, dtype: type,
              draw: Callable[[KeyStream, int], np.ndarray]) -> np.ndarray:
     """Returns draws made of the stream's words; as `KeyStream.filled`."""

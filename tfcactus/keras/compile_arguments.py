@@ -15,8 +15,9 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
     _checks.integer('steps_per_execution', steps_per_execution, 1)
   if jit_compile and jit_compile != 'auto':
     raise ValueError(
-        f'Expected jit_compile=False, got {jit_compile!r}: XLA is slower here; '
-        'leave it out.')
+        f'Expected jit_compile=False, got {jit_compile!r}: XLA may compute a gradient '
+        'twice, rounded differently, for its norm and for the sum. Leave it out; noise '
+        'on the device is compiled by itself.')
 
 
 def check_compiled(losses: object, model: keras.Model) -> None:

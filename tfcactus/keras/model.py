@@ -81,11 +81,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: int | None = None, physical_batch_size: int | None = None,
                engine: str = 'auto', journal: PathLike | None = None,
-               clipping: str = 'flat', name: str | None = None,
-               loaded: bool = False, augmentation_multiplicity: int = 1,
-               split_noise: bool = False, local_steps: int | None = None,
-               local_learning_rate: float | None = None, audit: Audit | None = None,
-               account: Account | None = None, account_label: str = 'training'):
+               clipping: str = 'flat', name: str | None = None, loaded: bool = False,
+               augmentation_multiplicity: int = 1, split_noise: bool = False,
+               local_steps: int | None = None, local_learning_rate: float | None = None,
+               audit: Audit | None = None, account: Account | None = None,
+               account_label: str = 'training', randomness: str = 'auto'):
     """Initialises the model.
 
     Args:
@@ -105,12 +105,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loaded: Set by `from_config`.
       split_noise: Whether each worker adds a share of the noise, so that no worker
         knows all of it; by default the chief adds all. Gaussian noise only.
-      local_steps: Number of plain SGD steps that each `unit` of the plan takes on its
-        rows. What they change is clipped as a gradient is (federated learning).
+      local_steps: Number of plain SGD steps of each `unit`; their sum is clipped.
       local_learning_rate: Learning rate of these steps.
       audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
       account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
         from, before they are released; the first `fit` makes a slot for the plan.
+      randomness: 'host', 'device' or 'auto': where noise is made; see `NoiseSampler`.
 
     Raises:
       ValueError: if the model cannot be trained privately, or not by the plan's noise.
@@ -121,8 +121,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     # Keras tracks neither of these two: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
-        augmentation_multiplicity, split_noise,
-        steps_lib.LocalSteps.checked(local_steps, local_learning_rate), audit)
+        augmentation_multiplicity, split_noise, steps_lib.LocalSteps.checked(
+            local_steps, local_learning_rate), audit, randomness)
     self._paid = None if account is None else PaidSteps(
         account, account_label, plan, self._step.seeded)
     self._ledger = ModelLedger(model, plan, self._step.norm, journal, self._step.seeded,
@@ -189,6 +189,11 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """Returns whether each worker adds a share of the noise."""
     return self._step.split_noise
 
+  @property
+  def randomness(self) -> str | None:
+    """'host' or 'device', where the noise is made; None until built."""
+    return self._step.randomness
+
   def privacy_summary(self) -> str:
     """Describes, layer by layer, how per-example gradients are computed.
 
@@ -239,7 +244,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       loss_weights: Numbers, in a list or dict. An example's loss is the weighted sum
         over its outputs; the gradient of that sum is clipped.
       steps_per_execution: As in Keras, without 'auto'; 1 for a `target_epsilon`.
-      jit_compile: False or 'auto', which means False; XLA is slower on CPUs.
+      jit_compile: False or 'auto', which means False.
 
     Raises:
       ValueError: if an argument is refused.
@@ -437,6 +442,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'physical_batch_size': self.physical_batch_size,
         'clipping': self.clipping, 'augmentation_multiplicity': (
             self.augmentation_multiplicity), 'split_noise': self.split_noise,
+        'randomness': self._step.given_randomness,
         'local_steps': self.local_steps,
         'local_learning_rate': self.local_learning_rate,
         'journal': self._ledger.counter.journal_path,
@@ -471,7 +477,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
               split_noise: bool = False, local_steps: int | None = None,
               local_learning_rate: float | None = None, audit: Audit | None = None,
               account: Account | None = None, account_label: str = 'training',
-              **others: Any) -> PrivateModel:
+              randomness: str = 'auto', **others: Any) -> PrivateModel:
   """Returns a `PrivateModel` with these arguments, which trains `model` by `plan`.
 
   Compile and fit the returned model, on `PoissonBatches` or other batches of this
@@ -486,4 +492,5 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
                       augmentation_multiplicity=augmentation_multiplicity,
                       split_noise=split_noise, local_steps=local_steps,
                       local_learning_rate=local_learning_rate, audit=audit,
-                      account=account, account_label=account_label)
+                      account=account, account_label=account_label,
+                      randomness=randomness)

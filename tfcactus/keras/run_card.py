@@ -184,7 +184,10 @@ def _randomness(model: PrivateModel) -> str:
   if seeded:
     return (f'SEEDED ({seeded.words()}): an experiment that can be '
             'repeated, not a private release')
-  return 'AES-256 in counter mode, keyed by the operating system'
+  host = 'AES-256 in counter mode, keyed by the operating system'
+  return host if model.randomness != 'device' else (
+      f'{host}; noise from ChaCha20 (RFC 8439) on the device, under keys that this '
+      'stream makes, one for each step')
 
 
 def check_path(path: PathLike) -> None:

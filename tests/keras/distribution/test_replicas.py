@@ -175,14 +175,14 @@ def _wide():
                               layers.Dense(3000), layers.Dense(3)])
 
 
-def _noise_of_a_step(strategy, drop_in):
+def _noise_of_a_step(strategy, drop_in, randomness='host'):
   plan = plan_of(2.0)
   with strategy.scope():
     model = _wide()
     if drop_in:
       model.compile(DPKerasSGDOptimizer.from_plan(plan, learning_rate=1.0), NONE)
     else:
-      private = privatize(model, plan)
+      private = privatize(model, plan, randomness=randomness)
       private.compile(tf.keras.optimizers.SGD(1.0), NONE)
   before = model.get_weights()
   batches = PoissonBatches(X, Y, 0.1, steps_per_epoch=1, physical_batch_size=2)
@@ -198,6 +198,11 @@ def test_noise_is_added_once_for_all_replicas(monkeypatch, drop_in):
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(1, rel=0.02)
   monkeypatch.setattr(replicas, 'is_first', lambda of_worker: True)
   assert _noise_of_a_step(two_replicas(), drop_in) == pytest.approx(2**0.5, rel=0.02)
+
+
+@pytest.mark.more
+def test_noise_of_the_device_is_added_once_for_all_replicas():
+  assert _noise_of_a_step(two_replicas(), False, 'device') == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.more

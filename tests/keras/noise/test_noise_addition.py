@@ -25,8 +25,15 @@ def noise(request, scalar):
           'sinh-normal': noise_lib.SinhNormal(1.5, 1.8)}[request.param]
 
 
-def test_scalar_draws_follow_the_cdf_and_no_other_scale(noise):
-  draws = NoiseSampler(noise, seed=3).draw(_DRAWS).numpy()
+@pytest.fixture(params=['host', pytest.param('device', marks=pytest.mark.more)])
+def randomness(request):
+  return request.param
+
+
+def test_scalar_draws_follow_the_cdf_and_no_other_scale(noise, randomness):
+  if randomness == 'device' and not isinstance(noise, noise_lib.Gaussian):
+    pytest.skip('The device makes Gaussian noise alone.')
+  draws = NoiseSampler(noise, seed=3, randomness=randomness).draw(_DRAWS).numpy()
   assert draws.dtype == np.float64
   assert _p_value(draws, noise.cdf) > 1e-3
   assert _p_value(1.1 * draws, noise.cdf) < 1e-6
@@ -121,8 +128,9 @@ def test_graphs_draw_fresh_noise_without_retracing(radial):
   np.testing.assert_allclose(eager[:2], draws[0][0], rtol=1e-6)
 
 
-def test_draws_have_the_given_scale_and_shape():
-  one, two = (NoiseSampler(noise_lib.Gaussian(1.0), seed=1) for _ in range(2))
+def test_draws_have_the_given_scale_and_shape(randomness):
+  one, two = (NoiseSampler(noise_lib.Gaussian(1.0), seed=1, randomness=randomness)
+              for _ in range(2))
   np.testing.assert_allclose(3 * one((2, 5)).numpy(), two((2, 5), scale=3.0))
   assert one((7,)).shape == (7,)
 
@@ -206,9 +214,10 @@ def test_noise_of_many_coordinates_is_drawn_per_variable(monkeypatch):
 
 
 @pytest.mark.parametrize('dtype', [tf.bfloat16, tf.float16, tf.float32, tf.float64])
-def test_noisy_sums_keep_shapes_and_dtypes_in_graphs_and_eagerly(dtype):
+def test_noisy_sums_keep_shapes_and_dtypes_in_graphs_and_eagerly(dtype, randomness):
   def added():
-    sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0), seed=1)
+    sampler = noise_addition.NoiseSampler(noise_lib.Gaussian(2.0), seed=1,
+                                          randomness=randomness)
     return sampler.add_to([tf.ones([300, 2], dtype), tf.ones([], dtype)],
                           tf.constant(1.5, tf.float64))
 
@@ -220,12 +229,13 @@ def test_noisy_sums_keep_shapes_and_dtypes_in_graphs_and_eagerly(dtype):
 
 
 @pytest.mark.parametrize('scale', [1.0, 1.5, 0.1, 3e-5, 2.0**-7 * (1 - 2.0**-50), 700])
-def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
+def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(
+    scale, randomness):
   """Low bits of a float64 sum, and of small float32 noise, would reveal both."""
   wide = tf.constant(scale, tf.float64)
   step = precision.grid(wide).numpy()
   assert np.frexp(step)[0] == 0.5 and scale * 2.0**-31 < step <= scale * 2.0**-30
-  sampler = NoiseSampler(noise_lib.Gaussian(0.01))
+  sampler = NoiseSampler(noise_lib.Gaussian(0.01), randomness=randomness)
   sums = np.random.default_rng(0).normal(size=2000) * scale / 50
   for given, dtypes in [(tf.float64, None), (tf.float32, None),
                         (tf.float64, ['float32']), (tf.float32, ['bfloat16'])]:
@@ -237,15 +247,15 @@ def test_noisy_sums_lie_on_a_grid_a_billion_times_finer_than_the_noise(scale):
 
 
 @pytest.mark.parametrize('multiplier', [0.01, 1.0, 2.0**24, 1.6e9])
-def test_the_grid_grows_with_the_noise(multiplier):
+def test_the_grid_grows_with_the_noise(multiplier, randomness):
   """Large float64 noise would skip points of a grid for small noise."""
-  sampler = NoiseSampler(noise_lib.Gaussian(multiplier))
+  sampler = NoiseSampler(noise_lib.Gaussian(multiplier), randomness=randomness)
   [noisy] = sampler.add_to([tf.zeros([500], tf.float64)], tf.constant(3.0, tf.float64))
   step = 2.0**np.floor(np.log2(3 * max(1, multiplier)) - 30)
   np.testing.assert_array_equal(noisy / step, np.rint(noisy / step))
 
 
-def test_noise_of_scale_zero_is_zero():
-  sampler = NoiseSampler(noise_lib.Gaussian(1.0))
+def test_noise_of_scale_zero_is_zero(randomness):
+  sampler = NoiseSampler(noise_lib.Gaussian(1.0), randomness=randomness)
   [noisy] = sampler.add_to([tf.zeros([3])], tf.constant(0.0, tf.float64))
   np.testing.assert_array_equal(noisy, 0)

@@ -67,8 +67,8 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
         'l2_norm_clip=1.0, batch_size=256, epochs=15, num_examples=len(x), '
         'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
         'privatize takes seed, physical_batch_size, engine, journal, clipping, '
-        'augmentation_multiplicity, split_noise, local_steps, local_learning_rate and '
-        'audit.')
+        'augmentation_multiplicity, split_noise, local_steps, local_learning_rate, '
+        'audit and randomness.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

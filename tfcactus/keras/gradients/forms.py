@@ -357,12 +357,13 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
   """
   if lean or not by_gram(gradients):
     return gradients
-  if isinstance(gradients, Tied):
-    positions = gradients.outer.inputs.shape[1] + gradients.rows.ids.shape[1]
-    faster = math.prod(gradients.shape) >= _LARGE
-  else:
+  if isinstance(gradients, Outer):
     positions = gradients.inputs.shape[1]
     faster = few_positions(positions, gradients.shape)
+  else:
+    assert isinstance(gradients, Tied), 'Gram matrices serve these two forms.'
+    positions = gradients.outer.inputs.shape[1] + gradients.rows.ids.shape[1]
+    faster = math.prod(gradients.shape) >= _LARGE
   if faster and positions <= most_positions:
     return gradients
   return Dense(gradients.dense(), gradients.shape)

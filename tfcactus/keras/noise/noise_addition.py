@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import functools
 import math
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfcactus import _checks, noise as noise_lib
 from tfcactus.keras.compat import precision
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.noise import random_bits
+from tfcactus.keras.noise import device_noise, noise_ahead, random_bits
 from tfcactus.randomness import SystemRandom
 
 TOGETHER = 2**21
@@ -22,6 +22,9 @@ TOGETHER = 2**21
 _CHUNK = 2**15
 """Coordinates that are scaled, added and rounded at once, within a core's cache."""
 
+_USED = '_tfcactus_used'
+"""Attribute of a key that served a draw."""
+
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
 """For each dtype, d such that x (1 - 2^-d), rounded, is below every normal x > 0."""
 
@@ -29,14 +32,22 @@ _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
 class NoiseSampler:
   """Sampler of noise for a sum of vectors of sensitivity one.
 
-  Works eagerly and inside `tf.function`, but not under XLA. It calls the noise's own
-  `sample`, the one of tests and releases, in float64 and with full tails.
+  Works eagerly and inside `tf.function`. On the host it calls the noise's own `sample`,
+  the one of tests and releases, in float64 and with full tails.
   (`tf.random.normal` stops at 5.68 standard deviations; that cut would cost delta.)
+  On the device it makes float64 normals with tails out to 12 standard deviations.
 
-  The random bits come from AES-256 in counter mode under a key from the operating
-  system, fresh for each sampler and each forked process, and never saved. With a seed
-  the key is made of the seed: draws repeat, and whoever knows the seed can subtract
-  the noise. Use a seed for experiments only.
+  The random bits of the host come from AES-256 in counter mode under a key from the
+  operating system, fresh for each sampler and each forked process, and never saved.
+  Those of the device come from ChaCha20, under a key that this stream of AES-256 makes
+  anew for each draw. With a seed the first key is made of the seed: draws repeat, and
+  whoever knows the seed can subtract the noise. Use a seed for experiments only.
+
+  XLA compiles noise of the device alone, and only with a key from outside of the
+  compiled function. A key gives the same noise again, so pass a new one to each call:
+
+      step = tf.function(lambda key: sampler.draw(1000, key=key), jit_compile=True)
+      noise = step(sampler.key())
 
   A sampler proves nothing about privacy: scalar noise is drawn independently for each
   coordinate, whatever the shape. `PrivacyPlan` and `TableNoiseQuery` check validity.
@@ -45,10 +56,12 @@ class NoiseSampler:
     noise: The distribution of the noise.
     dim: Number of coordinates of a draw, or None if it may vary.
     seeded: Whether the draws repeat.
+    randomness: 'auto', 'host' or 'device'.
   """
 
   def __init__(self, noise: noise_lib.Noise, dim: int | None = None,
-               seed: int | None = None, purpose: str = 'noise'):
+               seed: int | None = None, purpose: str = 'noise',
+               randomness: str = 'auto'):
     """Initialises the sampler.
 
     Args:
@@ -56,6 +69,8 @@ class NoiseSampler:
       dim: Number of coordinates of each draw; checked at each draw.
       seed: An integer of at least zero for repeatable experiments, or None.
       purpose: Label of the draws: samplers of one seed and two labels draw differently.
+      randomness: 'host', or 'device' for Gaussian noise that is made where the sums
+        are; 'auto' chooses the device for large sums on a GPU, unless seeded.
 
     Raises:
       ValueError: if an argument is invalid or `dim` is not the table's.
@@ -67,7 +82,9 @@ class NoiseSampler:
     self.seeded = seed is not None
     if seed is not None:
       _checks.integer('seed', seed, 0)
+    self.randomness = check_randomness(randomness, noise)
     self._rng = SystemRandom(seed, purpose)
+    self._ahead = noise_ahead.NoiseAhead(lambda size: self._sample(size))
     if noise.dim not in (None, 1):
       if self.dim not in (None, noise.dim):
         raise ValueError(
@@ -75,7 +92,24 @@ class NoiseSampler:
             f'dim={self.dim}.')
       self.dim = noise.dim
 
-  def draw(self, size: int, place: tf.Tensor | None = None) -> tf.Tensor:
+  def on_device(self, size: int) -> bool:
+    """Returns whether the noise of `size` coordinates is made on the device."""
+    if self.randomness != 'auto':
+      return self.randomness == 'device'
+    return (size >= device_noise.LARGE and isinstance(self.noise, noise_lib.Gaussian)
+            and not self.seeded and device_noise.serves())
+
+  def key(self) -> tf.Tensor:
+    """Returns a fresh key for one draw on the device, uint32, shape (8,)."""
+    def drawn() -> np.ndarray:
+      """Returns the words of a key; checks options set later, as draws on the host."""
+      precision.check_graphs_are_as_written()
+      return np.frombuffer(self._rng.key(), '<u4')
+
+    return random_bits.drawn(drawn, 8, tf.uint32)
+
+  def draw(self, size: int, place: tf.Tensor | None = None,
+           key: tf.Tensor | None = None) -> tf.Tensor:
     """Draws one noise vector.
 
     Args:
@@ -83,6 +117,7 @@ class NoiseSampler:
       place: int64, shape (4,): the fields of the batch's `Place` (feed, serial number,
         step in the pass, length of the pass). Correlated noise finds its row of the
         matrix by it; independent noise ignores it.
+      key: For functions that XLA compiles: a `key()` that nothing else used.
 
     Returns:
       float64, shape (size,), in units of sensitivity.
@@ -93,8 +128,30 @@ class NoiseSampler:
     size = self._checked(size)
     if not self.noise.noise_multiplier:
       return tf.zeros([size], tf.float64)
+    if self.on_device(size) or key is not None:
+      return device_noise.added(self._used(key), 0, tf.zeros([size], tf.float64),
+                                exact(self.noise.noise_multiplier), None)
     return random_bits.drawn(
         lambda *places: self._sample(size, *places), size, tf.float64, *_listed(place))
+
+  def _used(self, key: tf.Tensor | None) -> tf.Tensor:
+    """Returns a key for a draw on the device; ValueError if it served another draw."""
+    if key is None:
+      return self.key()
+    if self.randomness == 'host':
+      raise ValueError(
+          "Expected randomness='device' with key=, got 'host', whose draws have none.")
+    check_randomness('device', self.noise)
+    # A graph that captures a key would make the same noise in each of its runs.
+    captured = not tf.executing_eagerly() and (
+        getattr(key, 'graph', None) is not tf.compat.v1.get_default_graph())
+    if captured or getattr(key, _USED, False):
+      raise ValueError(
+          'Expected a key that serves one draw, as an argument of the function that '
+          f'draws, got one that {"it captures" if captured else "was used before"}, '
+          'and so noise that repeats; call the function with a new sampler.key().')
+    setattr(key, _USED, True)
+    return key
 
   def _checked(self, size: int) -> int:
     """Returns `size`; raises ValueError if it is not the sampler's dimension."""
@@ -110,8 +167,8 @@ class NoiseSampler:
     del place
     return self.noise.sample_vector(self._rng, size)
 
-  def __call__(self, template: Any, scale: Any = 1.0,
-               place: tf.Tensor | None = None) -> Any:
+  def __call__(self, template: Any, scale: Any = 1.0, place: tf.Tensor | None = None,
+               key: tf.Tensor | None = None) -> Any:
     """Draws noise in the structure of `template`, jointly over all its parts.
 
     Args:
@@ -119,6 +176,7 @@ class NoiseSampler:
         nested structure of tensors, variables, arrays or `TensorSpec`s.
       scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
+      key: As for `draw`.
 
     Returns:
       Noise in the structure, shapes and dtypes of `template` (float64 for a bare
@@ -134,7 +192,7 @@ class NoiseSampler:
     shapes = [_static_shape(part) for part in parts]
     sizes = [math.prod(shape) for shape in shapes]
     scale = exact(scale)
-    flat = self.draw(sum(sizes), place) * scale
+    flat = self.draw(sum(sizes), place, key) * scale
     pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
         self._cast(tf.reshape(piece, shape), part.dtype, scale)
@@ -143,7 +201,8 @@ class NoiseSampler:
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: tf.Tensor | None = None,
-             dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
+             dtypes: Sequence[tf.DType] | None = None,
+             key: tf.Tensor | None = None) -> list[tf.Tensor]:
     """Adds one draw, in float64, to a vector given in parts.
 
     On one replica the noisy sum is final: rounded to a grid (see `precision.grid`),
@@ -155,6 +214,7 @@ class NoiseSampler:
       scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
       dtypes: Dtypes of the noisy parts; None for the dtypes of `sums`.
+      key: As for `draw`.
 
     Returns:
       The noisy parts in the shapes of `sums`.
@@ -164,14 +224,18 @@ class NoiseSampler:
     if not self.noise.noise_multiplier:
       return [tf.cast(part, dtype) for part, dtype in zip(sums, dtypes)]
     scale = exact(scale)
+    if self.on_device(_size(sums)) or key is not None:
+      return self._added_on_device(sums, dtypes, scale, self._used(key))
+    ahead = self._draws_ahead(_size(sums))
     if self._part_by_part(sums):
       found: list[tf.Tensor] = []
-      for part, dtype in zip(sums, dtypes):
-        # In sequence, so that memory holds one draw at a time.
+      for number, (part, dtype) in enumerate(zip(sums, dtypes)):
+        # In sequence, so that memory holds the draws of one part and those ahead.
         with tf.control_dependencies(found[-1:]):
-          found += self._added([part], [dtype], scale, place)
+          found += self._added([part], [dtype], scale, place,
+                               number if ahead else None)
       return found
-    return self._added(sums, dtypes, scale, place)
+    return self._added(sums, dtypes, scale, place, 0 if ahead else None)
 
   def grid_scale(self, scale: tf.Tensor) -> tf.Tensor:
     """Returns the number that sets the `precision.grid` of a noisy sum.
@@ -187,9 +251,19 @@ class NoiseSampler:
     # Only noise that is independent over coordinates can be drawn in parts.
     return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
 
+  def _draws_ahead(self, size: int) -> bool:
+    """Returns whether the next step's noise, of `size` coordinates, is drawn ahead."""
+    # An eager call may be the only one.
+    return size >= noise_ahead.FROM and not tf.executing_eagerly()
+
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
-             scale: tf.Tensor, place: tf.Tensor | None) -> list[tf.Tensor]:
-    """Adds one draw of noise to all parts together; arguments as for `add_to`."""
+             scale: tf.Tensor, place: tf.Tensor | None, number: int | None
+             ) -> list[tf.Tensor]:
+    """Adds one draw of noise to all parts together; arguments as for `add_to`.
+
+    `number` tells several draws for one sum apart, each of which is drawn a step ahead;
+    None draws now.
+    """
     self._checked(_size(sums))
     # NumPy adds float32 or float64; results in half precision are cast at the end.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
@@ -198,18 +272,41 @@ class NoiseSampler:
             for dtype in dtypes]
     step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
         tf.zeros([], tf.float64))
+    draw = None if number is None else (
+        functools.partial(self._ahead.take, (number, _size(sums))))
     noisy = random_bits.changed(
-        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made]),
+        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made], draw),
         wide, made, scale, step, *_listed(place))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
-  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
-             scale: np.ndarray, step: np.ndarray, *places: np.ndarray
-            ) -> list[np.ndarray]:
-    """Returns sums plus noise, rounded to multiples of `step` unless that is 0."""
+  def _added_on_device(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
+                       scale: tf.Tensor, key: tf.Tensor) -> list[tf.Tensor]:
+    """Adds one draw that `key` gives, made on the device; arguments as for `add_to`."""
+    self._checked(_size(sums))
+    step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else None
+    found: list[tf.Tensor] = []
+    for number, parts in enumerate(_groups(sums)):
+      sizes = [_size([part]) for part in parts]
+      # In sequence, so that memory holds one draw at a time.
+      with tf.control_dependencies(found[-1:]):
+        noisy = device_noise.added(
+            key, number, tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1])
+                                    for part in parts], 0),
+            scale * self.noise.noise_multiplier, step)
+      found += [tf.cast(tf.reshape(piece, part.shape), dtype) for piece, part, dtype in
+                zip(tf.split(noisy, sizes), parts, dtypes[len(found):])]
+    return found
+
+  def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
+             sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
+             *places: np.ndarray) -> list[np.ndarray]:
+    """Returns sums plus noise, rounded to multiples of `step` unless that is 0.
+
+    `draw` returns noise that was drawn ahead; without it, noise is drawn now.
+    """
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
-    noise = self._sample(sum(part.size for part in sums), *places)
+    noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
     found: list[np.ndarray] = []
     for part, dtype, drawn in zip(sums, dtypes, np.split(noise, ends)):
@@ -241,6 +338,29 @@ class NoiseSampler:
     below = nearest * tf.cast(1 - 2.0**-_DIGITS[tf.as_dtype(dtype)], dtype)
     largest = tf.where(tf.cast(nearest, tf.float64) > end, below, nearest)
     return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
+
+
+def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
+  """Returns `randomness`; raises ValueError if it is unknown or not for the noise."""
+  if randomness not in ('auto', 'host', 'device'):
+    raise ValueError(
+        "Expected randomness to be 'auto', 'host' or 'device', got "
+        f'{randomness!r}.')
+  if randomness == 'device' and not isinstance(noise, noise_lib.Gaussian):
+    raise ValueError(
+        f"Expected Gaussian noise with randomness='device', got {noise!r}, which is "
+        "drawn on the host: pass randomness='host'.")
+  return randomness
+
+
+def _groups(sums: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+  """Returns consecutive parts in groups of up to `device_noise.TOGETHER`, or alone."""
+  groups: list[list[tf.Tensor]] = []
+  for part in sums:
+    if not groups or _size([*groups[-1], part]) > device_noise.TOGETHER:
+      groups.append([])
+    groups[-1].append(part)
+  return groups
 
 
 def _listed(place: tf.Tensor | None) -> list[tf.Tensor]:

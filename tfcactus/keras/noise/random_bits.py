@@ -55,7 +55,8 @@ def _check_outside_xla() -> None:
   if models.in_xla():
     raise ValueError(
         'Expected jit_compile=False, got a function that XLA compiles: bits '
-        'are drawn outside of it. Compile the model with jit_compile=False.')
+        'are drawn outside of it. Compile the model with jit_compile=False. A '
+        "NoiseSampler of randomness='device' takes key=sampler.key(), made outside.")
 
 
 class Keys:

@@ -39,6 +39,8 @@ class Step:
     norm: The `ClipNorm`.
     seeded: Whether the noise repeats.
     split_noise: Whether each worker adds a share of the noise.
+    given_randomness: 'auto', 'host' or 'device'.
+    randomness: 'host' or 'device', where the noise is made; None until `check`.
     condition: Condition of the guarantee if noise is split, a sentence or ''.
     outputs: `TensorSpec`s of the model's outputs; None until `check`.
   """
@@ -47,7 +49,7 @@ class Step:
                rows: int | None, engine: str, clipping: str, views: int = 1,
                split_noise: bool = False,
                local: local_steps.LocalSteps | None = None,
-               audit: canaries_lib.Audit | None = None):
+               audit: canaries_lib.Audit | None = None, randomness: str = 'auto'):
     """Initialises the step; arguments as for `PrivateModel`."""
     whole_model.check_own_training(model)
     self._model = model
@@ -83,8 +85,10 @@ class Step:
       raise ValueError(
           f'Expected split_noise to be True or False, got {split_noise!r}.')
     self.split_noise = split_noise
-    self._sampler = step_noise.share_sampler(plan, seed) if split_noise else (
-        step_noise.sampler(plan, seed))
+    self._sampler = (step_noise.share_sampler if split_noise else step_noise.sampler)(
+        plan, seed, randomness)
+    self.given_randomness = randomness
+    self.randomness: str | None = None
     self.condition = step_noise.condition(plan) if split_noise else ''
     self.seeded = self._sampler.seeded
     self._keys = random_bits.Keys(seed)
@@ -162,6 +166,7 @@ class Step:
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
+    self.randomness = 'device' if self._sampler.on_device(dim) else 'host'
 
   def shaped(self, x: Any, y: Any) -> Any:
     """Checks a batch while the step is traced; sets the static shape of `x`.

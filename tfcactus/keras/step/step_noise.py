@@ -41,11 +41,17 @@ class IntegerSampler(NoiseSampler):
     return discrete_gaussian.draw(self._rng, size) * (
         self.noise.noise_multiplier / discrete_gaussian.SCALE)
 
-  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
-             scale: np.ndarray, step: np.ndarray, *places: np.ndarray
-            ) -> list[np.ndarray]:
+  def on_device(self, size: int) -> bool:
+    return False  # The device makes float noise alone.
+
+  def _draws_ahead(self, size: int) -> bool:
+    return False  # Whole numbers are added to whole numbers.
+
+  def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
+             sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
+             *places: np.ndarray) -> list[np.ndarray]:
     """Returns whole noisy sums over `per_unit`, in the given dtypes."""
-    del step, places
+    del draw, step, places
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     precision.check_not_compiled()
@@ -81,7 +87,7 @@ class CorrelatedSampler(NoiseSampler):
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
                seed: int | None = None):
     """Initialises the sampler; `noise` is Gaussian."""
-    super().__init__(noise, seed=seed)
+    super().__init__(noise, seed=seed, randomness='host')
     self._strategy = strategy
     self._rows = strategy.rows()  # Draws the noise of one step after another.
     self._before: Place | None = None
@@ -92,6 +98,9 @@ class CorrelatedSampler(NoiseSampler):
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     """Draws the noise of the step at a place; None for one that follows no other."""
     return self._next(None if place is None else Place.of(place), size)
+
+  def _draws_ahead(self, size: int) -> bool:
+    return False  # Noise depends on the place of the step.
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     return False  # One step of the strategy draws noise for all parts together.
@@ -113,12 +122,20 @@ class CorrelatedSampler(NoiseSampler):
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
-def sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
-  """Returns the sampler of a plan's noise."""
-  if plan.arithmetic == 'integer':
-    return IntegerSampler(plan.noise, seed=seed)
-  if plan.strategy is None or plan.strategy.bands == 1:
-    return NoiseSampler(plan.noise, seed=seed)
+def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
+            ) -> NoiseSampler:
+  """Returns the sampler of a plan's noise; ValueError if it has no such randomness."""
+  whole = plan.arithmetic == 'integer'
+  if not whole and (plan.strategy is None or plan.strategy.bands == 1):
+    return NoiseSampler(plan.noise, seed=seed, randomness=randomness)
+  if noise_addition.check_randomness(randomness, plan.noise) == 'device':
+    raise ValueError(
+        "Expected float noise that is independent over steps with randomness='device', "
+        f'got a plan with {"arithmetic=integer" if whole else "correlation"}, whose '
+        "noise is made on the host: pass randomness='host'.")
+  if whole:
+    return IntegerSampler(plan.noise, seed=seed, randomness='host')
+  assert plan.strategy is not None, 'It is of several bands.'
   return CorrelatedSampler(plan.noise, plan.strategy, seed)
 
 
@@ -131,21 +148,24 @@ class ShareSampler(NoiseSampler):
   """
 
   def __init__(self, noise: Gaussian, worker: int, workers: int,
-               seed: int | None = None):
+               seed: int | None = None, randomness: str = 'auto'):
     """Initialises the sampler of a worker; `noise` is the sum of all shares."""
-    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}')
+    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}',
+                     randomness=randomness)
     # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: tf.Tensor | None = None,
-             dtypes: Sequence[tf.DType] | None = None) -> list[tf.Tensor]:
+             dtypes: Sequence[tf.DType] | None = None,
+             key: tf.Tensor | None = None) -> list[tf.Tensor]:
     """Adds this worker's share of the noise; arguments as for `NoiseSampler.add_to`."""
     return super().add_to(
-        sums, noise_addition.exact(scale) * self._part, place, dtypes)
+        sums, noise_addition.exact(scale) * self._part, place, dtypes, key)
 
 
-def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
+def share_sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
+                  ) -> NoiseSampler:
   """Returns a share's sampler; ValueError unless Gaussian, independent over steps."""
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
     found = 'noise correlated over steps' if plan.strategy is not None else (
@@ -154,7 +174,8 @@ def share_sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
         'Expected split_noise=True with a plan of Gaussian noise and without '
         f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
         'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
-  return ShareSampler(plan.noise, replicas.worker(), replicas.workers(), seed)
+  return ShareSampler(
+      plan.noise, replicas.worker(), replicas.workers(), seed, randomness)
 
 
 def condition(plan: PrivacyPlan) -> str:

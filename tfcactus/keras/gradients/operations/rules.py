@@ -175,9 +175,9 @@ def _convolution(use: Use) -> Rule:
       found = depthwise.kernel_gradients(images, outputs, windows)
     elif len(windows) == 2 and images.shape[-1] == shape[-2] and forms.few_positions(
         block * windows[0].size * windows[1].size, shape):
-      return forms.product(*(tf.reshape(each, [
-          rows, -1, each.shape[-1]]) for each in (
-              im2col.patches(images, windows), outputs)), shape)
+      pieces, outputs = (tf.reshape(each, [rows, -1, each.shape[-1]]) for each in (
+          im2col.patches(images, windows), outputs))
+      return forms.product(pieces, outputs, shape)
     else:
       found = convolution.kernel_gradients(
           images, outputs, windows, images.shape[-1] // shape[-2])

@@ -1,0 +1,137 @@
+"""Noise of the next step, drawn while the device works: used once, in order."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+import tfcactus
+from tfcactus.keras import NoiseSampler
+from tfcactus.keras.noise import noise_addition, noise_ahead
+
+_ONE = tf.ones([], tf.float64)
+
+
+def _sampler(**kwargs):
+  return NoiseSampler(tfcactus.Gaussian(1.0), randomness='host', **kwargs)
+
+
+def _step(sampler, *sizes):
+  """Returns a function of a step whose sum has parts of these sizes."""
+  return tf.function(lambda: tf.concat(sampler.add_to(
+      [tf.zeros([size], tf.float64) for size in sizes], _ONE), 0))
+
+
+@pytest.fixture
+def small(monkeypatch):
+  monkeypatch.setattr(noise_ahead, 'FROM', 100)
+  monkeypatch.setattr(noise_addition, 'TOGETHER', 1000)
+
+
+def _slow(sampler, monkeypatch, seconds):
+  """Makes draws take seconds; returns the list of their beginnings and ends."""
+  times, sample = [], sampler._sample
+
+  def slow(size):
+    begun = time.perf_counter()
+    time.sleep(seconds)
+    times.append((begun, time.perf_counter()))
+    return sample(size)
+
+  monkeypatch.setattr(sampler, '_sample', slow)
+  return times
+
+
+def test_noise_is_drawn_while_the_device_works(small, monkeypatch):
+  sampler = _sampler()
+  step = _step(sampler, 500)
+  drawn = _slow(sampler, monkeypatch, 0.3)
+  step()
+  asked = []
+  for _ in range(3):
+    time.sleep(0.6)  # The device works.
+    asked.append(time.perf_counter())
+    step()
+  # The noise of each step was there before the step asked for it.
+  for (begun, ended), when in zip(drawn[1:], asked):
+    assert when - 0.7 < begun < ended < when
+
+
+def test_noise_of_a_device_that_waits_is_drawn_when_asked_for(small, monkeypatch):
+  sampler = _sampler()
+  step = _step(sampler, 50)  # Too few to be drawn ahead.
+  drawn = _slow(sampler, monkeypatch, 0.3)
+  begun = time.perf_counter()
+  step(), step()
+  assert time.perf_counter() - begun > 0.6 and len(drawn) == 2
+
+
+def test_every_draw_is_used_once_and_has_the_law(small):
+  sampler = _sampler()
+  step = _step(sampler, 800, 700, 90)
+  steps = np.stack([step().numpy() for _ in range(30)])
+  assert np.unique(steps).size > steps.size - 5  # The grid has 2^30 cells.
+  assert stats.kstest(steps.ravel(), 'norm').pvalue > 1e-3
+  assert stats.kstest(1.1 * steps.ravel(), 'norm').pvalue < 1e-6
+
+
+def test_seeds_repeat(small):
+  one, two = (np.stack([step().numpy() for _ in range(4)])
+              for step in (_step(_sampler(seed=1), 800, 700, 90) for _ in range(2)))
+  np.testing.assert_array_equal(one, two)
+  # One part draws what steps without a thread draw.
+  sampler, step = _sampler(seed=1), _step(_sampler(seed=1), 800)
+  for _ in range(3):
+    np.testing.assert_allclose(step(), sampler.draw(800), atol=2.0**-29)
+
+
+def test_a_step_that_fails_neither_repeats_noise_nor_stops_the_next(small, monkeypatch):
+  sampler = _sampler()
+  step = _step(sampler, 500)
+  first = step().numpy()
+  check = noise_addition.precision.check_graphs_are_as_written
+  monkeypatch.setattr(noise_addition.precision, 'check_graphs_are_as_written',
+                      lambda: 1 / 0)
+  with pytest.raises(Exception, match='division by zero'):
+    step()
+  monkeypatch.setattr(noise_addition.precision, 'check_graphs_are_as_written', check)
+  assert not np.isin(step().numpy(), first).any()
+  # A draw that fails is reported by the step that asks for it, and not repeated.
+  assert [each.result().size for each in sampler._ahead._waiting.values()] == [500]
+  real = sampler._sample
+  monkeypatch.setattr(sampler, '_sample', lambda size: 1 / 0)
+  step()
+  with pytest.raises(Exception, match='division by zero'):
+    step()
+  assert [each.exception() for each in sampler._ahead._waiting.values()] != [None]
+  monkeypatch.setattr(sampler, '_sample', real)
+  with pytest.raises(Exception, match='division by zero'):
+    step()
+  assert np.std(step()) > 0.5
+
+
+def test_a_forked_process_uses_no_noise_of_its_parent():
+  ahead = noise_ahead.NoiseAhead(_sampler()._sample)
+  ahead.take((0, 5))
+  ahead._waiting[(0, 5)].result()
+  read, write = os.pipe()
+  child = os.fork()
+  if child == 0:
+    os.write(write, ahead.take((0, 5)).tobytes())
+    os._exit(0)
+  os.waitpid(child, 0)
+  theirs = np.frombuffer(os.read(read, 40))
+  assert theirs.size == 5 and not np.isin(theirs, ahead.take((0, 5))).any()
+
+
+def test_what_waits_is_bounded(monkeypatch):
+  monkeypatch.setattr(noise_ahead, 'MOST', 1000)
+  ahead = noise_ahead.NoiseAhead(np.zeros)
+  for number in range(5):
+    ahead.take((number, 400))
+  assert list(ahead._waiting) == [(0, 400), (1, 400)]
+  ahead.take((0, 400))
+  assert list(ahead._waiting) == [(1, 400), (0, 400)]
