@@ -67,7 +67,7 @@ def test_branches_and_loops_of_single_examples_are_refused(run):
 
 def test_numbers_that_are_not_finite_hide_no_difference(recwarn):
   check(lambda batch: [tf.math.log(batch[0])])
-  assert not recwarn.list
+  assert not any('could not be tested' in str(each.message) for each in recwarn.list)
   with pytest.raises(ValueError, match='multiple of 8'):
     check(lambda batch: [tf.where(batch[0] > 0, _last_bit(batch)[0], np.nan)])
   with pytest.warns(UserWarning, match='finite'):

@@ -163,19 +163,25 @@ def test_private_searches_are_refused():
     tuning._event(whole_plan(), {})
 
 
+@pytest.mark.parametrize('sampler', [
+    step_noise.IntegerSampler, step_noise.NoiseSampler])
 @pytest.mark.parametrize('flags', [None, '--tf_xla_auto_jit=2'])
-def test_xla_is_refused(flags, monkeypatch):
+def test_xla_is_refused(flags, sampler, monkeypatch):
+  def add_noise():
+    sampler(tfcactus.Gaussian(1.0), seed=1).add_to(
+        [tf.zeros(3, tf.float64)], CLIP, None, [tf.float32])
+
   if flags:  # Known too late here to have an effect.
     monkeypatch.setenv('TF_XLA_FLAGS', flags)
   else:
     tf.config.optimizer.set_jit('autoclustering')
   try:
     with pytest.raises((ValueError, tf.errors.OpError), match='Expected no XLA'):
-      released([np.zeros(3)])
+      add_noise()
   finally:
     tf.config.optimizer.set_jit('')
     monkeypatch.delenv('TF_XLA_FLAGS', raising=False)
-  released([np.zeros(3)])
+  add_noise()
 
 
 def test_several_replicas_are_refused():

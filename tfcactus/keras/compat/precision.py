@@ -18,7 +18,7 @@ def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def check_graphs_are_as_written() -> None:
-  """Raises ValueError if TensorFlow may rewrite operations to half precision."""
+  """Raises ValueError if TensorFlow may compute norms and sums from other numbers."""
   # Grappler would round a gradient in some places only, so that the norm would be
   # computed from other numbers than the sum.
   for name, value in tf.config.optimizer.get_experimental_options().items():
@@ -29,18 +29,14 @@ def check_graphs_are_as_written() -> None:
           f'norm. Call tf.config.optimizer.set_experimental_options({{{name!r}: '
           "False}); for speed, use keras.mixed_precision.set_global_policy("
           "'mixed_bfloat16').")
-
-
-def check_not_compiled() -> None:
-  """Raises ValueError if TensorFlow may compile parts of graphs by XLA."""
   # XLA computes a number anew where it is used, so that norm and sum may differ.
   if tf.config.optimizer.get_jit() or '--tf_xla_auto_jit' in os.environ.get(
       'TF_XLA_FLAGS', ''):
     raise ValueError(
-        "Expected no XLA with arithmetic='integer', got tf.config.optimizer.set_jit or "
+        'Expected no XLA in private steps, got tf.config.optimizer.set_jit or '
         'TF_XLA_FLAGS=--tf_xla_auto_jit, by which norms and sums may be computed from '
         "numbers of different rounding. Call tf.config.optimizer.set_jit('') and unset "
-        "the flag, or take arithmetic='float'.")
+        'the flag.')
 
 
 def grid(scale: tf.Tensor) -> tf.Tensor:

@@ -54,7 +54,6 @@ class IntegerSampler(NoiseSampler):
     del draw, step, places
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
-    precision.check_not_compiled()
     per_unit = self.per_unit(float(scale))
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
         self.whole(sums, per_unit), dtypes)]
