@@ -11,7 +11,7 @@ from scipy import special
 def log1p(z: np.ndarray) -> np.ndarray:
   """Returns log(1 + z) of complex z, accurate near 0; -690 (log 1e-300) at -1."""
   real, imag = z.real, z.imag
-  square = real * (2 + real) + imag * imag
+  square = real * (2 + real) + imag * imag  # |1 + z|^2 - 1.
   size = np.where(
       square > -0.5, 0.5 * np.log1p(np.maximum(square, -0.5)),
       np.log(np.maximum(np.hypot(1 + real, imag), 1e-300)))

@@ -151,7 +151,7 @@ TARGETS: dict[str, Callable[[Any], tuple[float, Callable[[Guarantee], float]]]] 
         lambda found: found.proven_account().get_delta(0.0)),
     'target_tpr': lambda rates: _tpr_target(*attacks.check_target(rates))}
 """Functions by the argument of `for_training` that states a target. Each takes the
-argument, and returns a number and the cost of a guarantee that must not exceed it."""
+argument, and returns (limit, function from a guarantee to what must not exceed it)."""
 
 
 class ReleasedStatistic:
@@ -313,7 +313,7 @@ _HELD_OUT = (
 
 def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
              ) -> list[accounting.ValidationDpEvent]:
-  """Returns the releases on one side of a split; checks that its proof holds."""
+  """Returns the releases on one side of a split; checks that the split is proved."""
   held = [each for each in validations(releases) if each.by]
   for each in held:
     events.check_split(each.by, relation)

@@ -1,10 +1,10 @@
 """Bounds on what an attacker can do, from the trade-off curve of an account.
 
 A membership attack (membership inference) decides from what was released whether one
-record was in the data.
-An account gives the privacy profile H(alpha), alpha = e^epsilon. A test of false
-positive rate a has a true positive rate of at most the minimum over alpha of H(alpha) +
-alpha a. H is convex, so that chords through points of it bound it from below.
+record was in the data. An account gives the privacy profile H(alpha), alpha =
+e^epsilon. A test of false positive rate a has a true positive rate of at most the
+minimum over alpha of H(alpha) + alpha a. H is convex, so that chords through points of
+it, extended, bound it from below.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class TradeoffCurve:
     accountant.check_both()
     loss = np.asarray(epsilon, dtype=np.float64)
     found = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
+    # Rows: lower and upper bounds.
     delta = np.array([found[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
     alpha = np.exp(loss)
     # H(alpha) = 1 - alpha + alpha H(1 / alpha), by the symmetry of the curve.
@@ -113,7 +114,8 @@ class TradeoffCurve:
     rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
-    # Between two points, the chord before them and the chord behind them lie below H.
+    # Between two points, H lies above the extended chords before and behind them. Their
+    # slopes are `before` and `behind`.
     before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
@@ -155,9 +157,8 @@ class TradeoffCurve:
     The regret is the least k with f(x + k) - k <= f_mu(x) for all x, where f is this
     curve. With mu alone, error rates of attacks are understated by at most k.
 
-    Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela,
-    "Gaussian DP for Reporting Differential Privacy Guarantees in Machine Learning"
-    (2025).
+    Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela, "Gaussian
+    DP for Reporting Differential Privacy Guarantees in Machine Learning" (2025).
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
@@ -182,8 +183,7 @@ def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
       tolerance=2.0**-30)
 
 
-def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float
-                       ) -> Bounds:
+def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) -> Bounds:
   """Returns bounds on the largest true positive rate of a membership attack.
 
   They bound 1 - f(false_positive), f being the symmetric trade-off function of what the

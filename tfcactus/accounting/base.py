@@ -119,8 +119,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     if self.neighboring_relation == relations.REPLACE:
       wanted: tuple[str, ...] = ('replace',)
     else:
-      wanted = ('remove', 'add') if self.direction == 'both' else (
-          self.direction,)
+      wanted = ('remove', 'add') if self.direction == 'both' else (self.direction,)
     return {direction: Composition(tuple(
         (step.loss(direction), count) for step, count in counts))
             for direction in wanted}

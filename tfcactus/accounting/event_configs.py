@@ -18,7 +18,7 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 
 
 def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """Returns an event that `PhiAccountant` supports as a dict: its kind and fields."""
+  """Converts an event that `PhiAccountant` supports to a dict of kind and fields."""
   kind = type(event)
   if _CLASSES.get(kind.__name__) is not kind:
     raise ValueError(

@@ -41,8 +41,7 @@ class Unsupported(Exception):
 class Sample:
   """The sample of records that a step uses, and the neighbouring relation."""
 
-  # The neighbouring relation. A zeroed record counts as removed, a restored one as
-  # added.
+  # A zeroed record counts as removed, a restored one as added.
   relation: dp_accounting.NeighboringRelation
   sampling_prob: float = 1.0  # Expected share of the records in the sample.
   fixed_size: bool = False  # Whether the sample has a fixed size; else Poisson.
@@ -70,7 +69,7 @@ class Sample:
 
   @property
   def log_weights(self) -> np.ndarray:
-    """Logs of the probabilities that 0, 1, ... all rows are in the sample."""
+    """Logs of the probabilities that j = 0, ..., `rows` rows are in the sample."""
     if self.drawn is not None:
       return groups.fixed_size_weights(self.rows, *self.drawn)
     return groups.poisson_weights(self.rows, self.sampling_prob)
@@ -105,6 +104,7 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the loss by sample and relation, in closed form for some noise."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):
@@ -222,8 +222,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   """Returns bounds on the pair of a mechanism that runs on a sample of the records."""
   # `base` bounds the pair on all records: for an added record under Poisson sampling,
   # for a replaced record under fixed-size sampling or direction 'replace'. Source: Zhu,
-  # Dong and Wang (2022), section 4.1, and Proposition 29 for records replaced under
-  # fixed-size sampling.
+  # Dong and Wang (2022), section 4.1, and Proposition 29 for fixed size.
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)
@@ -327,11 +326,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for the epoch; Unsupported for several releases of a batch.
-
-  Several Gaussian releases of one batch are merged. An epoch of one batch has the steps
-  of the inner event.
-  """
+  """Returns one step for the epoch; Unsupported for several non-Gaussian releases."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))

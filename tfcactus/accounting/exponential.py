@@ -107,8 +107,7 @@ def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
   """Returns bounds on the pair that is tight for losses in intervals of `epsilon`."""
-  # The upper pair has chords of the convex profile, which lie above it; the lower pair
-  # has tangents.
+  # The upper pair has chords of the convex profile, the lower pair its tangents.
   loss = np.linspace(0.0, epsilon, POINTS)
   alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)
   # Rounding moves alpha, hence a value by at most slope times that error.

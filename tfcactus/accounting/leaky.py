@@ -122,7 +122,7 @@ class _Curve:
     self._add(np.linspace(0.0, min(max(top, LEAST_TOP), LARGEST), POINTS))
 
   def _add(self, epsilon: np.ndarray) -> None:
-    """Adds points; the chords between all points are made anew."""
+    """Adds points, and makes the chords _y[i] - _x[i] alpha between all points anew."""
     for one in epsilon.tolist():
       self._deltas[one] = min(self._accountant.get_delta(one), 1.0)
     at = np.array(sorted(self._deltas))

@@ -55,6 +55,7 @@ class PhiAccountant(base.TwoSidedAccountant):
       raise ValueError(
           f'Expected rows_of_one of at most {groups.MOST_ROWS}, got {rows_of_one!r}: '
           'sample persons in place of rows, or let each person have fewer rows.')
+    # The exact account of all rows of a person together; None if there is none.
     self._together: PhiAccountant | None = None
     if self.rows_of_one > 1 and sampled_alike:
       self._together = PhiAccountant(self.neighboring_relation, direction=direction)
@@ -80,7 +81,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return self._of_rows(part).delta(epsilon)
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns the account of all rows of one person."""
+    """Returns the account of all rows of one person, exact or by its power curve."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

@@ -108,7 +108,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
-      """Returns neighbouring floats around the least epsilon of delta <= `delta`."""
+      """Returns floats (below, above) around the least epsilon of delta <= `delta`."""
       if delta_at(0.0, self._guarantee) <= delta:
         return 0.0, 0.0
       return crossing(
@@ -264,7 +264,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
 def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
            buckets: int) -> float:
   """Returns the least width at which `buckets` buckets cover the likely losses."""
-  mean, variance, single = 0.0, 0.0, 0.0
+  mean, variance, single = 0.0, 0.0, 0.0  # Of the total; largest loss of a release.
   for pair, count in groups:
     order = np.argsort(np.abs(pair.loss))
     beyond = np.cumsum(pair.p[order][::-1])[::-1]

@@ -159,8 +159,7 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
     rest = delta - part.p_inf[1]
     if rest <= 0:
       return math.inf
-    return max(markov_epsilon(
-        self._orders, self._finite_divergences(part), rest), 0.0)
+    return max(markov_epsilon(self._orders, self._finite_divergences(part), rest), 0.0)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
     log_tail = float(np.min(

@@ -205,7 +205,7 @@ class SearchDpEvent(events.SteppedDpEvent):
 
 def _checked_settings(settings: object
                       ) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-  """Returns settings as a tuple; ValueError unless each has a probability."""
+  """Returns settings as ((probability, event), ...); ValueError for all others."""
   if not isinstance(settings, (list, tuple)) or not settings or not all(
       isinstance(one, (list, tuple)) and len(one) == 2 and
       isinstance(one[1], dp_accounting.DpEvent) for one in settings):
@@ -236,14 +236,15 @@ def _has_account(event: dp_accounting.DpEvent,
 @functools.lru_cache(maxsize=8)
 def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
               ) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """Returns (epsilon, upper bounds on delta, events of the winner) by direction."""
+  """Returns (epsilon, {direction: upper bounds on delta}, {direction: `_attained`})."""
   runs, settings = search.runs, search.settings
   parts = [PhiAccountant(relation).compose(event).compositions()
            for _, event in settings]
   every = [part for found in parts for part in found.values()]
   x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),
                   POINTS if all(map(_is_quick, every)) else min(FEW_POINTS, POINTS))
-  # A run with its setting is a mixture, whose profile is the mean of profiles.
+  # A run with its setting is a mixture, whose profile is the mean of profiles. Values
+  # of `own` have shape (2, points): lower and upper bounds on the delta of one run.
   own = {direction: np.sum([prob * _deltas(found[direction], x) for (prob, _), found
                             in zip(settings, parts)], axis=0) for direction in parts[0]}
   composed = _all_runs(search, relation)
@@ -277,8 +278,7 @@ def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   runs, settings = search.runs, search.settings
   if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
     return {}
-  return PhiAccountant(relation).compose(
-      settings[0][1], int(runs.most)).compositions()
+  return PhiAccountant(relation).compose(settings[0][1], int(runs.most)).compositions()
 
 
 def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
@@ -331,7 +331,7 @@ class _Upper:
 
   @classmethod
   def of(cls, runs: run_laws.RunLaw, profile: _Profile) -> _Upper:
-    """Returns the bound for a law of the number of runs."""
+    """Returns the bound for a law of the number of runs: two lines in y per cell."""
     log_odds = MIDDLE * np.tan(np.linspace(-EDGE, EDGE, NODES))
     a = np.unique(np.concatenate([[0.0], special.expit(log_odds), [1.0]]))
     # beta(a) >= (a - H(alpha)) / alpha, in terms of 1 - a for alpha < 1.
@@ -340,6 +340,9 @@ class _Upper:
       level = (a - high) * math.exp(-x) if x >= 0 else (
           1 - high - (1 - a) * math.exp(-x))
       np.maximum(beta, level - 4 * EPS * (1 + math.exp(-x)), out=beta)
+    # In a cell f'(a) - y f'(beta(a)) is at most the larger of its values at both ends:
+    # f'(a) is taken from its chord, f'(beta(a)) from the chord of the cell before. Each
+    # end is a line in y. `best` and `least` are f'(a) and f'(beta(a)) at the nodes.
     best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
     width = np.diff(a)
     rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)
@@ -350,6 +353,8 @@ class _Upper:
 
   def delta(self, epsilon: np.ndarray) -> np.ndarray:
     """Returns upper bounds on delta, shape (points,)."""
+    # Phi at x_j = e^-loss, and the slopes of its chords, of which `weight` has the
+    # differences c_j; `call` has the means x_j H(1 / x_j).
     loss = self.profile.x[::-1]
     x, call = np.exp(-loss), self.profile.call[::-1]
     phi = np.maximum(-self.lines(np.exp(epsilon[:, None] - loss)), 0.0)
@@ -371,7 +376,7 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns bounds (Q-mass, P-mass) of events of the winner, shape (2, events)."""
+  """Returns rows of Q- and P-masses of events of the winner, shape (2, events)."""
   # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
   # are upper bounds, the P-masses lower ones.
   order = np.argsort(pair.loss)
@@ -405,7 +410,8 @@ def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
   """Returns the pair whose best tests reach these (Q-mass, P-mass), and no more."""
-  # `reverse` has the reversed direction. The complement of an event is an event.
+  # `reverse` has the reversed direction. The complement of an event is an event. The
+  # convex hull of (q, miss), false positive and negative rates, is a trade-off curve.
   q, p = np.concatenate([own, 1 - reverse[::-1], [[0.0, 1.0], [0.0, 1.0]]], axis=1)
   q, miss = np.clip(q, 0.0, 1.0), 1 - np.clip(p, 0.0, 1.0)
   order = np.lexsort((miss, q))
@@ -422,6 +428,7 @@ def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
 def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
              ) -> np.ndarray:
   """Returns a ranking, from the worst on, of results with masses in order of loss."""
+  # Results of positive loss are moved; `table` and `slope` interpolate f'.
   sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
   table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
   slope = runs.derivative(table)

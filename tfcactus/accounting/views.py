@@ -29,8 +29,7 @@ def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   ratio = np.asarray(alpha, dtype=np.float64)
   if not np.all(ratio >= 0):
     raise ValueError(f'Expected alpha >= 0, got {ratio!r}.')
-  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(
-      _numerics.log_mass(ratio))
+  return np.vectorize(pair.hockey_stick, otypes=[np.float64])(_numerics.log_mass(ratio))
 
 
 def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingPair:
@@ -106,8 +105,7 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
         'Expected false_positive to increase from 0 to 1, with a '
         'false_negative for each.')
   q, p = np.diff(x), -np.diff(y)
-  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(
-      np.diff(p / q) > 1e-9):
+  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(np.diff(p / q) > 1e-9):
     raise ValueError(
         'Expected false_negative to be convex and fall to 0 within [0, 1].')
   seen = p > 0
@@ -139,8 +137,7 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
   """
   epsilon = _checks.vector('epsilon', epsilon)
   if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
-    raise ValueError(
-        f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
+    raise ValueError(f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
   accountant.check_both()
   return DominatingPair.from_symmetric_profile(
       np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))

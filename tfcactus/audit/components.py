@@ -82,6 +82,7 @@ class Observations:
     Estimate `noise_multiplier` from other canaries than those that are scored. Scores
     by the noise multiplier that the program drew with would hide that it is wrong.
     """
+    # The sum over steps of log(1 - q + q e^ratio), q the sampling probability.
     ratio = (self.values - 0.5) / noise_multiplier**2
     with np.errstate(divide='ignore'):
       absent = np.log1p(-sampling_prob)
@@ -141,6 +142,7 @@ class Observations:
     on = self._amplitudes
     if self.drawn is None or on is None:
       return 0.0
+    # Confidence limits: the most noise, the least amplitude, the least sampling.
     most = math.sqrt(float(np.sum(self.noise**2) / special.chdtri(
         self.noise.size, 1 - third)))
     least = float(np.mean(on) + special.ndtri(third) * most / math.sqrt(on.size))
@@ -164,7 +166,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def coins(present: object, canaries: int) -> np.ndarray:
-  """Returns `present` as booleans; ValueError unless some canaries are on each side."""
+  """Returns `present` as booleans; ValueError unless each side has two or more."""
   found = np.asarray(present)
   if found.shape != (canaries,) or not np.all((found == 0) | (found == 1)):
     raise ValueError(f'Expected present to be {canaries} times true or false, one for '

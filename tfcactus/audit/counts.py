@@ -77,11 +77,10 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int,
 
   An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
   input and in `hits_on_neighbor` of `trials_on_neighbor` (by default `trials`) runs on
-  its neighbour. The bound is
-  log((p - delta) / q). Here p is the lower end of the confidence interval for the
-  event's probability on the input, and q the upper end for the neighbour. The bound is
-  zero if the counts refute no epsilon. It exceeds the mechanism's epsilon with
-  probability at most `significance`.
+  its neighbour. The bound is log((p - delta) / q). Here p is the lower end of the
+  confidence interval for the event's probability on the input, and q the upper end for
+  the neighbour. The bound is zero if the counts refute no epsilon. It exceeds the
+  mechanism's epsilon with probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
   # Each of the two one-sided limits fails with at most half the significance.
@@ -149,6 +148,7 @@ class Errors:
     """
     edges = np.linspace(0.0, 1.0, _CELLS + 1)
     least = curve(edges)
+    # A cell [a, b] is (minus its bound, a, b, curve(b)): the heap's first is the worst.
     cells = [(-self._tail(a, c), a, b, float(c))
              for a, b, c in zip(edges, edges[1:], least[1:])]
     heapq.heapify(cells)
@@ -213,8 +213,7 @@ class OneRun:
     right = special.expit(_checks.non_negative('epsilon', epsilon))
     delta = _checks.non_negative('delta', delta)
     # P(W >= k) for k = 0 .. correct, W binomial.
-    tail = np.append(1.0, special.bdtrc(
-        np.arange(self.correct), self.guesses, right))
+    tail = np.append(1.0, special.bdtrc(np.arange(self.correct), self.guesses, right))
     fewer = np.arange(1, self.correct + 1)
     most = float(np.max((tail[self.correct - fewer] - tail[-1]) / fewer, initial=0.0))
     return min(float(tail[-1]) + 2 * self.canaries * delta * most, 1.0)
@@ -231,6 +230,7 @@ class OneRun:
     Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One
     Run" (2024).
     """
+    # The paper's recursion, from the observed number of right guesses down to none.
     right = significance * self.correct / self.canaries
     wrong = significance * (self.guesses - self.correct) / self.canaries
     for more in range(self.correct - 1, -1, -1):

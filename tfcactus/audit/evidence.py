@@ -121,8 +121,8 @@ def audit_scores(scores: object, present: object, *, delta: float | None = None,
                  seed: int = 0, independent: bool = True) -> Audit:
   """Returns the evidence in one score for each canary of a training run.
 
-  A pilot of the canaries chooses a threshold, and how many canaries to guess. The
-  others are the evidence.
+  A random part of the canaries, the pilot, chooses a threshold, and how many canaries
+  to guess. The others are the evidence.
 
   Args:
     scores: Shape (canaries,), larger for canaries that seem to be in the data.

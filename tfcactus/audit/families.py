@@ -1,4 +1,4 @@
-"""Families of trade-off functions, in which an audit looks for the least private one.
+"""Families of trade-off functions: audits find the most private one not refuted.
 
 An epsilon found in this way is an extrapolation inside the family. Canaries never see
 events as rare as delta.
@@ -121,8 +121,7 @@ class Claim:
     """
     if not refutes(gaussian_curve(0.0)):  # Not even guessing is refuted.
       return 0.0
-    refuted = functools.lru_cache(
-        lambda loss: refutes(self.curve(math.exp(-loss))))
+    refuted = functools.lru_cache(lambda loss: refutes(self.curve(math.exp(-loss))))
     # More noise is less loss: amounts of noise from infinity down to one are refuted.
     low = high = 0.0
     while refuted(low) and refuted(high) and high < REACH:

@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace) -> None:
     raise ValueError('Expected --runs with --eta and --most-runs, got none.')
 
   def event(value: float) -> dp_accounting.DpEvent:
-    """Returns the event of all steps or of a search, with `value` for what is found."""
+    """Returns the event of all steps, or of a search, with the sought `value`."""
     values = {known: getattr(args, known) for known in _SOLVERS}
     values[name] = fractions.Fraction(value) if name == 'sampling_prob' else value
     found = steps.StepGroup(args.noise, sampling=args.sampling, bend=args.bend,

@@ -137,6 +137,7 @@ def _told(args: argparse.Namespace, table: noise_lib.Noise,
 
 
 def _request(args: argparse.Namespace) -> _Request:
+  """Returns the request of the arguments for one of `_SOLVED`."""
   shared: dict[str, Any] = {
       'power': args.power, 'bins': args.bins, 'cells': args.cells,
       'tail_ratio': args.tail_ratio, 'solver': args.solver,

@@ -54,8 +54,7 @@ def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
-  # The number of possible answers determines the number of noisy comparisons, each of
-  # which is one release.
+  # The number of possible answers sets that of comparisons, each of them a release.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
   noise = _noise(args, releases=interior.num_queries(size, 'binary-search'))

@@ -26,8 +26,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
-  # dict() raises ValueError if an entry has no value, as for an argument typed
-  # without '='.
+  # ValueError if an entry has no value, as for an argument typed without '='.
   return dict(pairs)  # type: ignore[arg-type]
 
 
@@ -41,7 +40,7 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns `values` with epochs; ValueError unless for 'allocation' without steps."""
+  """Returns `values`; ValueError unless sampling is 'allocation', without steps."""
   if values.get('sampling') != 'allocation' or 'steps' in values:
     raise ValueError(
         'Expected epochs with sampling allocation, and no steps beside them, got '

@@ -100,6 +100,7 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
   kept = (table.shell_mass > 1e-12) & (np.arange(inner.size) > 0)
   x = 0.5 * (inner + table.radii)[kept]
   density = (table.shell_mass / (table.radii - inner))[kept]
+  # The radius of a Gaussian over sigma has the chi distribution.
   log_chi = ((dim - 1) * np.log(x / sigma) - 0.5 * (x / sigma)**2 -
              (0.5 * dim - 1) * np.log(2) - math.lgamma(0.5 * dim) - np.log(sigma))
   return x, density, np.exp(log_chi)

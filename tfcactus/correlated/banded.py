@@ -74,6 +74,7 @@ class BandedToeplitz(base.Strategy):
     if workload.learning_rates:
       return super().errors(steps, workload)
     steps = _checks.integer('steps', steps, 1)
+    # All columns of the inverse are shifts of the first.
     moved = workload.moved(self.inverse_column(0, steps), np.ones(steps))
     return np.sqrt(np.cumsum(moved**2))
 
@@ -96,6 +97,7 @@ class _BandedRows(base.NoiseRows):
     self._kept = None
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
+    """Returns the x of the next step; `_kept` is a ring buffer of the last ones."""
     del again
     noise, count = fresh(), self._others.size
     if count:
@@ -193,12 +195,14 @@ def _rated(steps: int, workload: Workload) -> Any:
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
   gaps = np.diff(np.concatenate([[-1], nodes]))
   later = np.concatenate([rates, np.zeros(steps)])
+  # Row n has the rates of node n and of the steps after it, zero beyond the last step.
   windows = np.lib.stride_tricks.sliding_window_view(later, steps)[nodes]
   within = np.arange(steps) < (steps - nodes)[:, None]
   weights = within * (gaps / steps)[:, None]
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the mean squared error, and its gradient of shape (bands,)."""
+    # moved[n, i]: how far a unit draw of node n has moved a weight i steps later.
     series = workload.with_momentum(quotient(_impulse(steps), coefficients))
     moved = np.cumsum(windows * series, axis=1)
     pulled = 2 * weights * moved

@@ -136,9 +136,8 @@ class BlockedStrategy(base.Correlation):
 
 def _scales(shares: np.ndarray) -> np.ndarray:
   """Returns the norms of a block's unscaled columns, rounded up, shape (bands,)."""
-  # The unscaled column of a step is (1, a, a b, a b c, ...), where a, b, c, ... are the
-  # shares of the following steps. Its squared norm is 1 + a^2 times the squared norm of
-  # the next column.
+  # The unscaled column of a step is (1, a, a b, a b c, ...) for the shares a, b, c, ...
+  # of the following steps. Its squared norm is 1 + a^2 times that of the next column.
   squares = [1.0]
   for share in shares[::-1]:
     squares.append(1 + share * share * squares[-1])
@@ -163,6 +162,7 @@ def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   once = np.full(size, 1 / size)
   once[-1] += 0.5 * (blocks - 1)
   value = often @ left**2 + once @ squares
+  # Derivatives of `value` by reverse differentiation: of_x is with respect to x.
   of_left = 2 * often * left
   of_scales = 2 * once * scales
   of_scales[:-1] += of_left

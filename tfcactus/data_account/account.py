@@ -255,7 +255,7 @@ class DataAccount:
     return self._read
 
   def _header(self, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the header of a new account; ValueError if its budget is not given."""
+    """Returns a new account's header; ValueError unless `given` has its budget."""
     if not {'epsilon', 'delta'} <= set(given):
       raise ValueError(
           f'Expected the file of an account at {self.path!r}, found none; to begin an '
@@ -263,7 +263,7 @@ class DataAccount:
     return book_lib.new_header(**given)
 
   def _refreshed(self) -> Book:
-    """Reads what others have appended; ValueError if the file is not the same."""
+    """Returns the file's contents as they are now; ValueError if it was edited."""
     with self._mutex, open(self.path, 'rb') as file:
       data = file.read()
       self._catch_up(data[:data.rfind(b'\n') + 1])
@@ -272,7 +272,7 @@ class DataAccount:
   @contextlib.contextmanager
   def _writing(self, create: bool = False, moved: bool = False
               ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Locks and reads the file; yields a function that appends an entry to it."""
+    """Locks and reads the file; yields a function that appends an entry to the file."""
     with self._mutex:
       try:
         file = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)

@@ -1,4 +1,9 @@
-"""Reads the lines of an account's file, and makes the header of a new one."""
+"""Reads the lines of an account's file, and makes the header of a new one.
+
+A slot holds releases of one event. All else takes a part (leak, mu) of the adaptive
+budget, as `accounting.leaky` defines them. An entry of kind 'spend' or 'reserve' takes
+a part, 'reserve' for a new slot. 'use' takes from a slot; 'moved' accepts a moved file.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +68,7 @@ class Book:
     self._parts: list[Part] = []
 
   def add(self, entry: dict[str, Any]) -> None:
-    """Adds an entry; KeyError, TypeError or ValueError if it does not fit."""
+    """Adds an entry of the file; KeyError, TypeError or ValueError if wrong."""
     kind, label = entry['kind'], entry.get('label')
     if kind == 'moved':
       self.inode = entry['inode']
@@ -111,8 +116,7 @@ class Book:
     return found, (self.delta - leak) / (1 - leak)
 
 
-def flat(event: dp_accounting.DpEvent, count: int
-        ) -> tuple[dp_accounting.DpEvent, int]:
+def flat(event: dp_accounting.DpEvent, count: int) -> tuple[dp_accounting.DpEvent, int]:
   """Returns the event of one release, and how often it is made."""
   count = _checks.integer('count', count, 1)
   while isinstance(event, dp_accounting.SelfComposedDpEvent):
@@ -125,7 +129,7 @@ def flat(event: dp_accounting.DpEvent, count: int
 
 
 def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
-  """Returns the config of an event, or None if it has none."""
+  """Returns an event's config, a dict for JSON, or None if the event has none."""
   try:
     found = event_configs.event_config(event)
     return found if type(event_configs.event_from(found)) is type(event) else None
@@ -150,7 +154,7 @@ def check_label(label: object) -> str:
 
 
 def slots_config(slots: Slots) -> dict[str, Any]:
-  """Returns slots as plain values; ValueError unless each is an event with a count."""
+  """Returns {label: {'event': config, 'count': n}}; ValueError for other slots."""
   if not isinstance(slots, Mapping):
     raise ValueError('Expected slots to be a dict {label: (event, count)}, got '
                      f'{slots!r}.')

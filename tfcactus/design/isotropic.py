@@ -206,8 +206,7 @@ class Isotropic:
     else:
       reach, slope = grid.tail_shape(self.objective, cost, budget, dim)
       cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
-      found = grid.Layout(width, width, fields.check_cells(cells, bins),
-                      -slope * width)
+      found = grid.Layout(width, width, fields.check_cells(cells, bins), -slope * width)
     if self.tail_ratio is not None:
       found = found._replace(log_ratio=fields.check_tail(
           self.tail_ratio, bins, found.cells))

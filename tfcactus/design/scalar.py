@@ -165,6 +165,7 @@ class ScalarRequest:
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
   """Returns (program, shifts, solution); large grids start from a coarse optimum."""
+  # Shifts whose divergence exceeds those of the program's shifts join them in rounds.
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
@@ -203,7 +204,7 @@ def _optimum(request: ScalarSpec
 
 
 def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
-  """Returns whole shifts within two coarse cells of `shifts`, and a few others."""
+  """Returns whole shifts within two coarse cells of `shifts`, and an even spread."""
   # A coarse cell is as wide as `factor` fine ones. Constraints on more shifts cost
   # little time. With too few shifts, some cells are in no constraint together with
   # others, and the solution is free to oscillate.

@@ -83,7 +83,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., release.Release]:
-  """Returns the function that adapts such layers; ValueError for other arguments."""
+  """Returns the function for the class of `layer`; ValueError for wrong arguments."""
   kinds: dict[type, Callable[..., release.Release]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -105,7 +105,7 @@ def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: in
 
 
 def _owners(units: Any, data: Any) -> np.ndarray | None:
-  """Returns the number of the owner of each row, None without units."""
+  """Numbers the owners in `units`; returns the number for each row, None for None."""
   if units is None:
     return None
   if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
@@ -118,7 +118,7 @@ def _owners(units: Any, data: Any) -> np.ndarray | None:
 
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
           block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields arrays of about `block` values, and the number of the owner of each row."""
+  """Yields (rows made by `array`, about `block` values; numbers of their owners)."""
   start = 0
   for batch in _records.batches(data, array):
     owner = np.arange(start, start + len(batch)) if owners is None else owners
@@ -133,7 +133,7 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
            ) -> np.ndarray:
-  """Returns a batch as an array of `dtype`; `each` converts objects and texts."""
+  """Returns a batch, of NumPy kinds `kinds`, as `dtype`; `each` converts one value."""
   _records.check_one_array(batch)
   if isinstance(batch, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError('Expected dense data, got a ragged or sparse tensor; fill it up, '
@@ -159,7 +159,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
 
 
 def _number(value: Any) -> float:
-  """Returns a value as a float, NaN if it is none."""
+  """Returns a value as a float, NaN if it is no number."""
   try:
     return float(value)
   except (TypeError, ValueError, OverflowError):
@@ -167,14 +167,14 @@ def _number(value: Any) -> float:
 
 
 def _text(value: Any) -> bytes:
-  """Returns a text in UTF-8, empty if the value is none."""
+  """Returns a text in UTF-8; empty for a value that is no text."""
   if isinstance(value, str):
     return value.encode('utf-8', 'replace')
   return bytes(value) if isinstance(value, bytes) else b''
 
 
 def _integer(value: Any) -> int | None:
-  """Returns a whole number as an int of 64 bits, None if the value is none."""
+  """Returns a whole number of 64 bits as an int, None for any other value."""
   # pandas turns integers with missing values into floats.
   value = int(value) if isinstance(value, float) and value.is_integer() else value
   known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -260,19 +260,20 @@ def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   """Sets the boundaries of a Discretization to noisy quantiles."""
   low, high = (float(each) for each in _limits(bounds, ()))
   models.check_bins(layer)
-  cells, of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+  cells, owners_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
   for part, owner in _read(data, owners, _numbers):
     flat = part.reshape(len(part), -1)
     known = ~np.isnan(flat)
     place = (np.clip(flat[known], low, high) - low) / (high - low) * _CELLS
     cells.append(np.minimum(place.astype(np.int64), _CELLS - 1))
-    of.append(np.broadcast_to(owner[:, np.newaxis], flat.shape)[known])
-  cell, owner = np.concatenate(cells), np.concatenate(of)
+    owners_of.append(np.broadcast_to(owner[:, np.newaxis], flat.shape)[known])
+  cell, owner = np.concatenate(cells), np.concatenate(owners_of)
   # The value with the smallest random word is a uniform choice of a unit's values.
   order = np.lexsort((KeyStream(seed, 'values of units').words(owner.size), owner))
   first = np.diff(owner[order], prepend=-1) > 0
   counts = release.thresholds(
       cell[order][first], num_values=_CELLS, noise=noise, seed=seed)
+  # Quantiles: the cells where cumulative counts, made monotone, reach equal ranks.
   upto = np.maximum.accumulate(counts.value)
   ranks = max(upto[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
   place = np.minimum(np.searchsorted(upto, ranks), _CELLS - 1) + 1
@@ -302,7 +303,8 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
       l2_norm_clip=clip, noise=noise, dim=2 * dim + 1, seed=seed)
   count = max(float(sums.value[0]), 1.0)
   first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
-  # Noise must not make a variance negative, nor the normalised inputs huge.
+  # Means of u and 1 - u^2, so that u has the variance 1 - rest - first^2. Noise must
+  # not make it negative, nor the normalised inputs huge.
   least = min(3 * clip * noise.noise_multiplier / count, 1.0)
   mean = low + half * (1 + first)
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
@@ -333,10 +335,10 @@ def _row_shape(data: Any) -> tuple[int | None, ...]:
 def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
                    owners: np.ndarray | None, axes: list[int], ndim: int,
                    low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
-  """Yields (1, means of u, means of 1 - u^2) of units, for values u in [-1, 1].
+  """Yields (1, means of u, means of 1 - u^2) of units, shape (units, 2 dim + 1).
 
-  Shape (units, 2 dim + 1). The squares of u and 1 - u^2 sum to at most one, so that a
-  unit has at most the norm sqrt(dim + 1), which a mean of values keeps.
+  Values are clipped to [low, high], of the shape of the feature `axes`, and scaled to u
+  in [-1, 1]. A unit's norm is at most sqrt(dim + 1), since u^2 + (1 - u^2)^2 <= 1.
   """
   dim, shape, half = low.size, (1, *low.shape, 1), (high - low) / 2
   units = 0 if owners is None else owners.max(initial=-1) + 1

@@ -50,7 +50,7 @@ class BlackBoxAudit:
         for rate, (found, interval) in self.rates.items()), str(self.bounds)))
 
   def picture(self, path: str) -> None:
-    """Writes a picture of the curve; ImportError if matplotlib is missing."""
+    """Writes a picture of the ROC curve; ImportError if matplotlib is missing."""
     axis = pictures.axes(1, 6)
     axis.loglog(self.false_positive, self.true_positive, label='by the loss')
     axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
@@ -77,7 +77,7 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
   Args:
     model: A trained model.
     held_in: Records (x, y) that were in the training data; or the training side of a
-      `Split`, of which so many are left out by further coins that sides are alike.
+      `Split`: further coins leave out records of its larger side.
     held_out: Records (x, y) that were not; or the validation side.
     reference: A model that was trained on none of the records, such as on public ones.
       Its losses are subtracted, which makes the attack stronger.
@@ -128,7 +128,7 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
       found += _losses(reference, x, y, loss)
     scores.append(np.clip(found, -1e300, 1e300))
   fewer, total = min(map(len, scores)), sum(map(len, scores))
-  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:
+  if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
     raise ValueError(
         'Expected about as many records in held_in as in held_out, as fair coins '
         f'give, got {len(scores[0])} and {len(scores[1])}.')
@@ -145,7 +145,7 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
         "Expected the training and the validation side of one Split by='coin', of "
         'records without units, got others; divide once: '
         'training, validation = Split(0.5).sides(x, y).')
-  # Of a record that is kept, either side is as likely.
+  # A record that is kept was on either side with probability 1/2.
   odds = one.split.fraction / (1 - one.split.fraction)
   return tuple(
       each.rows(np.flatnonzero(KeyStream().below(share, each.num_examples)))[:2]
@@ -154,7 +154,7 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
 
 def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
               ) -> BlackBoxAudit:
-  """Returns the attack by sorted scores of members and of other records."""
+  """Returns the audit: ROC curve and area of thresholds on the sorted scores."""
   cuts = np.unique(np.concatenate([members, others]))[::-1]
   true, false = (np.append(0.0, 1 - np.searchsorted(each, cuts) / each.size)
                  for each in (members, others))
@@ -170,12 +170,13 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
   """Returns a confidence interval of the true positive rate at a false positive rate.
 
   The false positive rate above the k-th largest score of n others has the distribution
-  Beta(k, n - k + 1), or is below it if scores are equal: a quarter of `significance`
-  for the threshold on each side, and as much for the members beyond it.
+  Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval takes
+  a quarter of `significance` for its threshold, and as much for members beyond that.
   """
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
+  # Thresholds with at most, and more than, `rate`, but for a probability of `part`.
   surely, hardly = k[reached >= 1 - part], k[reached <= part]
   lower, upper = 0.0, 1.0
   if surely.size:

@@ -87,8 +87,7 @@ class Limit(keras.callbacks.Callback):
           'dataclasses.replace(plan, steps=...).')
 
   def _beyond(self, done: int) -> int:
-    """Returns the steps of the next execution if they pass the target, else 0."""
-    # `done` steps of the epoch were made.
+    """Returns the next execution's steps, after `done`, if beyond the target; or 0."""
     if self._max_steps is None:
       return 0
     coming = self._next(done)
@@ -125,7 +124,7 @@ class Limit(keras.callbacks.Callback):
       self._stop(within_epoch=False)
 
   def _ends(self, target: float) -> bool:
-    """Returns whether another epoch, of those that are counted, passes the target."""
+    """Returns whether another epoch, where epochs count, would pass the target."""
     guarantee, _ = self._training.ledger(ahead=1).guarantee()
     return guarantee is None or guarantee.upper > target
 
@@ -155,9 +154,6 @@ class Limit(keras.callbacks.Callback):
     return compat.next_steps(self.model, steps and (steps - done or steps))
 
   def _stop(self, within_epoch: bool) -> None:
-    """Stops training if `fit` has steps left, and notes it for the warning.
-
-    `within_epoch` says whether the current epoch has steps left.
-    """
+    """Stops training if `fit` has steps left, `within_epoch` in the current epoch."""
     if within_epoch or self._epoch + 1 < self.params['epochs']:
       self._stopped = self.model.stop_training = True

@@ -108,7 +108,7 @@ class HyperParameters:
     return self._once(name, draw)
 
   def _between(self, low: float, high: float, sampling: str | None) -> float:
-    """Returns a number in [low, high] from a continuous law."""
+    """Returns a number in [low, high]: uniform, log-uniform or mirrored log-uniform."""
     _check_sampling(low, high, sampling)
     u = self._uniform()
     if sampling == 'log':

@@ -322,7 +322,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       return super().predict(*args, **kwargs)
 
   def _swapping(self, callbacks: list[Any]) -> Any:
-    """Makes weights known that a `SwapEMAWeights` swaps with their averages."""
+    """Keeps the account valid where a `SwapEMAWeights` swaps weights and averages."""
     return optimizers.swapping(
         callbacks, lambda: self._ledger.keeping_counts(
             optimizer=optimizers.bare_optimizer(self)))

@@ -135,7 +135,7 @@ def _cost(guarantee: Guarantee) -> dict[str, Any]:
 
 
 def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
-  """Returns the entry on a person with up to `rows` rows; no entry for None."""
+  """Returns {'rows_of_one': cost for a person of up to `rows` rows}; {} for None."""
   if rows is None:
     return {}
   guarantee, reason = ledger.guarantee(None, rows)

@@ -48,7 +48,7 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Broadcasts each output's weights to its mask, which Keras 3 does not do itself."""
+  """Broadcasts weights of each output to its mask's shape, which Keras 3 expects."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(

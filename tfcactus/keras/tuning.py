@@ -51,8 +51,9 @@ _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_s
 
 Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
 
-_Arguments = dict[str, Any]
+_Arguments = dict[str, Any]  # Arguments of `PrivacyPlan.for_training`, by name.
 _Account = tuple[dict[str, PrivacyPlan], Guarantee, dp_accounting.DpEvent]
+"""Plans by the `_key` of their arguments; guarantee and event of the search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,14 +154,13 @@ class PrivateSearch:
 
   def _calibrated(self, target: float) -> _Account:
     """Returns plans of runs of equal epsilon, and guarantee and event of the search."""
-    shares: dict[str, float] = {}
+    shares: dict[str, float] = {}  # The probability of each plan.
     for key, share, _ in self._leaves.values():
       shares[key] = shares.get(key, 0.0) + share
     arguments = {key: found for key, _, found in self._leaves.values()}
     start = {key: PrivacyPlan.for_training(**{
         **each, 'l2_norm_clip': 1.0, 'delta': self._delta,
         'target_epsilon': _PART * target}) for key, each in arguments.items()}
-
     for key, each in arguments.items():
       _scheme(start[key], each).check_relation(self._relation)
       if self._private is not None:
@@ -181,6 +181,7 @@ class PrivateSearch:
       search = accounting.SearchDpEvent(
           self._runs, events if len(events) > 1 else events[0][1],
           score='public' if held is None else 'released')
+      # With a split, the releases of validation are a search on the other side.
       scores = [accounting.SearchDpEvent(self._runs, held.all_releases, score='released'
                                          )] if held and held.by else []
       return plans, search_guarantee(
@@ -225,7 +226,7 @@ class PrivateSearch:
         gc.collect()
 
   def _rehearse(self, stream: KeyStream, data: ExampleData) -> None:
-    """Raises an error in arguments and functions, which would fail all runs."""
+    """Makes two trial models: an error that all runs would make is raised here."""
     zeros = None if isinstance(data, units_lib.UnitData) else _Zeros(data)
     with models.apart():
       first = self._trained(self._settings(stream), zeros, {'epochs': 1})
@@ -264,7 +265,7 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained if there are data; by the arguments `shorter` of fit."""
+    """Returns a model, trained if there are data; `shorter` is for fit in a trial."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)
@@ -386,6 +387,7 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 def _leaves(plan: Callable[[Any], _Arguments]
             ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
   """Yields (path, (key, probability, arguments)) for each outcome of `plan`."""
+  # Walks the tree of draws: the first take the indices `forced`, and later ones 0.
   waiting: list[list[int]] = [[]]
   found = 0
   while waiting:
@@ -405,7 +407,7 @@ def _leaves(plan: Callable[[Any], _Arguments]
 
 
 def _key(arguments: _Arguments) -> str:
-  """Returns all arguments of a plan that affect its cost, as text."""
+  """Returns the arguments that affect a plan's cost, as text; ValueError if invalid."""
   fixed = {'noise', 'target_epsilon', 'target_advantage', 'target_tpr', 'delta',
            'releases', 'accounting'}
   needed = {'epochs', 'batch_size', 'l2_norm_clip'}
@@ -439,7 +441,7 @@ def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
 
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
-  """Returns the score of a model, larger if better."""
+  """Returns the function that scores a model; a larger score is better."""
   if isinstance(validation, PrivateValidation):
     name = objective if isinstance(objective, str) else objective[0]
     if validation.num_examples is None or not str(name).startswith('val_private_'):

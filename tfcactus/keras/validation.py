@@ -182,6 +182,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     validated[self.event] += 1  # Counted before it is released.
     total, count = self._sums()
     if self.num_examples is None:
+      # The noise was checked for vectors of the metrics' length.
       number = np.append(float(count), np.zeros(len(total) - 1))
       self.num_examples = max(1, round(float(self._noisy(number, 1.0, 1.0)[0])))
     noisy = self._noisy(total, self._sensitivity, _FINENESS)
@@ -204,7 +205,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         ).value
 
   def _sums(self) -> tuple[np.ndarray, int]:
-    """Returns the exact vector, (metrics,), and the number of usable examples."""
+    """Returns (exact sums of centred metrics; number of usable examples)."""
     if self._run is None:
       self._run = self._traced()
     data, total, count = self._data, np.zeros(len(self._metrics), np.int64), 0
@@ -315,7 +316,7 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
     super().on_train_begin(logs)
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Looks at epochs with a release alone."""
+    """Passes on only epochs with a release."""
     if self.monitor in (logs or {}):
       super().on_epoch_end(epoch, logs)
 

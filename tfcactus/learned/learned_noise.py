@@ -227,6 +227,7 @@ class Training:
     self.wide = request.utility is None
 
   def run(self, epochs: int) -> None:
+    """Makes so many updates."""
     self.last = float(self._many(
         tf.constant(epochs), tf.constant(self._width(), tf.float64)))
 

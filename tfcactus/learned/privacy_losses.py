@@ -84,8 +84,7 @@ def _omega(pair: Pair) -> tf.Tensor:
 
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
-  # Its gradient takes slopes between buckets that are `reach` further away on either
-  # side.
+  # Its gradient takes slopes between buckets that are `reach` further on either side.
 
   @tf.custom_gradient
   def count(masses, loss, width):

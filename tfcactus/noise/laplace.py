@@ -62,8 +62,7 @@ class Laplace(base.ScalarNoise):
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells between the peaks; beyond them the loss is constant."""
     top = _checks.integer('shift', shift, 1) / self.scale
-    # In units of the scale: P peaks at 0 and Q at `top`; u runs from Q's peak back
-    # to P's.
+    # In units of the scale: P peaks at 0, Q at `top`; u runs from Q's peak to P's.
     u = np.linspace(0.0, top, CELLS + 1)
     q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
     ends_mass = 0.5 + 0.5 * math.exp(-top)

@@ -338,10 +338,9 @@ def _rates(further: np.ndarray) -> np.ndarray:
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
                          ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (alpha, value): the profile at each alpha >= 1 is at most its value."""
-  # The profile is of two mixtures that share a component; that of share `prob` is at +e
-  # in the first law. If `opposite` (replaced record), it is at -e in the second law and
-  # the shared component at 0; else (a zeroed record) it is at 0 and the shared one at
-  # -e.
+  # The profile is of two mixtures that share a component. The other component, of share
+  # `prob`, is at +e in the first law. In the second it is at -e if `opposite` (replaced
+  # record), with the shared one at 0; else (zeroed record) at 0, the shared one at -e.
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
   transition, error = shell_geometry.transition(
@@ -352,6 +351,7 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
   top = min(max(float(np.max(drop)), 1.0), LARGEST_LOG)
   alpha = 1 + prob * np.expm1(np.linspace(0.0, top, cells_lib.CELLS + 1))
   log_alpha = np.log(alpha)
+  # P-masses, Q-masses and numbers of the terms between neighbouring alphas.
   totals = np.zeros((2, alpha.size + 1))
   terms = np.zeros(alpha.size + 1)
   for start in range(0, count, ROWS_AT_ONCE):

@@ -246,7 +246,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
-    tail = np.minimum(u, 1 - u)
+    tail = np.minimum(u, 1 - u)  # The quantile is symmetric.
     density = np.exp(self.half_density)
     mass = density * self.width
     beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
@@ -269,8 +269,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
     if self.edge_at_zero:
-      # Divides by `bins`: a product with 1 / bins may round to a number beyond the
-      # range.
+      # A product with 1 / bins may round to a number beyond the range.
       return sign * (cell + rng.random(size)) / self.bins
     return (sign * cell + (rng.random(size) - 0.5)) * self.width
 
@@ -328,6 +327,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
                 edge_at_zero: bool) -> np.ndarray:
   """Returns log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
+  # Cells other than a middle one count twice; the tail is a geometric series.
   log_mass = log_density - np.log(bins) + np.log(2.0)
   if log_mass.size == 1:
     raise ValueError('Expected at least two cells in log_density, got 1.')
@@ -351,7 +351,6 @@ def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray
   # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
   first = -last - 1 if table.edge_at_zero else -last
   index = np.arange(first + min(shifts), last + max(shifts) + 1)
-
   cells = np.stack([index - shift for shift in shifts])
   masses = table._log_density_of(
       np.where(cells < 0, first + last - cells, cells)) - np.log(table.bins)

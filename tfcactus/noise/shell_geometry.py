@@ -54,7 +54,7 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns by how many shells, but for `REACH_TAIL`, a unit shift moves a point."""
+  """Returns the most shells a unit shift crosses, but with probability `REACH_TAIL`."""
   # It is the half bandwidth of `transition`.
   change = 1.0
   if first_radius > 1 and dim > 1:
@@ -86,8 +86,7 @@ def transition(dim: int, first_radius: float, width: float,
   forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
   own, own_error = (_both_ways(dim, radii, width, part)
                     for part in (forward.value, forward.error))
-  # Entry (i, d) of `below` compares ball i - 1 with ball i + d, as entry (i - 1, d + 1)
-  # of `own` does.
+  # Entry (i, d) of `below` is entry (i - 1, d + 1) of `own`: ball i - 1 with i + d.
   below, below_error = (
       np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
       for part in (own, own_error))
@@ -255,8 +254,7 @@ def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   power = 0.5 * (dim - 1)
   exponent = -power * np.log1p(-size * size)
   u = np.sqrt(2 * exponent)
-  # Moments of u^(2k) / (2 A)^k over exp(-u^2 / 2), from u on (over exp(-u^2 / 2)
-  # at u) and from 0 on.
+  # Integrals of exp(-t^2 / 2) t^(2k) / (2 A)^k from u, over exp(-u^2 / 2), and from 0.
   moment = math.sqrt(0.5 * math.pi) * special.erfcx(np.sqrt(exponent))
   whole = math.sqrt(0.5 * math.pi)
   total, everything = moment, whole

@@ -224,11 +224,11 @@ def _support(log_term: Callable[[np.ndarray], np.ndarray], noise: SinhNormal,
 
 def loss(noise: SinhNormal, y: np.ndarray, shift: float) -> np.ndarray:
   """Returns the privacy loss log f(x - shift) / f(x) at x = y + shift / 2; odd in y."""
+  # log f(z) is log cosh(z / a) - (a / sigma)^2 sinh(z / a)^2 / 2 plus a constant.
   a = noise.bend
   half = 0.5 * shift / a
   with np.errstate(over='ignore'):
     steep = 0.5 * (a / noise.sigma)**2 * math.sinh(2 * half) * np.sinh(2 * y / a)
-  # log cosh(u - half) - log cosh(u + half): the Jacobian's contribution.
   u = np.abs(y) / a
   drop = (np.logaddexp(u - half, half - u) - np.logaddexp(u + half, -u - half))
   return steep + np.sign(y) * drop

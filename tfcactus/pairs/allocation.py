@@ -58,7 +58,7 @@ def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
 
 @functools.lru_cache(maxsize=4)
 def _means(bounds: PairBounds, bins: int, nodes: int) -> tuple[_Mean, _Mean]:
-  """Returns bounds on the mean of `bins` ratios, cached for both directions."""
+  """Returns (lower, upper) bounds on the mean of `bins` ratios, for both directions."""
   return (_multiple(_Mean.of(bounds.lower, False), bins, nodes),
           _multiple(_Mean.of(bounds.upper, True), bins, nodes))
 
@@ -70,8 +70,7 @@ class _Mean:
   count: int  # Number of ratios averaged.
   ratio: np.ndarray  # Shape (atoms,).
   q: np.ndarray  # Shape (atoms,), masses.
-  # Contribution to the mean of the distribution from ratios beyond any float, whose
-  # masses are near zero.
+  # Contribution to the mean from ratios beyond any float, of masses near zero.
   infinite: float
   # Whether this is an upper bound, which grids may raise; else a lower bound.
   raises: bool
@@ -100,7 +99,7 @@ class _Mean:
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
-    """Returns the pair of this ratio; 'remove' needs P's profile, 'add' Q's."""
+    """Returns the pair of this ratio, for P's profile ('remove') or Q's ('add')."""
     p, q, room = self.ratio * self.q, self.q, self.roundoff
     # Both may be off by `room`, in opposite directions.
     room = (1 if self.raises else -1) * 3 * room
@@ -113,8 +112,7 @@ class _Mean:
     # A lower bound leaves out masses that are hardly floats, not those of no ratio.
     if not self.raises:
       q_inf = float(np.sum(q[self.ratio == 0]))
-    # The total mass is one: mass lost by underflow, or missing otherwise, is put where
-    # it counts most.
+    # The total mass is one: mass that is missing is put where it counts most.
     if self.raises and direction == 'remove':
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))
     elif self.raises:
@@ -146,8 +144,7 @@ class _Mean:
               for weights in (self.q, self.q * self.ratio))
       return dataclasses.replace(
           self, ratio=p[q > 0] / q[q > 0], q=q[q > 0], roundoff=roundoff)
-    # Mass above the last point moves to that point; `infinite` takes up the excess, so
-    # that the mean stays.
+    # Mass above the last point moves to it; `infinite` takes the excess of the mean.
     above, width = self.ratio - grid[cell], np.append(np.diff(grid), np.inf)
     up = self.q * (above / width[cell])
     q = np.bincount(cell, self.q - up, grid.size)
@@ -159,6 +156,7 @@ class _Mean:
 
   def _grid(self, nodes: int) -> np.ndarray:
     """Returns zero and `nodes` points, even where mass is; any give valid bounds."""
+    # The log ratio z is arcsinh-scaled around its mean: even near it, sparse in tails.
     real = (self.ratio > 0) & (self.q > 0)
     if not np.any(real):
       return np.array([0.0, 1.0])

@@ -37,11 +37,9 @@ pivot and below it."""
 class Piece:
   """Cells between breaks, or a tail, in order of increasing loss."""
 
-  # Shape (cells + 1,), non-decreasing: low[i] is a lower bound on all losses above end
-  # i of the cells.
+  # Shapes (cells + 1,), non-decreasing: low[i] is a lower bound on all losses above end
+  # i of the cells, high[i] an upper bound on all losses below end i.
   low: np.ndarray
-  # Shape (cells + 1,), non-decreasing: high[i] is an upper bound on all losses below
-  # end i of the cells.
   high: np.ndarray
   p: Masses  # Masses of the cells under P.
   q: Masses  # Masses of the cells under Q.
@@ -258,7 +256,7 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
 
 def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
                ) -> DominatingPair:
-  """Returns the pair of the outcomes and of one of loss zero with all missing mass."""
+  """Returns the pair of the outcomes, and of another of loss zero with all the rest."""
   # `alone_p` is True for outcomes with mass under P only, `alone_q` under Q only.
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))

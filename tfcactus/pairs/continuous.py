@@ -204,6 +204,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
   piece = _piece(p, q, inside[order], low[order], high[order])
   _check_masses(piece, inside[order])
   yield piece
+  # The gaps from the cells to the two breaks, or the tails.
   for tail, edge, outwards in (
       (np.array([x[0] if at_break[0] else -np.inf, start]), 0, -way),
       (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
@@ -228,8 +229,7 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the bounds (low, high) of a `Piece` of one cell."""
   # `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
-  # `near` to `far` the loss rises (`way` 1) or falls (-1); `way` is 0 if this is
-  # unknown.
+  # `near` to `far` the loss rises (`way` 1), falls (-1), or its direction is unknown.
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.
   return (np.array([near[0] if way > 0 else low, near[0]]),
@@ -237,7 +237,7 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
 
 
 def _at_break(p: _Checked, q: _Checked, x: float) -> tuple[float, float]:
-  """Returns bounds on the loss at a break; infinite if a density is no number there."""
+  """Returns (lower, upper) bounds on the loss at a break; infinite if unknown."""
   at = np.array([x])
   with np.errstate(all='ignore'):
     log_p, log_q = (float(np.asarray(side.law.logpdf(at), np.float64).reshape(-1)[0])
@@ -287,8 +287,8 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
   falling = np.maximum.accumulate(low[::-1])[::-1], np.minimum.accumulate(high)
   rises, falls = (bool(np.all(a <= b)) for a, b in (rising, falling))
   if rises and falls:
-    either = np.full(x.shape, 1.0)
-    return either * min(low[0], low[-1]), either * max(high[0], high[-1]), 0
+    ones = np.full(x.shape, 1.0)
+    return ones * min(low[0], low[-1]), ones * max(high[0], high[-1]), 0
   if rises:
     return (*rising, 1)
   if falls:

@@ -301,6 +301,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)
   low = cell * width
+  # The share that moves up keeps P- and Q-mass; rounding only raises it.
   share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
   share = np.clip(share, 0.0, 1.0)
   first = int(cell.min())

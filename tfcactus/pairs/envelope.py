@@ -53,8 +53,8 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
   """Returns losses >= 0 at which to evaluate profiles, dense where there is mass."""
   # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
-  # of points is the cube root of the density of mass.
-  # Mass at losses above LARGEST_LOSS is counted at infinity.
+  # of points is the cube root of the density of mass. Mass at losses above LARGEST_LOSS
+  # is counted at infinity.
   top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
             pair_lib.LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)
@@ -70,8 +70,8 @@ def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
   """Returns the symmetric pair whose profile is the maximum of given tangents."""
   # A tangent touches a convex profile at `alpha`, where the profile is `value`; `p_inf`
   # is a lower bound on the limit of the profile for large alpha.
-  # Where several tangents meet at alpha = 1 the profile has a kink; a symmetric pair's
-  # tangent there is known, and no steeper one completes to a pair.
+  # A symmetric pair has H(1 / alpha) = 1 - 1 / alpha + H(alpha) / alpha. So H is convex
+  # only if its slope at alpha = 1 is at least (H(1) - 1) / 2: a steeper one is raised.
   slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Two slopes that hardly differ have no known crossing: drop one.

@@ -97,15 +97,16 @@ def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
           ) -> DominatingPair:
   """Returns the pair of the mean power curve, raised by rounding if `sign` is 1."""
   # Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
-  # its ratio e^loss, that decreases. Both ends are measured from where they are small.
-  ends = [_Steps.of(pair) for pair in pairs]
+  # its ratio e^loss, that decreases. Levels up to one half are measured from the
+  # largest losses (`top`), others from the smallest, where they are small.
+  steps = [_Steps.of(pair) for pair in pairs]
   masses, ratios = [], []
   for top in (True, False):
-    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(top) for step in ends)]))
+    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(top) for step in steps)]))
     at = at[at <= 0.5]
     middle = 0.5 * (at[1:] + at[:-1])
     ratio = weights[0] + sum(
-        weight * step.ratio(middle, top) for weight, step in zip(weights[1:], ends))
+        weight * step.ratio(middle, top) for weight, step in zip(weights[1:], steps))
     size = max(pair.q.size for pair in pairs)
     room = sign * (1 if top else -1) * (ROUNDOFF + size * _numerics.EPS)
     order = slice(None, None, 1 if top else -1)
@@ -150,7 +151,7 @@ class _Steps:
 
 
 def _merged(pair: DominatingPair) -> PairBounds:
-  """Returns bounds on a pair with fewer atoms; exact if it has few enough."""
+  """Returns bounds on a pair, with fewer atoms; exact if the pair has few enough."""
   if pair.loss.size <= MOST_ATOMS:
     return PairBounds.exact(pair)
   order = np.argsort(pair.loss)

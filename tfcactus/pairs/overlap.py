@@ -20,9 +20,8 @@ for all draws of the others dominates the mechanism.
 **Theorem.** Let f never increase with |x|, in any dimension, and alpha >= 1. H_alpha(P
 || Q) is largest
 
-* replaced: on one line, at u = 1, v = -1;
-* zeroed: on one line, at u = 1, w = -1;
-* restored: at v = w, |v| = 1, the profile of a removed record.
+* replaced: on one line, at u = 1, v = -1; * zeroed: on one line, at u = 1, w = -1; *
+restored: at v = w, |v| = 1, the profile of a removed record.
 
 Proof. H = integral of (q f(x-u) - c f(x-w) - alpha q f(x-v))^+ with c = (alpha-1)(1-q)
 >= 0. A reflection at a hyperplane swaps points in pairs, one on either side; let y_L,

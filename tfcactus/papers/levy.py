@@ -110,6 +110,7 @@ class PhiFunction:
   def laplace(cls, scale: float) -> PhiFunction:
     """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
     top = 1 / _checks.positive('scale', scale)
+    # |phi| is at most the atoms' mass w, and w / (2 t) for the density between them.
     atoms = math.log(0.5 * (1 + math.exp(-top)))
     return cls(lambda t: laplace.log_moment(1j * t, top),
                lambda t: np.minimum(atoms + np.log1p(0.5 / t) + 8 * EPS, 0.0),
@@ -183,8 +184,8 @@ class LevyComposition:
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0.
 
-    `estimate` is the value of the sum. Without `log_decay` it may be far better than
-    the bounds, which is not proved.
+    `estimate` is the value of the sum. Without `log_decay` its error may be far smaller
+    than the bounds are apart, but that is not proved.
     """
     epsilon = _checks.non_negative('epsilon', epsilon)
     value, below, above = self._nodes(self._period(epsilon)).delta(epsilon)
@@ -193,7 +194,9 @@ class LevyComposition:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
-    `estimate` may be far better than the bounds, as in the method `delta`.
+    `estimate` is the epsilon at which the estimate of delta is `delta`. Without
+    `log_decay` its error may be far smaller than the bounds are apart; that has no
+    proof.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.
@@ -277,7 +280,8 @@ class LevyComposition:
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns period X = 2^k (epsilons share nodes), little mass beyond epsilon + X."""
+    """Returns a period X, a power of two, with little mass beyond epsilon + X."""
+    # Powers of two let several epsilons share nodes.
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(
@@ -307,7 +311,8 @@ class LevyComposition:
     error = error.reshape(t.shape) + 4 * EPS * (1 + np.abs(turned)) + self._mass_error
     # Values of phi differ by at most two, less than e^2 - 1: a larger error is moot.
     error = np.expm1(np.minimum(error, 2.0))
-    # The cosines' weights sum to zero, so sums of 1 - phi replace sums of phi.
+    # Each row of `sums` is E (1 - cos(t (L - centre)))^n for one n, each column for one
+    # scale. The cosines' weights sum to zero, so sums of 1 - phi replace sums of phi.
     sums = -_COSINES[:, 1:] @ lost + np.abs(_COSINES[:, 1:]) @ error
     return min(float(np.sum(np.clip(np.min(sums, axis=0), 0.0, 1.0))), 1.0)
 

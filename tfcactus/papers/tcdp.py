@@ -26,15 +26,13 @@ from tfcactus.accounting import truncated_cdp
 from tfcactus.noise.sinh_normal import renyi_divergence, renyi_limit, SinhNormal
 
 _GAPS = np.geomspace(1e-3, 30, 200)
-"""Distances between loss and epsilon that are tried; each gives a bound. Knob of
-tightness."""
+"""Distances of loss and epsilon to try; each gives a bound. Affects tightness only."""
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
   """Returns an upper bound on the mutual information of answer and data, in nats."""
   # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
-  # 9, which Theorem 26 relaxes in its last step. The n records may have any
-  # distribution.
+  # 9, which Theorem 26 relaxes in its last step, for any distribution of n records.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   squared = guarantee.rho * n * n if n < guarantee.omega else math.inf

@@ -262,8 +262,7 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
 def _nodes(balance: Balance, width: float, level: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns the nodes over which f may grow, and 2 width times f's growth over each."""
   # `balance.clipped(j, width)` is 2 width f(j). Node i of a level covers the increments
-  # i 2^level + 1 to (i + 1) 2^level of f. f grows only at records and at the ends of
-  # the domain.
+  # i 2^level + 1 to (i + 1) 2^level of f, which grows at records and the domain's ends.
   places = np.unique(np.concatenate([
       [1], balance.records, [balance.size + 1]]) - 1 >> level)
   last = np.minimum((places + 1) << level, balance.size + 1)

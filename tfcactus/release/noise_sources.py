@@ -165,9 +165,8 @@ def to_numbers(steps: np.ndarray, step: float) -> Any:
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:
   """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta."""
-  # Each sum has at most `terms` draws of the noise. The bound is Markov's inequality
-  # for exp(u sum) with the best u (Chernoff), or the sum of the largest draws if
-  # smaller.
+  # Each sum has at most `terms` draws of the noise. The bound is Chernoff's with the
+  # best exponent u, or the sum of the largest draws if that is smaller.
   log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   if terms == 1:
     return noise.max_error(sums, beta)

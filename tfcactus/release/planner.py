@@ -36,7 +36,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
   Args:
     noise: The histogram's noise.
     num_bins: Size of the domain.
-    beta: Probability that either fails.
+    beta: Probability that an empty count is reported, or the given count is not.
   """
   threshold = count_threshold(noise, num_bins=num_bins, beta=0.5 * beta)
   reserve = float(noise_sources.upper_quantile(noise, 0.5 * beta))
@@ -51,7 +51,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
     noise: The histogram's noise.
     num_bins: Size of the domain.
     beta: Upper bound on the probability that any empty count reaches the threshold.
-    scale: What the noise is multiplied by.
+    scale: Factor that multiplies the noise.
   """
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
@@ -61,7 +61,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
 
 def noise_family(family: str, bend: float | None = None
                  ) -> Callable[[float], noise_lib.ScalarNoise]:
-  """Returns the function from a size to the noise of a family of that size.
+  """Returns a function that maps a size to the noise of a family with that size.
 
   The size is in units of the sensitivity: the standard deviation of 'gaussian', the
   scale of 'laplace', sigma of 'sinh-normal', which alone takes a bend.

@@ -274,10 +274,11 @@ def exponential_mechanism(
 def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
-  # `rate` is the growth of an option's log-weight per step. Each option gets an
-  # exponential random variable, divided by the option's weight; the smallest quotient
-  # is drawn (the Gumbel-max trick). The variables are accurate in both tails, so that
-  # rare options have their true probability.
+  # `steps` has each option's score in steps of a grid; `rate` is the growth of an
+  # option's log-weight per step. Each option gets an exponential random variable,
+  # divided by the option's weight. The option with the smallest quotient is drawn (the
+  # Gumbel-max trick). The variables are accurate in both tails, so that rare options
+  # have their true probability.
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
   clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))

@@ -113,7 +113,7 @@ class _Tilted(convex_program.Program):
 
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
-  """Takes one mirror step from a table of `Monotone`, or of this function."""
+  """Takes one mirror step from a table of `Monotone`, or of a step before."""
   # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
   # the curvature of the quantity; 0 leaves the density unchanged. The result is
   # monotone, of the same grid and cost as `table`, without a certificate.

@@ -25,8 +25,7 @@ _REFINEMENTS = 4
 _LARGEST_ORDER = 64.0
 
 _WORTH = 1e-4
-"""Minimum relative gain of a refined density, which has no certificate of its own, over
-a certified one."""
+"""Minimum relative gain of a refined, uncertified density over a certified one."""
 
 _DESCENTS = 12
 _SHORTEST = 0.01
@@ -141,7 +140,7 @@ class _Search:
           self._sigma**2, bins=self._bins).solve())
     for objective in ('kl', 'chi2'):
       self._design(objective)
-    costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}
+    costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}  # Epsilons.
     for order in _FIRST_ORDERS[2:]:
       if min(costs, key=costs.__getitem__) < order / 2:
         break
@@ -161,9 +160,8 @@ class _Search:
 
   def _refine(self) -> None:
     """Descends along the gradient of epsilon from the best monotone design."""
-    # After many steps, the design of the best Renyi order is nearly optimal. After a
-    # few steps epsilon is no function of one Renyi divergence, and the descent reduces
-    # it.
+    # After many steps, the design of the best Renyi order is nearly optimal. After few,
+    # epsilon is no function of one Renyi divergence, and the descent reduces it.
     label, (start, noise, best) = min(self._tried.items(), key=lambda item: item[1][0])
     if not label.startswith('monotone') or start == 0:
       return

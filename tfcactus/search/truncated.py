@@ -227,8 +227,7 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
               best: TruncatedNoise, low: float, delta: float,
               tolerance: float) -> tuple[TruncatedNoise, float]:
   """Returns (noise of least utility, largest utility proved too small for `delta`)."""
-  # `designed` maps a utility to noise or None. `low` is too small; `best` meets
-  # `delta`.
+  # `designed` maps a utility to noise or None; `low` is too small, `best` meets delta.
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):
     # The first steps are small and grow: few designs are far below the Gaussian.

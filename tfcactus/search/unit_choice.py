@@ -126,6 +126,7 @@ def _cost(rows: np.ndarray, cap: int, batch_size: int, alike: float,
   drawn = min(batch_size, total)
   by_row = _noise_multiplier(drawn / total, cap, *terms)
   by_user = _noise_multiplier(users / rows.size, 1, *terms)
+  # Root mean square norm of a user's mean gradient, of rows of norm one.
   norm = math.sqrt(float(np.mean(alike + (1 - alike) / kept[kept > 0])))
   return UnitCost(cap, total, by_row, by_row / drawn, by_user, by_user * norm / users)
 

@@ -223,7 +223,7 @@ def test_operations_without_a_rule_are_left_to_backward_passes(name):
     lambda *args: _losses(*args, tf.range(_NUMBER, dtype=tf.float32))])
 def test_losses_of_several_examples_are_left(losses):
   model, x = _made(*_KNOWN['dense'])
-  with pytest.raises(uses.NoRule, match='not shown to be of each alone'):
+  with pytest.raises(uses.NoRule, match='not shown to depend on one example each'):
     _rows(model, x, losses)
 
 

@@ -48,8 +48,7 @@ FAIR = 1e-4
 """Allocated releases with bounds of at most this relative width need no lattice."""
 
 FLOOR = 2e-14
-"""Width per step that every method's bounds have from rounding. Bounds no wider than
-that are accepted at once."""
+"""Width per step from rounding, in every method. Such bounds are accepted at once."""
 
 FINE_CELLS = 1 << 18
 """Number of cells per continuous loss on the fine lattice."""

@@ -84,6 +84,7 @@ class MixedContours:
     """Returns bounds on epsilon; raises IntractableError if phi decays too slowly."""
     if delta <= self.p_inf[1]:
       raise IntractableError
+    # Bounds on the delta of finite losses.
     most, least = infinite_mass.without(delta, self.p_inf)
     low = self._side('lower').epsilon(most)
     alike = most == least and all(part.lower is part.upper for part, _ in self.groups

@@ -23,7 +23,6 @@ from tfcactus.pairs import dominating_pair as pair_lib
 MAX_OUTCOMES = 4_000_000
 """Compositions with more outcomes are not enumerated."""
 
-
 OPERATIONS = 64
 """Bound on the operations behind the loss or the log mass of an outcome, each with an
 error of EPS / 2 of the largest intermediate. Within MAX_OUTCOMES a pair has at most
@@ -109,6 +108,7 @@ class Outcomes:
 def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
   """Returns multisets' losses and log P-masses, built as sorted sequences of atoms."""
+  # Of each sequence: the index of its last atom, and how often it ends with that atom.
   last = np.zeros(1, np.int64)
   run = np.zeros(1, np.int64)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
@@ -128,7 +128,7 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
 def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
   """Returns multisets' losses and log P-masses, built by each atom's occurrences."""
-  left = np.full(1, count)
+  left = np.full(1, count)  # Draws that are left for the atoms to come.
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for index in range(atom_loss.size):
     if index == atom_loss.size - 1:

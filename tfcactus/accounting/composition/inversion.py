@@ -36,8 +36,6 @@ tried: clipping phi to its possible range assumes that it is about right."""
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
-
-
 ROUNDOFF = 1e-6
 """Bound on the relative error of the log of a Chernoff bound, from its sums and
 products. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
@@ -119,16 +117,16 @@ class Alias:
   log_moment: Callable[[float], float] | None = None
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
-    """Returns a period at which aliases are small beside delta at `epsilon`."""
-    # The aliases at larger epsilon add at most exp(log_tolerance) to delta, and so do
-    # those at smaller epsilon, if `mgf` is right.
+    """Returns a period at which aliases of each side add at most e^log_tolerance."""
+    # At each order, solves A / (e^(gap period) - 1) = e^log_tolerance, whose left side
+    # is the sum in `bound`. The result holds if `mgf` is right.
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
     low = np.logaddexp(0.0, below - log_tolerance)[down] / (
         self.order - self.orders[down])
-    # Aliases at smaller epsilon are values of delta, each at most one. At order zero a
-    # geometric series bounds their sum.
+    # Aliases at smaller epsilon are values of delta, each at most one: at order zero A
+    # is one.
     zero = np.logaddexp(0.0, -log_tolerance) / self.order
     period = max(np.min(high, initial=np.inf), np.min(low, initial=zero))
     if not (math.isfinite(period) and period > 0):
@@ -140,6 +138,7 @@ class Alias:
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     gap = np.abs(self.orders - self.order)
+    # The sum over m >= 1 of e^(-gap period m) is 1 / (e^(gap period) - 1).
     with np.errstate(divide='ignore'):
       decay = _numerics.log_expm1(gap * period)
     high = np.where(up, above - decay, np.inf)
@@ -184,6 +183,7 @@ class Table:
     weight = np.full(count, spacing / math.pi)
     weight[0] *= 0.5
     slope = -weight * phi / (s + 1)
+    # Terms of delta and of its derivative, over `_scale` and e^(-i t epsilon).
     self._kernels = np.stack([-slope / s, slope])
     size = np.abs(self._kernels[0])
     relative = _numerics.sum_roundoff(count) + base.PHASE_ROUNDOFF * (
@@ -303,8 +303,7 @@ class Profile:
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
                 for error in self._errors(epsilon))
-    return epsilon_bounds(
-        self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
+    return epsilon_bounds(self._delta, delta, epsilon, down, up, tries=MAX_DOUBLINGS)
 
   def delta_bounds(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if they are too wide."""
@@ -316,7 +315,10 @@ class Profile:
 
 def solved(make: Callable[[float], Profile], delta: float, guess: float
            ) -> tuple[Profile, float]:
-  """Returns a profile, and the epsilon at which its estimate of delta is `delta`."""
+  """Returns a profile, and the epsilon at which its estimate of delta is `delta`.
+
+  `make` returns a profile with small errors near a given epsilon; `guess` is the first.
+  """
   # The guess is poor if a few rare losses compete with many small ones; the last
   # profile's epsilon replaces it.
   for _ in range(MAX_TABLES):

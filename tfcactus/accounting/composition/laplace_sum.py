@@ -102,10 +102,8 @@ def _epsilon(law: LaplaceSum, delta: float) -> Bounds:
   near = root(
       lambda x: float(_delta(law.top, law.count, x)[0]), delta, near=half, width=half)
   move = 4 * EPS * (near + law.top)
-  lower = first_end(
-      near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
-  upper = first_end(
-      near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
+  lower = first_end(near, -move, lambda x: _delta(low, law.count, x)[0] >= delta)
+  upper = first_end(near, move, lambda x: _delta(high, law.count, x)[1] <= delta)
   return Bounds(lower, min(max(near, lower), upper), upper)
 
 
@@ -129,6 +127,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
   bits = max(bits, *((x / 2).denominator.bit_length() for x in (a, at)))
   # Integers: h_k in units of 2^-bits.
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
+  # `growth` is e^h_0 rounded down, `rising` has the sums over j of W_0.
   terms = max(count, math.ceil(7.4 * largest / (1 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
   rising = [0, *itertools.accumulate(math.comb(count - 1, j) for j in range(count))]
@@ -141,8 +140,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
       break
     total += math.comb(count, k) * _horner(
         itertools.chain(row, (0,)), count - 1, h, bits)
-  # e^h_0 is at least growth and at most `most`, which adds two units for rounding and
-  # for the terms left out.
+  # e^h_0 is at most `most`, with two units more for rounding and the terms left out.
   most = fractions.Fraction(growth + 2, (1 << bits) - 2)
   error = (most * (1 << count + 1)) + (1 << count)
   low = fractions.Fraction(max(total, 0), 1 << bits + count - 1) / most

@@ -162,6 +162,8 @@ class Lattice:
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
     """Estimates log M(order) without outcomes whose losses are all <= `bulk`."""
+    # M is A - B: A is the product of the steps' M, B that of their small losses' M.
+    # `small` is log B, `ratio` is log(A / B).
     small, ratio = 0.0, 0.0
     for bounds, count in self.pilot:
       pair = bounds.upper
@@ -275,7 +277,7 @@ class _View:
     return max(min(max(epsilon, float(x[r - 1])), float(x[r])), 0.0)
 
   def upper_delta(self, epsilon: float) -> float:
-    """Returns the upper pair's delta at `epsilon`, from finite losses."""
+    """Returns an upper bound on the upper pair's delta, from its finite losses."""
     if self._too_large:
       return 1.0
     r = int(np.searchsorted(self._losses, epsilon))
@@ -286,7 +288,7 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds on threshold tests' P-masses, logs of upper ones on Q-masses."""
+    """Lower bounds on threshold tests' P-masses; logs of upper bounds on Q-masses."""
     if self._lower is None:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near

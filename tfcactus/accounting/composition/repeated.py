@@ -103,7 +103,7 @@ class Lines:
     return (value - self.height[at]) / self.slope[at]
 
   def kinks_of_power(self, rows: int) -> np.ndarray:
-    """Returns the kinks in (0, 1] of the bound applied `rows` times, and one."""
+    """Returns the kinks in (0, 1] of the bound applied `rows` times, and level 1."""
     kinks = np.append(self.kinks, self.preimages(np.ones(1)))
     kinks = np.append(kinks[(kinks > 0) & (kinks < 1)], 1.0)
     found = [kinks]
@@ -191,8 +191,7 @@ class Repeated:
       lower = min(solve(lower_lines(x, low, high, self.p_inf), -1)[0], upper)
       if not upper - lower > GOOD * min(upper, 1.0) or (
           done == self.rounds or x.size > MOST_LINES):
-        return Bounds(lower, 0.5 * (lower + upper),
-                      upper)
+        return Bounds(lower, 0.5 * (lower + upper), upper)
       chain = [np.array([level])]
       for _ in range(self.rows - 1):
         chain.append(lines(chain[-1]))
@@ -218,7 +217,7 @@ def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndar
   for level in levels:
     value = np.log(np.exp(x) * level + delta + 1e-300)
     i = int(np.argmin(value))
-    if 0 < i < x.size - 1:
+    if 0 < i < x.size - 1:  # The vertex of the parabola through three points.
       left, right = x[i] - x[i - 1], x[i + 1] - x[i]
       fall, rise = (value[i - 1] - value[i]) / left, (value[i + 1] - value[i]) / right
       move = 0.5 * (fall * right - rise * left) / max(fall + rise, 1e-300)

@@ -37,8 +37,7 @@ from tfcactus.accounting.composition.losses.gaussian_parts import (
 )
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
-"""First levels that are tried in turn, each over the distance from the least total loss
-to epsilon."""
+"""First levels to try in turn, over the distance from the least loss to epsilon."""
 
 MAX_GUESSES = 8
 """Largest number of guesses of epsilon."""
@@ -56,8 +55,7 @@ LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is left out."""
 
 OMITTED_SLACK = 1e-6
-"""Allowance for rounding in the log bound on omitted measures, as
-`inversion.ROUNDOFF`."""
+"""Room for rounding in the log bound on omitted measures, as `inversion.ROUNDOFF`."""
 
 CHECK_NODES = 6
 """Number of nodes of a table at which the parts are checked to add up to the whole."""

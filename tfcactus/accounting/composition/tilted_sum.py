@@ -36,8 +36,7 @@ APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
-"""Log of the tilted mass of outcomes of small losses only, below which these outcomes
-need not be left out."""
+"""Outcomes of small losses only are kept if the log of their tilted mass is below."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +46,7 @@ class Window:
   start: int  # Index of the first lattice point.
   points: int  # Number of points.
   width: float  # Lattice spacing.
-  # Exponents at which Chernoff's inequality is good for the upper and for the lower
-  # tail.
+  # Exponents at which Chernoff's inequality is good for the (upper, lower) tail.
   exponents: tuple[float, float]
 
   @classmethod
@@ -83,7 +81,7 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns how far a tail has Chernoff bound exp(-LOG_TAIL), and its exponent."""
+    """Returns (x, u): Chernoff's bound with exponent u at x is exp(-LOG_TAIL)."""
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
@@ -112,6 +110,7 @@ class TiltedSum:
       log_m, weight = _tilt(mass, x, tilt)
       self._log_mgf += count * log_m
       tilted.append((first, weight, x <= bulk, count))
+    # Log of the tilted mass of outcomes of small losses only.
     alone = sum(count * math.log(max(float(np.sum(weight[low])), 1e-300))
                 for _, weight, low, count in tilted)
     if alone > NEGLIGIBLE:

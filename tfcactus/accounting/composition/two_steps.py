@@ -82,6 +82,7 @@ class TwoSteps:
     even = self._even
     if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
+    # An estimate by even cells, then by cells that are narrow where that needs it.
     near = root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
                          precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)
@@ -177,11 +178,11 @@ class TwoSteps:
         for start in (edges[:-1], edges[:-1] - law.mu))
     z, log_u = z[keep], log_u[keep]
     # With the likelihood ratio of the unsampled pair nothing cancels at tiny s.
-    excess = with_it / without
-    mean = np.log1p(s * (excess - 1)) if s < 1 else np.log(excess)
+    ratio = with_it / without
+    mean = np.log1p(s * (ratio - 1)) if s < 1 else np.log(ratio)
     # `up` is the share of a cell's mass that moves to the end of larger z, so that both
     # the P- and the Q-mass are kept.
-    from_low = excess * np.exp(-z[:-1]) - 1
+    from_low = ratio * np.exp(-z[:-1]) - 1
     width = np.expm1(np.diff(z))
     up = from_low / width
     if law.direction == 'remove':
@@ -194,7 +195,7 @@ class TwoSteps:
       share = np.maximum(up - cells_lib.RATIO_ROUNDOFF / width, 0.0)
       share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
     raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
-    mean_error = 2 * cells_lib.RATIO_ROUNDOFF * s * excess / np.exp(mean)
+    mean_error = 2 * cells_lib.RATIO_ROUNDOFF * s * ratio / np.exp(mean)
     return _Cells(self._sign * log_u, raised, self._sign * mean, p, mean_error)
 
 

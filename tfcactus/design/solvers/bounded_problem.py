@@ -143,7 +143,7 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 
 
 def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
-  """Returns `Problem.pairs` as matrices that act on w."""
+  """Returns `Problem.pairs`, a (P, Q) for each direction, as matrices acting on w."""
   n, bins = problem.cells, problem.bins
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
   nothing = sparse.csr_matrix((bins, n))

@@ -25,9 +25,8 @@ SPREAD = 12.0
 """Standard deviations of the total loss that the grid covers on either side."""
 
 POINTS = 1 << 14
-"""Grid points for up to `FEW` releases; more get twice as many. Splitting raises the
-variance of a loss by a share of about (SPREAD / points)^2 * steps, which shifts the
-optimum."""
+"""Grid points for up to `FEW` releases; more get twice as many. Splitting raises a
+loss's variance by a share of about (SPREAD / points)^2 * steps: the optimum shifts."""
 
 FEW = 32
 """Largest number of releases that are composed on `POINTS` grid points."""
@@ -56,6 +55,7 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
                       points or (POINTS if steps <= FEW else 2 * POINTS))
   by_a, by_loss, finite = grid.test(loss, a, epsilon, steps)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
+  # The derivatives of loss = log p - log q enter both gradients.
   by_p[both] = by_a + by_loss / a
   by_q[both] = -by_loss / b
   by_p[q <= 0] = steps * (1 - lost)**(steps - 1)
@@ -121,7 +121,7 @@ class _Grid:
     gain = -np.expm1(np.minimum(epsilon - total, 0.0))
     gain = np.roll(gain, self.first % self.points)
     rest = phi**(steps - 1)
-    # V of the docstring of this module, at every grid point.
+    # V of the module's docstring, at every grid point, by correlation.
     seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
     value = float(law @ seen)
     low, high = steps * seen[at], steps * seen[then]

@@ -50,6 +50,7 @@ class PowerCost(Cost):
     return budget**(1 / self.power)
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
+    # The integral of r^(power + dim - 1) over that of r^(dim - 1), both in closed form.
     power = self.power
     with np.errstate(divide='ignore'):
       # In thin shells far out the difference of powers would cancel.
@@ -145,7 +146,7 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
-  """Returns the cost |z|^power, or `function`'s; ValueError if power is not 2 then."""
+  """Returns the cost `function`, else |z|^power; `function` needs power 2 (default)."""
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):

@@ -1,11 +1,11 @@
 """Descent of the composed delta over densities that never increase with |z|.
 
-The variables are the falls of the log density from each cell to the next, at least
-zero: every point is exactly monotone, and the full shift the worst. (Without
+The variables are the decrements of the log density from each cell to the next, at
+least zero: every point is exactly monotone, and the full shift the worst. (Without
 monotonicity the optimum is a comb of spikes one unit apart, which protects whole
-changes only.) The bound on utility needs no constraint: the density is raised to the
-power that meets it, and stays monotone. Falls are scaled by the curvature that the
-shift gives them.
+changes only.) The bound on utility needs no constraint: the log density, or log shape,
+is multiplied by the power that meets it. Decrements are scaled by the curvature that
+the shift gives them.
 
 The start is the density of least Fisher information in the range, the best for many
 releases: psi^2, where psi is the ground state of -psi'' + kappa z^2 psi and kappa
@@ -200,7 +200,7 @@ class _Fitted:
     w, power = self.fit(steps)
     value, by_w = self._value(w)
     gain = by_w - w @ by_w
-    by_shape = power * w * gain
+    by_shape = power * w * gain  # w is the softmax of power * shape.
     if not (self._free and power == 1.0):
       # The power changes with the shape so that the cost stays constant.
       centred_cost = self._problem.cost - w @ self._problem.cost

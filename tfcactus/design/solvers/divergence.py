@@ -81,8 +81,7 @@ def _parse(name: str) -> Divergence:
 
 def _plain(name: str, order: float) -> Divergence:
   """Returns the Renyi divergence of `order` A of unsampled releases, KL for A = 1."""
-  # Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); phi of chi2 is twice
-  # phi of A = 2.
+  # Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)), twice that for chi2.
   chi2 = name == 'chi2'
   unit = 2.0 if chi2 else 1.0
   order_minus_one = order - 1

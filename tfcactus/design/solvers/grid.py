@@ -61,8 +61,7 @@ def tail_shape(objective: str, cost: Cost, budget: float,
 
 def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
   """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing."""
-  # The mean is over the directions of the noise in R^dim; cos is the cosine between
-  # noise and shift.
+  # The mean is over directions in R^dim; cos is the cosine between noise and shift.
   parsed = divergence.parse(objective)
   if dim == 1:
     cosine, weight = np.array([-1.0, 1.0]), np.array([0.5, 0.5])
@@ -101,10 +100,10 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
   tail = np.arange(int(np.ceil(-80.0 / log_ratio)) + 1)
   # Cell i is i / bins +- 1 / (2 bins).
   centre = np.arange(cells + tail.size)
-  prices = 2 * cost.means(
+  costs = 2 * cost.means(
       np.maximum((centre - 0.5) / bins, 0.0), (centre + 0.5) / bins, 1)
-  prices[0] /= 2
-  folded = np.append(prices[:cells], np.sum(prices[cells:] * ratio**tail))
+  costs[0] /= 2
+  folded = np.append(costs[:cells], np.sum(costs[cells:] * ratio**tail))
   return convex_program.Program(
       objective=objective,
       shifts=[scalar_shift(objective, int(k), cells, log_ratio)
@@ -192,9 +191,8 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns (i, j, chance), (pairs,): a unit shift moves shell i to shell j > i."""
-  # The chance T_ij is computed from v_i T_ij = v_j T_ji, where v are volumes:
-  # probabilities of inward moves are known to relative precision, those of outward
-  # moves are not.
+  # The chance T_ij is computed from v_i T_ij = v_j T_ji, where v are volumes: only
+  # probabilities of inward moves are known to relative precision.
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)
   inward = band[:, band.shape[1] // 2 - 1::-1]

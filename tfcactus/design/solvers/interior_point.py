@@ -152,7 +152,8 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
   """Returns (state, divergences, length) after a damped Newton step."""
   # The step aims at the `gap` relative to `top`. `length` is the share of the full
-  # step.
+  # step. `mu` and `tau` are as in `_advance`, `pull` is minus the gradient of the
+  # Lagrangian with respect to log p; `drop` >= 0 adds `push` to it.
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
@@ -320,6 +321,7 @@ def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
   # for shifts and cost, `tau` for `drop` and `eta`.
   k = state.theta.size
   theta, price, nu = dual[:k], dual[k], dual[k + 1]
+  # Linearised complementarity: slack * theta = mu, and so for the other pairs.
   slack = mu / state.theta - state.slack - state.slack / state.theta * theta
   spare = mu / state.price - state.spare - state.spare / state.price * price
   pairs = [(state.theta, theta), (state.slack, slack),

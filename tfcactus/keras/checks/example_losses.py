@@ -105,7 +105,7 @@ def loss_per_example(loss: Any) -> LossFn:
 
 
 def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> None:
-  """Raises ValueError for labels given to a loss of one-hot targets, or vice versa."""
+  """Raises ValueError for labels with a loss of one-hot targets, and the reverse."""
   name, rank = _name(loss), predictions.shape.rank
   if rank is None or targets.shape.rank is None:
     return
@@ -185,7 +185,7 @@ def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns mean losses, (batch,), over positions that all masks keep; 0 if none."""
+  """Returns mean losses, (batch,), over positions that all masks `found` keep, or 0."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
@@ -225,20 +225,19 @@ def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
-  kind = call, tuple(given[2]), tuple(
+  key = call, tuple(given[2]), tuple(
       (tuple(each.shape), each.dtype) for each in tf.nest.flatten(given))
-  if kind not in reasons:
-    reasons[kind] = _unproved(call, given, known_to_mix)
-  return reasons[kind]
+  if key not in reasons:
+    reasons[key] = _unproved(call, given, known_to_mix)
+  return reasons[key]
 
 
 @tf.autograph.experimental.do_not_convert
 def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns why a loss is not proved to depend on its own example only, or ''."""
-  # `known_to_mix` says that Keras reads an example's labels in a way that depends on
-  # the other labels of the batch. Such a loss is not refused, but computed one by one.
-  # Raises ValueError if another loss mixes examples, or if any loss keeps, reads or
-  # draws unknown data. A batch of one example could not show a dependence on others.
+  # `known_to_mix` is set for losses in `_ONE_BY_ONE`, which are not refused. Raises
+  # ValueError if another loss mixes examples, or if any loss keeps, reads or draws
+  # unknown data. A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])
   specs = tf.nest.map_structure(
       lambda tensor: tf.TensorSpec([rows, *tensor.shape[1:]], tensor.dtype), given)
@@ -259,7 +258,7 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
     graph = forward_and_back.get_concrete_function(tf.TensorSpec([rows]), *specs).graph
   state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
   if known_to_mix:
-    return 'takes labels of several examples for alike'
+    return 'reads the labels of an example by the other labels of the batch'
   found = graph_proof.first_dependence(
       graph, graph.inputs[:1 + count], graph.outputs, rows)
   if found is None and graph.outputs[0].shape.as_list() != [rows]:
@@ -284,7 +283,7 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
     return call(targets, predictions, **beside)
 
   def one(values: Any) -> list[tf.Tensor]:
-    """Returns the loss of one example and its gradient; `values` is (row, seed)."""
+    """Returns [loss, gradient] of one example, given its row of `given`, and a seed."""
     rows, seed = values
     target, prediction, own = tf.nest.map_structure(lambda row: row[None], rows)
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
@@ -297,7 +296,7 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
 
   seeds = random_bits.row_seeds(predictions.shape[0])
   if vectorization.is_standing_in():
-    # The trace is only analysed: it gets stand-ins, which depend on the same rows.
+    # A trace that is only analysed gets other numbers, which depend on the same rows.
     return vectorization.over_rows(one, (given, seeds))[0]
 
   @tf.custom_gradient

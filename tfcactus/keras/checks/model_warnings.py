@@ -18,7 +18,7 @@ _CROSSENTROPIES = (
 
 
 def warn_of_activations(model: keras.Model, losses: Any) -> None:
-  """Warns if a loss expects probabilities of a linear output, or vice versa."""
+  """Warns if a loss takes linear outputs for probabilities, or these for logits."""
   # `losses` is one loss for all outputs, or one for each. Silent if the activation of
   # an output is not known, as in subclassed models.
   layers = models.last_layers(model)
@@ -61,9 +61,9 @@ def warn_of_batch_statistics(model: keras.Model, graph: tf.Graph) -> None:
   if found is None or found.dependence != dependence.Dependence.MIXED or (
       'goes over the examples' not in found.why):
     return
-  whole = [op for op in graph.get_operations() if op.name == found.operation]
-  if whole and not whole[0].outputs[0].dtype.is_floating:
-    return  # Such as the largest label, which CategoryEncoding makes bins of.
+  reducing = [op for op in graph.get_operations() if op.name == found.operation]
+  if reducing and not reducing[0].outputs[0].dtype.is_floating:
+    return  # Such as the largest label, by which CategoryEncoding counts its bins.
   places = found.operation.split('/')
   layer = next((each.name for each in reversed(models.flat_layers(model)) if any(
       re.fullmatch(re.escape(each.name) + r'(_\d+)?', place) for place in places)),

@@ -212,7 +212,7 @@ def _paths(outputs: Any) -> list[_Path]:
 
 
 def _only(what: str, given: Any) -> Any:
-  """Returns the only entry, None if there is none; ValueError for several entries."""
+  """Returns the only entry of `given`, or None; ValueError for several entries."""
   while _is_nested(given):
     if not given:
       return None
@@ -267,8 +267,7 @@ def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
 
 
 def _of_parts(weight: Any) -> tf.Tensor | None:
-  """Returns weights of parts, without last axes of 1; None if weights are per example.
-  """
+  """Returns weights of parts, less last axes of 1; None for weights per example."""
   if weight is None or weight.shape.rank is None:
     return None
   while weight.shape.rank > 1 and weight.shape[-1] == 1:

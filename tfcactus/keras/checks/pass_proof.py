@@ -44,11 +44,11 @@ class Unproved(NamedTuple):
 class TracedPass(NamedTuple):
   """A pass traced for analysis.
 
-  `examples` are the inputs, one row per example. `graph` includes gradients. `replaced`
-  has the graphs, of one example each, of the vectorised code in whose place `graph` has
-  stand-ins (see `vectorization.standing_in`). `found` has the tensors of the pass.
-  `function` maps a batch to them: first `rows`, then `beside`. It is None for a trace
-  that cannot run, with stand-ins or with placeholders for secret seeds.
+  `examples` are the inputs, one row per example. `graph` includes gradients. In the
+  place of vectorised code, it has stand-ins (see `vectorization.standing_in`), and
+  `replaced` has the graphs of that code for one example. `found` is the pass.
+  `function` maps a batch to its tensors: first `rows`, then `beside`. It is None for a
+  trace that cannot run, with stand-ins or with placeholders for secret seeds.
   """
 
   graph: tf.Graph
@@ -60,7 +60,7 @@ class TracedPass(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
-  """Traces a pass for analysis; `batch` has `TensorSpec`s of known shapes."""
+  """Traces the pass that `run` makes, given `TensorSpec`s of a batch of known size."""
   made: list[Pass] = []
   replaced: list[tf.Graph] = []
   seeds: list[tf.Tensor] = []
@@ -70,10 +70,10 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
     return seeds[-1]
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
-    with vectorization.standing_in() as stood_for, (
+    with vectorization.standing_in() as vectorised, (
         patches.drawing(model, seed)):
       made.append(run(batch))
-    replaced.extend(stood_for)
+    replaced.extend(vectorised)
     return [*made[-1].rows, *made[-1].beside]
 
   function = tf.function(traced, autograph=False).get_concrete_function(batch)
@@ -89,9 +89,9 @@ def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
       graph, model, found.answers, found.losses, found.edges)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
-  together = graph_proof.first_dependence(
+  violation = graph_proof.first_dependence(
       graph, examples, graph.outputs[:len(found.rows)], number=examples[0].shape[0])
-  return together and Unproved(together.why, together.operation)
+  return violation and Unproved(violation.why, violation.operation)
 
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:

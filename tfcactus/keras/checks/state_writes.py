@@ -83,7 +83,7 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
         models.tf_variables(model))
     return outputs, found
 
-  # An init_scope would stop the tape from recording.
+  # Not under tf.init_scope, which would stop the tape from recording.
   with patches.drawing(model, draws.secret_seed):
     graph = graphs.traced_for_analysis(
         forward_and_back).get_concrete_function(spec).graph
@@ -95,12 +95,12 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
 
 def check_graph(graph: tf.Graph, what: str, model: keras.Model | None,
                 replaced: Sequence[tf.Graph] = ()) -> None:
-  """Raises ValueError, with the remedy, if a traced computation touches other state.
+  """Raises ValueError, with the remedy, if a traced computation keeps or reads state.
 
   Allowed are operations in `ALLOWED` and weights of `model`; with None, no weights. A
   function that draws must be traced inside `patches.drawing`. `what` names the
-  computation in messages, in the plural. `replaced` has graphs of code for which
-  `graph` has stand-ins; they are checked too.
+  computation in messages, in the plural. The graphs in `replaced`, of vectorised code
+  whose place in `graph` other operations have taken, are checked too.
   """
   looked_up = set()
   for part in (graph, *replaced):
@@ -173,10 +173,10 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
                     looked_up: Iterable[tuple[int, int]]) -> None:
   """Raises ValueError for captured variables that are not weights of the model."""
-  # Tables are looked up by keys and values of the types `looked_up`.
-  # Weights are safe to read: if they change outside of steps, this library notices and
-  # ends the guarantee. Any other variable may be set to values of the data, unseen,
-  # such as by a callback.
+  # `looked_up` has the (key, value) dtypes of all lookups in tables. Weights are safe
+  # to read: if they change outside of steps, this library notices and ends the
+  # guarantee. Any other variable may be set to values of the data, unseen, such as by a
+  # callback.
   weights = [] if model is None else models.weights(model)
   known = {id(models.handle(variable)) for variable in weights}
   read = 'no variables' if model is None else 'weights of the model alone'
@@ -199,7 +199,7 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
 
 
 def _is_fixed_table(handle: tf.Tensor, types: Iterable[tuple[int, int]]) -> bool:
-  """Returns whether a table of one of these types refuses to be written to."""
+  """Returns whether a table of (key, value) dtypes in `types` cannot be written to."""
   with tf.init_scope():
     for key, value in types:
       try:  # No entries are written.

@@ -22,10 +22,10 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Answer(NamedTuple):
-  """The weights whose gradients through one output a vectorised layer gives.
+  """An output of a vectorised layer, which gives the gradients of its own weights.
 
-  `tensor` is the output, `operations` has the names of those that the layer's call
-  added to the graph before. `variables` are the weights.
+  `tensor` is the output, and `variables` are the weights. `operations` has the names of
+  the operations that the layer's call added to the graph up to the output.
   """
 
   tensor: tf.Tensor
@@ -34,9 +34,7 @@ class Answer(NamedTuple):
 
 
 class Edge(NamedTuple):
-  """Input `place` of the operation `operation`, through which a rule computes gradients
-  of `variables`.
-  """
+  """Input `place` of an operation, whose rule gives gradients of `variables`."""
 
   operation: str
   place: int
@@ -62,7 +60,7 @@ class _Read(NamedTuple):
 
 
 _Cut = dict[tuple[str, int], set[str]]
-"""Maps (name of an operation, place of an input) to weights."""
+"""Maps (name of an operation, index of an input) to weights that an edge explains."""
 
 
 def first_unexplained(graph: tf.Graph, model: keras.Model,
@@ -109,7 +107,7 @@ def _operands(op: tf.Operation, handles: dict[str, str],
              ) -> list[frozenset[_Read]]:
   """Returns the uses of weights on which each input of an operation may depend."""
   # `handles` maps names of captured handles to weights, `cut` edges to the weights that
-  # they explain. Only uses that may have a gradient count.
+  # they explain; `name` is that of an operation in a loop, see `inside`.
   found = []
   for place, tensor in enumerate(op.inputs):
     own = reads.get(tensor.name, frozenset())
@@ -131,7 +129,7 @@ def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
   _, body = graphs_of_loop
   order, reads, more = graph_proof.needed(body.outputs, ()), operands, None
   while more != reads:
-    # What any step may depend on: that of its inputs, and of all steps before.
+    # Repeat until no iteration adds to the uses that a value of the loop depends on.
     reads = reads if more is None else more
     known = {tensor.name: own for tensor, own in zip(body.inputs, reads)}
     for each in order:

@@ -46,7 +46,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
-  """Raises ValueError unless given a plan and a Keras model that is not `private`."""
+  """Raises ValueError unless given a plan and a Keras model, not of class `private`."""
   replicas.check_devices()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):

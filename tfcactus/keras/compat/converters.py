@@ -4,6 +4,10 @@ A converter computes an operation for all rows at once; TensorFlow has about 330
 mix the rows, which voids the bound on the influence of one example. Only the listed
 converters are used as they are: tests/keras/compat/test_converters.py compares each
 with a loop over unlike rows. Other operations run row by row, or raise ValueError.
+
+A converter takes a `pfor_input`, TensorFlow's record of an operation whose inputs are
+stacked, with an axis of rows before the others, or equal for all rows. It returns
+outputs by `wrap(tensor, is_stacked)`.
 """
 
 from __future__ import annotations
@@ -68,7 +72,7 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether shapes must fit; others may give all rows one boolean."""
+  """Returns whether shapes of Equal fit; others may make one boolean for all rows."""
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -87,12 +91,12 @@ _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
         given.input(0).is_stacked or given.get_attr('batch_dims') >= 0),
     # It conjugates what it transposes.
     'MatMul': lambda given: not given.op.outputs[0].dtype.is_complex,
-    # It mistakes sizes unless the slices of all rows begin alike.
+    # It mistakes sizes unless the slices of all rows begin at the same place.
     'Slice': lambda given: not given.input(1).is_stacked,
     # Without names of axes it could remove the axis of rows.
     'Squeeze': lambda given: bool(given.get_attr('squeeze_dims')),
-    # Lists and indices that both differ by row are addressed by the numbers of rows in
-    # the whole batch, even in a branch that only some rows take.
+    # If list and index both differ by row, it addresses the rows of a branch by their
+    # numbers in the whole batch.
     'TensorListGetItem': lambda given: not (
         given.input(0).is_stacked and given.input(1).is_stacked)}
 """Conditions under which TensorFlow's converter is used; else a loop over rows."""
@@ -206,7 +210,7 @@ def _convert_segments(pfor_input: Any) -> Any:
 
 
 def _convert_filter(pfor_input: Any) -> Any:
-  """Multiplies patches of images by upstream gradients, for all rows at once."""
+  """Returns each row's gradient with respect to a kernel: patches times upstream."""
   # TensorFlow's converter runs row by row. So does this one for grouped convolutions,
   # explicit padding, half precision and shapes that are not known.
   op = pfor_input.op
@@ -260,7 +264,7 @@ def _convert_fake_quant(pfor_input: Any) -> Any:
 
 def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
   """Differentiates fake quantisation as TensorFlow does, for all rows at once."""
-  # TensorFlow moves the bounds so that zero is one of the levels. Upstream gradients of
+  # TensorFlow nudges the bounds: zero becomes one of the levels. Upstream gradients of
   # numbers beyond a bound go to that bound, and the others to the numbers. If both
   # bounds are zero, all go to the numbers.
   pfor_input.stack_inputs()
@@ -315,7 +319,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Converts loops that may end earlier for some rows, unless these change lists."""
+  """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):

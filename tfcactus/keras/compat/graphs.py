@@ -43,14 +43,13 @@ def has_own_gradient(node: Any) -> bool:
 
 
 def have_own_gradients(given: Sequence[tf.Graph]) -> bool:
-  """Returns whether any operation in graphs or their functions has a custom gradient.
-  """
+  """Returns whether any operation of graphs, or functions, has a custom gradient."""
   return any(has_own_gradient(node) for graph in given for node in nodes(graph))
 
 
 def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
               upstream: Any = None) -> list[Any]:
-  """Returns gradients of `of` with respect to each tensor of `by`, as `tf.gradients`.
+  """Returns gradients of `of` with respect to each tensor in `by`, as `tf.gradients`.
 
   Works inside a loop or a branch too, which is a graph of its own: `graph` is the one
   in which the tensors were traced. `of` is a tensor, or a list whose gradients are
@@ -73,11 +72,11 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
 
 def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Returns the outputs of operations that no gradient reaches on its way to `by`."""
-  moving, found = {tensor.name for tensor in by}, []
+  dependent, found = {tensor.name for tensor in by}, []
   for op in graph.get_operations():
-    if op.type != 'StopGradient' and any(each.name in moving for each in op.inputs):
-      moving.update(each.name for each in op.outputs if not each.dtype.is_integer)
-    elif not any(each.name in moving for each in op.outputs):
+    if op.type != 'StopGradient' and any(each.name in dependent for each in op.inputs):
+      dependent.update(each.name for each in op.outputs if not each.dtype.is_integer)
+    elif not any(each.name in dependent for each in op.outputs):
       found += op.outputs
   return found
 
@@ -134,7 +133,7 @@ def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
 
 
 def put_behind(tensor: tf.Tensor, instead: tf.Tensor) -> None:
-  """Lets all that use a tensor of a graph use another, which is computed from it."""
+  """Makes all consumers of a tensor use `instead`, which is computed from it."""
   for op in tensor.consumers():
     for i, each in enumerate(op.inputs):
       if each is tensor and op is not instead.op:

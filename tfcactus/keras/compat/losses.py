@@ -34,7 +34,7 @@ def takes_logits(loss: Any) -> bool:
 
 
 def function_of(loss: Any) -> Any:
-  """Returns the function of a loss; with `ignore_class`, one that lists no positions.
+  """Returns the function of a loss; with `ignore_class`, one that gathers nothing.
 
   Keras 2 gathers the positions that count, whose number depends on the labels.
   """

@@ -18,7 +18,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the class of functional models; on import, that would fix the devices."""
+  """Returns the class of functional models; not on import, as layers fix devices."""
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -29,7 +29,7 @@ def _functional() -> type:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-  """Names layers as in a new process, before and after; frees datasets made inside."""
+  """Numbers new layers from the start, inside and after; frees datasets made inside."""
   # TensorFlow keeps Python functions of datasets, with what they refer to, for good.
   graph, name = tf.compat.v1.get_default_graph(), '_py_funcs_used_in_graph'
   before = len(getattr(graph, name, ()))
@@ -89,7 +89,7 @@ def adapted(model: keras.Model) -> int:
 
 
 def _beside_weights(layer: keras.layers.Layer) -> list[np.ndarray]:
-  """Returns hashes of a layer's vocabulary, its document frequencies and bins."""
+  """Returns arrays that tell a layer's vocabulary, document frequencies and bins."""
   found = []
   with tf.init_scope():
     table = getattr(layer, 'lookup_table', None)
@@ -111,7 +111,7 @@ def _digest(arrays: list[np.ndarray]) -> bytes:
 
 
 def lookup(layer: keras.layers.Layer) -> keras.layers.Layer:
-  """Returns the layer that holds the vocabulary of a layer."""
+  """Returns the layer inside a layer that holds its vocabulary; or the layer itself."""
   return getattr(layer, '_lookup_layer', layer)
 
 
@@ -135,7 +135,7 @@ def tokens(layer: keras.layers.Layer, texts: np.ndarray) -> list[list[bytes]]:
 
 
 def check_bins(layer: keras.layers.Layer) -> None:
-  """Raises ValueError unless a Discretization has bins to adapt, which are saved."""
+  """Raises ValueError unless Keras can save bins that a Discretization adapts."""
   if (layer.num_bins or 0) < 2 or (layer.built and not KERAS_3):
     raise ValueError(
         'Expected a Discretization of num_bins >= 2, which Keras 2 can save only if no '
@@ -348,7 +348,7 @@ def clone(model: keras.Model, copied: Callable[[Any], Any]) -> keras.Model:
     return keras.models.clone_model(model, clone_function=copied)
 
   def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls a copied layer with those arguments that its `call` has."""
+    """Calls a copied layer without None for arguments that its `call` lacks."""
     known = inspect.signature(layer.call).parameters
     # Keras 3 repeats the arguments of the original layer's call.
     return layer(*args, **{name: value for name, value in kwargs.items()

@@ -56,7 +56,7 @@ def unwrapped(optimizer: Any) -> Any:
 
 def bare_optimizer(model: keras.Model) -> Any:
   """Returns a model's optimizer, or None, without a LossScaleOptimizer around it."""
-  # Keras 2 always wraps it under mixed_float16.
+  # Keras 2 puts a LossScaleOptimizer around each optimizer under mixed_float16.
   return unwrapped(getattr(model, 'optimizer', None))
 
 

@@ -41,7 +41,7 @@ def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
 
 
 class Place(NamedTuple):
-  """A function of a library, and its replacement."""
+  """A place where a library holds a function, and the replacement of the function."""
 
   owner: Any  # The module, class or dict that holds the function.
   name: str  # Its attribute name or key.

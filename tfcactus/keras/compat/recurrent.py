@@ -89,7 +89,7 @@ class _Masks(dict[str, Any]):
     self._make = getattr(cell, f'_create_{kind}_mask')
 
   def setdefault(self, *, kwargs: Any) -> Any:  # type: ignore[override]
-    """Returns the masks; Keras draws them at first for a step outside of the loop."""
+    """Returns the masks, which Keras' first call, outside of the loop, has made."""
     if not self:
       self['made'] = self._make(**kwargs)
     return self['made']
@@ -97,8 +97,8 @@ class _Masks(dict[str, Any]):
 
 def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
              *args: Any, **kwargs: Any) -> Any:
-  """Calls a layer of Keras 2 with other inputs dropped out at each time step."""
-  # Keras does so where it may choose a kernel for GPUs. Cells keep one mask.
+  """Calls a layer of Keras 2 with a dropout mask of its own for each time step."""
+  # Keras does so where it may choose a kernel for GPUs. Cells keep one for all steps.
   given = inspect.signature(call).bind(inputs, *args, **kwargs).arguments
   sequences, *states = inputs if isinstance(inputs, list) else [inputs]
   layer.reset_dropout_mask()
@@ -110,7 +110,7 @@ def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
 
 
 def _zeros(states_of: Callable[..., Any], inputs: tf.Tensor) -> Any:
-  """Returns the initial states of a ConvLSTM of Keras 2, without its convolution."""
+  """Returns zeros in the place of initial states that Keras 2 makes by convolution."""
   return tf.nest.map_structure(
       lambda each: tf.zeros(each.shape, each.dtype) if each.shape.is_fully_defined()
       else each, states_of(inputs))

@@ -160,7 +160,7 @@ def _lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 
 def _keys(number: int) -> list[str]:
-  """Returns the names in a file of a LoRA layer's weights and two factors."""
+  """Returns the names in a file: a LoRA layer's weights, first and second factor."""
   return [f'lora_{number}_{part}' for part in ('base', 'a', 'b')]
 
 

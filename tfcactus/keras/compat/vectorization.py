@@ -92,7 +92,7 @@ def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
           f'that reaches for a list of tensors of the whole batch, {outside}; '
           "use privatize(..., engine='vectorized').")
     elif not eager:
-      # It may hold the whole batch, so that the number depends on all of it.
+      # The tensor may hold the whole batch: make the number depend on all of it.
       plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
       number += tf.reduce_sum(tf.cast(plain, tf.float32))
   return tf.function(lambda number, *reached: tf.identity(number), autograph=False)(

@@ -1,5 +1,4 @@
-"""Layers that call others for time steps or directions: calls that a graph can follow.
-"""
+"""Layers that call others for time steps or directions, so that proofs can follow."""
 
 from __future__ import annotations
 

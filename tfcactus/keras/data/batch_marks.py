@@ -84,7 +84,7 @@ def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
   mark = tf.cast(x.mark, tf.int64)
   if mark.shape.rank != 3:
     return Unmarked(x.x, y, weights, mark, 1)
-  # Static, so that a batch of another k is traced anew.
+  # The number of rows of a unit is static: a batch of another one is traced anew.
   inputs, y, weights, rows = tf.nest.map_structure(_rows, (x.x, y, weights, mark))
   return Unmarked(inputs, y, weights, rows, mark.shape[1])
 
@@ -136,6 +136,7 @@ class BatchMarks(Marks):
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()
+    # {serial number: (number of the pass, index in the pass, fingerprint)}.
     self._unused: dict[int, tuple[int, int, int]] = {}
     self._passes = 0
     self._taken = 0
@@ -153,7 +154,7 @@ class BatchMarks(Marks):
 
   def _marked(self, key: int, parts: Iterable[Any]
              ) -> Iterator[tuple[Marked, Any, Any]]:
-    """Yields the parts (x, y, weights) of one batch, each with serial number `key`."""
+    """Yields parts ((x, y, weights), canaries) of a batch, marked by serial `key`."""
     for (x, y, weights), canaries in parts:
       rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
       mark = np.zeros((*rows, self._columns), np.int64)
@@ -176,9 +177,9 @@ class BatchMarks(Marks):
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
       return Taken()
-    number, index, fingerprint = issued
-    begun = number != self._taken
-    self._taken = number
+    this_pass, index, fingerprint = issued
+    begun = this_pass != self._taken
+    self._taken = this_pass
     place = Place(self.number, int(keys[0]), index, self._length)
     return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
                  place if self._scheme.cyclic else None, fingerprint)
@@ -186,8 +187,7 @@ class BatchMarks(Marks):
 
 class RowMarks(Marks):
   """Recognises each example by its row, for arrays that Keras splits into batches."""
-  # A new pass begins when an example comes again. So no example is used twice in a
-  # pass, however Keras makes the batches.
+  # A new pass begins when an example comes again, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""

@@ -268,7 +268,7 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
 def _read(dataset: tf.data.Dataset) -> list[Any]:
   """Reads a dataset once into arrays, one for each part of its elements."""
   read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
-  if count < 0:
+  if count < 0:  # The length is not known before.
     found = list(read) or [tf.nest.map_structure(
         lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
     return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
@@ -406,9 +406,8 @@ def _of_example(part: Any) -> Any:
 
 def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
   """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
-  # With `texts` it may be an array of texts instead, which is returned as an object
-  # array of UTF-8 bytes: TensorFlow fails on other letters than ASCII in NumPy's
-  # arrays.
+  # With `texts`, `value` may be an array of texts, returned as an object array of UTF-8
+  # bytes: TensorFlow fails on other letters than ASCII in NumPy's arrays.
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '

@@ -12,7 +12,7 @@ from tfcactus.keras.compat import optimizers
 def refuse(source: Any) -> None:
   """Raises ValueError if a `fit`, in any thread, trains a plain model on `source`."""
   # Keras asks for the length, batches or an iterator, and never names the model. So
-  # this function inspects `self` and `x` of each `fit` on the stacks.
+  # this function inspects `self` and `x` of each `fit` that any thread is in.
   frame: Any
   for frame in sys._current_frames().values():  # pylint: disable=protected-access
     while frame is not None:

@@ -141,6 +141,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           'audit=, got batches that hold them; make new ones.')
     none = np.zeros(0, np.int64)
     with self._lock:
+      # Indices of canaries follow those of the examples. Drawn records beyond the
+      # number of canaries (see `SamplingScheme.beside`) are left out.
       examples = self._next_draw
       canaries = self.scheme.beside(present.size).drawer(self._stream)
       self._canaries = present
@@ -279,23 +281,22 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       yield from self._draw()
 
   def _batch(self, index: np.ndarray) -> tuple[_Batch, np.ndarray | None]:
-    """Returns (x, y, weights) of the usable examples at `index`, padded.
+    """Returns (padded (x, y, weights) of the usable examples at `index`, canaries).
 
-    Also returns the canary of each row, counted from one, and zero for other rows; None
-    without canaries.
+    Canaries has for each row a canary, counted from one, or 0; None without an audit.
     """
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None
     parts = _usable(self._data.rows(index[index < self.size]))
     drawn = index[index >= self.size] - self.size
-    drawn, count = drawn[self._canaries[drawn]], _count(parts)
+    drawn, count = drawn[self._canaries[drawn]], _count(parts)  # Only those present.
     batch = self._batch_of(parts, drawn.size)
     numbers = np.zeros(len(tf.nest.flatten(batch)[0]), np.int64)
     numbers[count:count + drawn.size] = drawn + 1
     return batch, numbers
 
   def _flat_batch(self, index: np.ndarray) -> _Batch:
-    """Returns (x, y, weights) as `_batch`, with the rows of all units in one axis."""
+    """Returns (x, y, weights) of `_batch`, with the rows of all units in one axis."""
     most, batch = self.examples_per_unit, self._batch(index)[0]
     return batch if most is None else data_sources.each_array(
         lambda part: part.reshape(-1, *part.shape[2:]), batch)
@@ -327,8 +328,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             'got others; train by fit of a PrivateModel.')
       self._share_begins, more = False, True
       while more:
-        # A checksum of the indices drawn, which other workers compare, and the padded
-        # parts of the batch that this process takes.
+        # (checksum of the indices drawn, which other workers compare; padded parts of
+        # the batch that this process takes).
         batches = ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
                     map(batch, shares.of(index))) for index in draws())
         for parts in (parts for _, parts in batches) if marks is None else (

@@ -18,7 +18,7 @@ from tfcactus.relations import Relation
 
 
 class Side(NamedTuple):
-  """Side of a split that some examples are on.
+  """Side of a split that some examples are on: validation if `held_out`, or training.
 
   `whole` are the data that were divided. `name` tells this division from others, and
   nothing of the sides.
@@ -105,7 +105,7 @@ class Split:
     """Divides examples, or units such as users with all their rows.
 
     Args:
-      x: Examples, as for `PoissonBatches`, which take a side in turn; or `UnitData`.
+      x: Examples, as for `PoissonBatches`; or `UnitData`.
       y: As for `PoissonBatches`.
       sample_weight: As for `PoissonBatches`.
       units: As for `PoissonBatches`; coins and rules are then per unit.

@@ -184,6 +184,6 @@ def _blocks(examples: Any) -> Iterator[Any]:
     return data_sources.blocks(examples)
   if isinstance(examples, keras.utils.Sequence):
     return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
-  rest = iter(examples)
+  rest = iter(examples)  # Taken in blocks, until one is empty.
   return map(data_sources.stacked, iter(
       lambda: list(itertools.islice(rest, _BLOCK)), []))

@@ -82,6 +82,7 @@ class TFRecordExamples(data_sources.ExampleData):
           f'Expected at least one record, got {len(self.files)} files with none.')
     self._check_distinct(sizes, sums)
     self._file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    # Where the data of each record begin in its file, after its header.
     self._start = np.concatenate([
         np.cumsum(each + (_HEADER + _FOOTER)) - each - _FOOTER for each in sizes])
     self._size, self._sums = np.concatenate(sizes), np.concatenate(sums)

@@ -149,7 +149,7 @@ class UnitData(ExampleData):
     owner = np.repeat(np.arange(index.size), counts)
     within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
     candidates = self._order[self._starts[index][owner] + within]
-    # The rows of a unit with the smallest random words are a uniform choice of them.
+    # Each owner's rows, in the order of random words: the first are a uniform choice.
     order = np.lexsort((self._stream.words(owner.size), owner))
     chosen = order[within < self.examples_per_unit]
     return candidates[chosen], owner[chosen]

@@ -94,9 +94,9 @@ def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_first(of_worker: bool = False) -> bool:
-  """Returns whether this replica is the first, which adds the noise.
+  """Returns whether this replica adds noise: the first of all, or of this worker.
 
-  It is the first of all replicas, or with `of_worker` of this worker's replicas.
+  `of_worker` asks for the first replica of this worker.
   """
   if number() == 1:
     return True

@@ -95,7 +95,7 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   `losses` has shape (batch,). The norm that is clipped is over all variables together.
   """
   batch = tf.shape(losses)[0]
-  graph = losses.graph  # A branch, where this may run, is another graph.
+  graph = losses.graph  # Not the current graph if this runs in a branch.
   handles = [graph.capture(var.handle) for var in var_list]
 
   def row(index: tf.Tensor) -> list[tf.Tensor]:

@@ -78,12 +78,12 @@ def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
 def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
           ruled: Sequence[gradients_lib.Ruled], number: tf.Tensor, rows: int
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
-  """Returns a function of an example's index to gradients of the losses from there on.
+  """Returns a function that maps an example's index to gradients of some examples.
 
   It returns a tensor for each variable, shape (rows, *variable.shape): per-example
   gradients of that example and the `rows` - 1 after it, zeros past the last. `losses`,
   shape (batch,), belong to the current graph or to one around it. `number` is the
-  number of losses, at least one. `ruled` comes from `differentiable`.
+  number of losses, at least one. `ruled`, from `differentiable`, has (use, rule).
   """
   upstream = graphs.gradients(
       losses.graph, losses, [use.op.outputs[0] for use, _ in ruled])
@@ -92,6 +92,7 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
   def tile(start: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of each variable, added up over its uses."""
+    # Rows past the last example repeat it, and are then set to zero: not `inside`.
     indices = start + tf.range(rows)
     places = tf.minimum(indices, number - 1)
     inside = indices < number
@@ -125,7 +126,7 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   if tf.executing_eagerly():
     raise uses_lib.NoRule('run_eagerly=True leaves no graph to look at')
   if losses.graph is not tf.compat.v1.get_default_graph():
-    raise uses_lib.NoRule('the losses are of another graph')
+    raise uses_lib.NoRule('the losses belong to another graph than the step')
   if any(None in tensor.shape[1:] for tensor in _inputs_of(losses)
          if tensor.shape.rank):
     raise uses_lib.NoRule(
@@ -134,8 +135,8 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   ruled = gradients_lib.with_rules(_uses(losses, var_list))
   if tape is not None and not _all_recorded(losses, var_list, tape):
     raise uses_lib.NoRule(
-        'the tape did not record, or another does too, some of what losses are '
-        'computed from variables by')
+        'the tape did not record all operations that compute losses from variables, or '
+        'another tape is recording too')
   return ruled
 
 
@@ -150,7 +151,8 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]) -> list[uses_lib.U
   value, = graph_proof.analyse(graph, known, [losses])
   if value != dependence.ROW_WISE:
     why = value.why or 'losses that are not a row for each example'
-    raise uses_lib.NoRule(f'it is not shown to be of each alone: {why}')
+    raise uses_lib.NoRule(
+        f'losses are not shown to depend on one example each: {why}')
   return uses_lib.found(losses, _handles(graph, var_list),
                         [var.shape for var in var_list], known)
 
@@ -162,31 +164,26 @@ def _handles(graph: tf.Graph, var_list: Sequence[tf.Variable]) -> dict[str, int]
 
 def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                   tape: tf.GradientTape) -> bool:
-  """Returns whether a tape recorded all operations that lead from variables to losses.
-
-  Layers may have run before the tape began, or while it did not record. Their results
-  are constants to the tape, but not to the graph. The caller must have stopped the
-  tape. This function asks the tape for no gradients, since it may give them only once.
-  """
-  if graphs.is_recording():  # `is_recorded` could mean that tape.
+  """Returns whether a stopped tape recorded all operations from variables to losses."""
+  # Layers may have run while the tape did not record: their results are constants to
+  # the tape, but not to the graph. The tape may give gradients only once: ask for none.
+  if graphs.is_recording():  # `is_recorded` could mean the other tape that records.
     return False
-  moving = {losses.graph.capture(var.handle).name for var in var_list}
+  dependent = {losses.graph.capture(var.handle).name for var in var_list}
   with tape:
     for op in graph_proof.needed([losses], ()):
       if not graphs.has_no_gradient(op) and any(
-          tensor.name in moving for tensor in op.inputs):
+          tensor.name in dependent for tensor in op.inputs):
         made = [tensor for tensor in op.outputs if tensor.dtype.is_floating]
         if not all(map(graphs.is_recorded, made)):
           return False
-        moving.update(tensor.name for tensor in made)
+        dependent.update(tensor.name for tensor in made)
   return True
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
-  """Returns the graph's inputs behind losses.
-
-  Leaves out captured tensors: they may be computed from variables in the graph around.
-  """
+  """Returns the inputs of the graph from which losses are computed."""
+  # Without captured tensors, which may depend on variables in the graph around.
   own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
           if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs

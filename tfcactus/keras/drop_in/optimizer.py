@@ -144,7 +144,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns (gradient, variable): noisy averages, or clipped sums to accumulate."""
+    """Returns pairs (noisy average, or clipped sum to accumulate; variable)."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(

@@ -99,28 +99,23 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
 
 def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
-  """Raises ValueError unless `outputs` are proved to have one row per example.
-
-  `examples` are per-example inputs; the graph was traced for `rows` of them, or None.
-  """
+  """Raises ValueError unless `outputs` are proved to have one row per example."""
+  # `examples` are per-example inputs of the graph; `rows` counts the examples, or None.
   found = graph_proof.first_dependence(graph, examples, outputs, rows)
   if found is not None:
     how = ('so that other examples change the gradient of each' if
            found.dependence == dependence.Dependence.MIXED else
-           'so that it is not shown that no other example does')
+           'so that other examples are not shown to leave the gradient of each alone')
     raise ValueError(
         f'Expected layers and a loss per example, got {found.why}, {how}. '
         + _REMEDY)
 
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
-  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed.
-
-  It is not followed inside a nested function, or if one of its inputs is computed from
-  variables but not from examples. The first `given` inputs of the graph are per
-  example.
-  """
-  examples = list(graph.inputs[:given])
+  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed."""
+  # A custom gradient inside a nested function is not followed, nor one with an input
+  # that is computed from variables but not from examples.
+  examples = list(graph.inputs[:given])  # The others are captured.
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if tensor.dtype.is_floating]
@@ -142,6 +137,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   with graph.as_default():
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape)
+    # Gradients at inputs of custom gradients must have one row per example.
     found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
   made = [tensor for tensor in found if tensor is not None]
   _check(graph, [*examples, upstream], made, _ROWS)

@@ -264,7 +264,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
 
   def called(layer: keras.layers.Layer, reason: str, call: Callable[..., Any],
              *args: Any, **kwargs: Any) -> Any:
-    """Calls the layer; `call` is the layer's own."""
+    """Runs `call`, the layer's own, on single examples; adds what it returns."""
     call = graphs.as_keras_calls(call)
     if inside or tf.compat.v1.get_default_graph() is not graph:
       return call(*args, **kwargs)
@@ -275,6 +275,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     start = len(graph.get_operations())
 
     def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
+      """Adds an output that carries gradients, with what these need."""
       if output.shape[0] % number:
         told = uses_lib.NoRule(
             f'layer {layer.name!r} is not called on one row for each of {number} '

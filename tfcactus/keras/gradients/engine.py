@@ -231,8 +231,8 @@ class Engine:
                       numbers: tf.Tensor | None = None) -> Any:
     """Returns the results of `clip_and_sum`, and a flat list of other results.
 
-    The list has predictions, their masks, losses and added losses, with zeros for masks
-    and added losses that are absent.
+    `numbers` has the canary of each row, as for `run`. The list has predictions, their
+    masks, losses and added losses, with zeros for absent masks and added losses.
     """
     with patches.drawing(self._model, self._keys):
       found = self._pass(batch)

@@ -46,7 +46,10 @@ NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
 
 
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
-  """Returns squared norms of the rows of (batch, ...), float64, never too small."""
+  """Returns squared norms of the rows of `values`, (batch, ...), in float64.
+
+  Their square roots are at least 1 - `NORM_ERROR` times the true norms.
+  """
   if values.dtype == tf.float64:
     return tf.reduce_sum(tf.square(values), list(range(1, values.shape.rank)))
   entries = int(np.prod(values.shape[1:], dtype=np.int64))

@@ -52,9 +52,10 @@ def value(node: Node) -> Value | list[Value]:
   if kind == 'IdentityN':
     return node.values
   if kind == 'EnsureShape' and node.draws is None and (
-      node.op.inputs[0].shape.rank is None):  # Python code made it, such as a seed.
+      node.op.inputs[0].shape.rank is None):  # Made by Python code, such as a seed.
     return Value(Dependence.CONSTANT, varies=frozenset(range(len(node.out()))))
   if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
+    # The output is a list of tensors, such as the sum of two lists.
     own = [each.varies for each in node.values if each.varies is not None]
     return Value(Dependence.CONSTANT, varies=None if len(own) < len(node.values) else (
         frozenset[int]().union(*own)))
@@ -65,7 +66,7 @@ def value(node: Node) -> Value | list[Value]:
     # The second input of these two holds sizes, no entries of the output.
     only_first = kind in ('BroadcastTo', 'Tile')
     for i, each in enumerate(node.values[:1] if only_first else node.values):
-      shape = node.shape(i)
+      shape = node.shape(i)  # Shapes are aligned at their last axes.
       varies |= {k + rank - len(shape) for k, size in enumerate(shape)
                  if size != 1 and (each.varies is None or k in each.varies)}
     return Value(Dependence.CONSTANT, varies=varies)
@@ -109,11 +110,11 @@ def _axes(node: Node, i: int) -> Axes:
 
 
 def _matmul(node: Node) -> Axes:
-  """Returns where x y varies: rows if x's do, columns if y's, batch axes if any do."""
+  """Returns where a product x y varies: along rows of x, columns of y, batch axes."""
   rank, found = len(node.out()), set()
   for i, flipped in enumerate(dependence.transposed(node.op)):
     own = len(node.shape(i))
-    outer = own - 2 + (i != int(flipped))
+    outer = own - 2 + (i != int(flipped))  # Rows of x or columns of y: not summed over.
     for axis in _axes(node, i):
       if axis < own - 2:
         found.add(axis + rank - own)
@@ -164,10 +165,9 @@ def _transpose(node: Node) -> Axes | None:
 
 
 def _reshape(node: Node) -> Axes | None:
-  """Returns the axes of each group that a varying axis of the input belongs to.
-
-  Groups are the shortest runs of axes of equal sizes before and after.
-  """
+  """Returns the output's axes that are in a group with a varying axis of the input."""
+  # A group is a shortest run of axes of the input, with the run of axes of the output
+  # whose sizes have the same product.
   # Zero for a size that is not known; then no groups are looked for.
   before, after = ([size or 0 for size in shape] for shape in (
       node.shape(0), node.out()))

@@ -43,7 +43,7 @@ class Dependence(enum.IntEnum):
 
 
 class Value(NamedTuple):
-  """Abstract value of a tensor, or of each tensor in a list.
+  """Abstract value of a tensor, or of each tensor in a list (a TensorList).
 
   Attributes:
     dependence: What the tensor depends on.
@@ -109,7 +109,7 @@ class SeedUses(Protocol):
 
 
 class Node:
-  """An operation and its inputs' values. `draws` checks draws; None trusts them."""
+  """An operation and its inputs' values; `draws`, if given, checks random draws."""
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
                draws: SeedUses | None = None):
@@ -186,7 +186,7 @@ def rerun(op: tf.Operation, inputs: Sequence[Any]) -> list[Any]:
   """Runs an operation with the attributes of `op` on `inputs`; returns its outputs."""
   values = iter(inputs)
   arguments: dict[str, Any] = {}
-  inferred: set[str] = set()
+  inferred: set[str] = set()  # Attributes that TensorFlow infers from the inputs.
   for arg in op.op_def.input_arg:
     inferred.update((arg.type_attr, arg.number_attr))
     arguments[_PYTHON.get(arg.name, arg.name)] = (
@@ -253,7 +253,9 @@ def join(first: Value, second: Value) -> Value:
       constant.dependence == Dependence.CONSTANT and constant.varies is not None and
       worst.axis not in constant.varies):
     return worst
-  return Value(Dependence.UNKNOWN, why='branches or rounds of a loop that do not agree')
+  return Value(Dependence.UNKNOWN, why=(
+      'a result that depends on the examples in different ways in two branches of a '
+      'conditional, iterations of a loop or items of a list'))
 
 
 def first_violation(values: Sequence[Value]) -> Value | None:
@@ -267,13 +269,14 @@ def first_violation(values: Sequence[Value]) -> Value | None:
     if value.dependence >= Dependence.UNKNOWN:
       bad.append(value)
     elif value.dependence == Dependence.BATCH_SIZE:
-      bad.append(Value(Dependence.MIXED, why='a value of the number of examples'))
+      bad.append(Value(
+          Dependence.MIXED, why='a value that depends on the number of examples'))
     elif value.dependence == Dependence.CONSTANT:
       if value.varies is None or 0 in value.varies:
         bad.append(Value(
-            Dependence.UNKNOWN, why='values that go by the place in the batch'))
+            Dependence.UNKNOWN, why='values that depend on the place in the batch'))
     elif value.axis or value.block != 1:
-      bad.append(Value(Dependence.UNKNOWN, why='another axis than that of the batch'))
+      bad.append(Value(Dependence.UNKNOWN, why='the examples on another axis than 0'))
   return max(bad, key=lambda value: value.dependence, default=None)
 
 
@@ -287,10 +290,11 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
   for a, b in zip(*sizes):
     if a == b:
       found.append((int(a), False))
-    elif a * m == b * n and a > 0:
+    elif a * m == b * n and a > 0:  # a / n = b / m = c
       found.append((int(a) // n, True))
     else:
-      raise unknown('is of a shape that is of the number of examples')
+      raise unknown('has a size that depends on the number of examples, but is no '
+                    'multiple of it')
   return found
 
 
@@ -319,5 +323,5 @@ def only_operand(node: Node, i: int = 0) -> Value:
   """Returns the abstract value of input `i`; all other inputs must be CONSTANT."""
   for k, value in enumerate(node.values):
     if k != i and value.dependence != Dependence.CONSTANT:
-      raise unknown('takes an argument that is of the examples')
+      raise unknown('takes a second argument that depends on the examples')
   return node.values[i]

@@ -81,6 +81,7 @@ class Draws:
     if len(seeds) != 1 or not all(seeds):
       raise unknown('draws by a seed that may be known, so that its draws follow '
                     'the place in the batch')
+    # If the number of examples is not known, one axis may have it as its unknown size.
     if node.out().count(None) > (self.number is None):
       raise unknown('draws in shapes that may differ in each round of a loop')
     # Draws that agree in all of this give equal numbers, so that each row belongs to
@@ -116,7 +117,7 @@ def seed_of(node: Node) -> str:
       op.inputs, node.values) if not value.seed):
     return ''
   if seed.endswith(_MIXED) and op.type not in _WHOLE:
-    return ''  # It may take only the constants.
+    return ''  # The operation may take only the constants.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
          not tensor.shape.num_elements() for tensor in op.outputs):
     return ''
@@ -149,8 +150,8 @@ def takes_seed_for_numbers(node: Node) -> bool:
 def drawn(node: Node) -> Value:
   """Returns the abstract value of a random draw whose shape is constant.
 
-  It is ROW_WISE along axis 0, UNIFORM if `node.draws` is None, and CONSTANT if the
-  number of examples is not known. Raises NotRowWise if the seed is not secret, if
+  The value is ROW_WISE along axis 0, UNIFORM if `node.draws` is None, and CONSTANT if
+  the number of examples is not known. Raises NotRowWise if the seed is not secret, if
   another draw uses it, or if several examples would share the same numbers.
   """
   if node.draws is None:
@@ -161,5 +162,5 @@ def drawn(node: Node) -> Value:
     return dependence.CONSTANT
   first = (node.out() or [None])[0]
   if not first or first % number:
-    raise unknown('draws what several examples share')
+    raise unknown('draws numbers that several examples share')
   return Value(Dependence.ROW_WISE, block=first // number)

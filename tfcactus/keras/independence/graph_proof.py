@@ -86,7 +86,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: SeedUses | None) -> list[Value]:
-  """Returns an operation's output values; MIXED or UNKNOWN if it raises NotRowWise."""
+  """Returns an operation's output values; MIXED or UNKNOWN if no rule follows it."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
@@ -116,11 +116,7 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
-
-  A filled, repeated or drawn tensor is ROW_WISE if the number of examples determines
-  the size of exactly one of its axes.
-  """
+  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT."""
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]
@@ -134,6 +130,8 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
+  # (axis, (c, True)) for an axis of c positions per example, (axis, (c, False)) for an
+  # axis of c positions, however many examples there are. For Tile, c counts repeats.
   sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
   if kind in ('BroadcastTo', 'Tile'):
     # Only axes of size 1 may be repeated, so that all repeats are equal.
@@ -145,14 +143,14 @@ def _of_sizes(node: Node) -> Value | list[Value]:
     found = [each for each in found if each[1][1]]
   else:
     found = [(k, size) for k, size in sizes if size[1]]
-  if len(found) != 1:
+  if len(found) != 1:  # The number of examples must set the size of one axis only.
     return BATCH_SIZE
   (axis, (block, _)), = found
   return Value(Dependence.ROW_WISE, axis, block)
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Follows integers computed from sizes; `sizes` stay known under products."""
+  """Returns the values of integers computed from sizes, with `sizes` while known."""
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -166,7 +164,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
-  """Returns the graph of the function in attribute `name`; TensorFlow 1's have none."""
+  """Returns the graph of the function in attribute `name`; None in TensorFlow 1."""
   function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
   return getattr(function, 'graph', None)
 

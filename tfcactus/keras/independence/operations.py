@@ -31,7 +31,6 @@ Transfer = Callable[[Node], Union[Value, list[Value]]]
 def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
   """Follows entrywise operations, which align shapes at their last axes.
 
-  The examples must be on one axis of the result. Constants must be equal along it.
   `which` has the indices of the inputs that hold entries; None stands for all inputs.
   """
   which = range(len(node.values)) if which is None else list(which)
@@ -52,12 +51,12 @@ def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
 
 
 def _added(node: Node) -> Value:
-  """Follows AddN, which may add lists item by item."""
+  """Follows AddN, which adds tensors, or lists of tensors item by item."""
   if node.op.outputs[0].dtype != tf.variant:
     return _broadcast(node)
   value = functools.reduce(dependence.join, node.values)
   if value.dependence >= Dependence.UNKNOWN:
-    raise unknown('adds lists that do not agree')
+    raise unknown('adds lists whose dependence on the examples differs')
   return value
 
 
@@ -71,10 +70,7 @@ def _broadcast_to(node: Node) -> Value:
 
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
-  """Raises NotRowWise if input `i`, a shape, has the batch size on another axis.
-
-  Along an axis other than `axis`, each example would have one entry per example.
-  """
+  """Raises NotRowWise if shape `i` has the batch size on another axis than `axis`."""
   rows = node.rows()[0]
   if node.values[i].dependence != Dependence.BATCH_SIZE or (
       node.shape(rows)[node.values[rows].axis] is not None) or (
@@ -142,9 +138,10 @@ def _product(node: Node) -> Value:
     if value.dependence != Dependence.ROW_WISE:
       continue
     place = value.axis - own  # Negative: counted from the last axis.
-    if place < -2:
+    if place < -2:  # A batch axis.
       found.append(value._replace(axis=place + rank))
       continue
+    # Rows of input 0 and columns of input 1 are not summed over.
     outer = (place == -2) != bool(flipped) if i == 0 else (
         (place == -1) != bool(flipped))
     if not outer:
@@ -259,7 +256,7 @@ def _fused_norm(node: Node) -> list[Value]:
   the operation normalizes each channel separately, so that the examples must be on the
   axis of the channels. Some layers put them there.
   """
-  images = (0, 1) if 'Grad' in node.op.type else (0,)
+  images = (0, 1) if 'Grad' in node.op.type else (0,)  # Inputs dy and x, or x.
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
   axes = {node.values[i].axis for i in node.rows() if i in images}
@@ -290,12 +287,9 @@ def _fused_norm(node: Node) -> list[Value]:
 
 
 def _space_to_batch(node: Node) -> Value:
-  """Follows SpaceToBatchND, which cuts axes into parts and repeats the batch per part.
-
-  The result has a negative `block`. Later axes stay as they are.
-  """
+  """Follows SpaceToBatchND: it cuts axes into parts, and repeats the batch per part."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
-  if value.axis > np.size(node.static(1)):
+  if value.axis > np.size(node.static(1)):  # Axes after those that are cut stay.
     return value
   if value != Value(Dependence.ROW_WISE):
     raise unknown('takes another axis than the first for the examples')
@@ -313,13 +307,10 @@ def _batch_to_space(node: Node) -> Value:
 
 
 def _depthwise(node: Node) -> Value | list[Value]:
-  """Follows depthwise convolutions of images that have the examples on axis 0.
-
-  Or the examples may be on the axis of the channels, if the kernels of these channels
-  belong to the same examples.
-  """
+  """Follows depthwise convolutions of images that have the examples on axis 0."""
   images, kernels = node.values
   multiplier = node.shape(1)[3]
+  # The examples may also be on the axis of the channels, each with its own kernels.
   if multiplier and node.op.get_attr('data_format') == b'NHWC' and (
       images.dependence == kernels.dependence == Dependence.ROW_WISE and
       images.axis == 3 and kernels.axis == 2 and
@@ -329,17 +320,14 @@ def _depthwise(node: Node) -> Value | list[Value]:
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """Follows the gradient with respect to a depthwise kernel.
-
-  It is ROW_WISE along axis 2, the channels, if every example has its own channels in
-  the images and in the upstream gradient. Otherwise the gradient adds over the
-  examples.
-  """
+  """Follows the gradient with respect to a depthwise kernel."""
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
       node.op.get_attr('data_format') != b'NHWC'):
     raise unknown('is not known to treat each example alone')
+  # It adds over the examples unless each has its own channels (axis 3) in the images
+  # and in the upstream gradient; the kernel then has them on axis 2.
   if images.dependence == outputs.dependence == Dependence.ROW_WISE and (
       images.axis == outputs.axis == 3 and images.block > 0 and
       outputs.block * channels == images.block * narrow):
@@ -351,7 +339,7 @@ def _segments(node: Node) -> Value:
   """Follows UnsortedSegmentSum along other axes than that of the examples."""
   value, own = dependence.only_operand(node), len(node.shape(1))
   if value.axis < own:
-    raise unknown('adds by what may be several examples')
+    raise unknown('adds entries that may belong to several examples')
   return value._replace(axis=value.axis - own + 1)
 
 
@@ -362,14 +350,11 @@ def _adds_over(node: Node) -> Value:
 
 
 def _size(node: Node) -> Value:
-  """Follows operations that return shapes, ranks or numbers of entries.
-
-  Their results depend on the number of examples only. If that number determines the
-  only unknown size of a shape, the result has `sizes`.
-  """
+  """Follows operations that return shapes, ranks or numbers of entries."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
   value, found = node.values[0], []
+  # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
   if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
       node.shape(0)[value.axis] is not None):
     return BATCH_SIZE

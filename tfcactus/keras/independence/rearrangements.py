@@ -59,9 +59,12 @@ def _reshape(node: Node) -> Value:
       _product(after) == _product(behind) > 0):
     return value
   length = shape[value.axis]
+  # A negative block is a repeated batch: its repeats may get an axis of their own.
   if value.block < 0 and length is not None and None not in out and out == [
       *before, -value.block, length // -value.block, *after]:
     return Value(Dependence.ROW_WISE, value.axis + 1)
+  # Neighbouring axes may be joined or split if each example keeps whole positions: axis
+  # k has the examples if as many entries are before it as before the examples' axis.
   if None not in before + after and value.block > 0:
     for k, size in enumerate(out):
       rest = out[:k] + out[k + 1:]
@@ -124,11 +127,8 @@ def _transpose(node: Node) -> Value:
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Returns the value of inputs that an operation joins, with examples on one axis.
-
-  `which` has the indices of these inputs. Inputs without examples must be equal along
-  that axis, and have its length.
-  """
+  """Returns the value of the inputs at `which`, which an operation joins."""
+  # Inputs without examples must be equal along the axis of the examples of the others.
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
   if len(found) != 1:
@@ -175,16 +175,17 @@ def slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
       'begin', 'end', 'ellipsis', 'new_axis', 'shrink_axis')}
-  sparse = node.shape(1)[0]
-  if sparse is None:
+  terms = node.shape(1)[0]  # How many terms, such as 0, 1:3 or ..., the slice has.
+  if terms is None:
     raise unknown('slices by arguments of an unknown number')
   begins, ends, strides = (
       dependence.static(node.op.inputs[k]) for k in (1, 2, 3))
   bit = lambda name, k: masks[name] >> k & 1
   taken = sum(not bit('new_axis', k) and not bit('ellipsis', k)
-              for k in range(sparse))
+              for k in range(terms))
+  # `axis` is the next axis of `shape`, `place` the next axis of the result.
   whole, axis, place = {}, 0, 0
-  for k in range(sparse):
+  for k in range(terms):
     if bit('ellipsis', k):
       for _ in range(rank - taken):
         whole[axis], axis, place = place, axis + 1, place + 1
@@ -234,7 +235,7 @@ def _gather(node: Node) -> Value:
     return dependence.only_operand(node, 1)
   rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
   axis = node.whole(2) % rank
-  width = len(node.shape(1)) - batch
+  width = len(node.shape(1)) - batch  # The number of axes that replace `axis`.
   if {0, 1} <= set(node.rows()):
     if params == indices and params.axis < batch:
       return params
@@ -257,7 +258,7 @@ def _gather(node: Node) -> Value:
 
 
 def _gather_nd(node: Node) -> Value:
-  """Follows GatherNd of constants; examples must not be on the indices' last axis."""
+  """Follows GatherNd from constant `params`; the indices may hold the examples."""
   params, indices = node.values
   if params.dependence == Dependence.CONSTANT and indices.axis < len(node.shape(1)) - 1:
     return indices
@@ -289,8 +290,8 @@ def _stack_list(node: Node) -> Value:
 def _list_item(node: Node) -> Value:
   """Follows operations that take an item from a list (input 0).
 
-  Returns the value of the items. The index must depend neither on an example nor on the
-  number of examples; the shape of an item (the last input) may be made of the number.
+  The index must not depend on the examples or their number. The shape of an item (the
+  last input) may depend on their number.
   """
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):

@@ -42,10 +42,11 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
           f'{batches.size}; part_of is for workers of a MultiWorkerMirroredStrategy.')
     return known
   if not isinstance(batches, SampledBatches):
+    # Keras would deal out the examples. The other workers learn of this and raise.
     _exchanged(strategy, {'batches': type(batches).__name__, 'dealt': True})
     raise ValueError(_DEALT.format(type(batches).__name__))
   secret = os.urandom(32).hex() if replicas.worker(strategy) == 0 else ''
-  told = _exchanged(strategy, {
+  messages = _exchanged(strategy, {
       'plan': plan_number, 'batches': type(batches).__name__,
       'scheme': repr(batches.scheme), 'steps_per_epoch': batches.steps_per_epoch,
       'seeded': batches.seeded, 'part_of': batches.part_of,
@@ -55,16 +56,16 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
           model.inner.built) else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})
-  for each in told:
+  for each in messages:
     if 'dealt' in each:
       raise ValueError(_DEALT.format(each['batches']))
   for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
                'split_noise', 'examples_per_unit', 'weights'):
-    _check_same(name, [each[name] for each in told])
-  _check_data(batches, told)
+    _check_same(name, [each[name] for each in messages])
+  _check_data(batches, messages)
   if batches.part_of is None and not batches.seeded:
-    batches.share(bytes.fromhex(told[0]['secret']))
-  for each in told:
+    batches.share(bytes.fromhex(messages[0]['secret']))
+  for each in messages:
     known = known.merged(Counts(*each['known']))
   return known
 
@@ -88,7 +89,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless all workers hold equal data, or parts of one set."""
+  """Raises ValueError unless the messages `told` are of equal data, or of its parts."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -121,8 +122,10 @@ def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
     return strategy.run(lambda: replicas.gathered(tf.constant(padded)))
 
   rows = strategy.experimental_local_results(gather())[0].numpy()
-  here = replicas.number(strategy) // replicas.workers(strategy)
-  return [json.loads(bytes(row[row > 0].astype(np.uint8))) for row in rows[::here]]
+  # Each replica has a row; the replicas of one worker have equal rows.
+  per_worker = replicas.number(strategy) // replicas.workers(strategy)
+  return [json.loads(bytes(row[row > 0].astype(np.uint8)))
+          for row in rows[::per_worker]]
 
 
 class StepAgreement:
@@ -136,9 +139,9 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns this worker's numbers, int64, (n,); fails in a run if workers' differ.
+    """Returns `told`, this worker's numbers; fails in a run if those of workers differ.
 
-    The first number is zero on a worker that could not count the step.
+    `told` is int64, (n,); the first is zero if this worker could not count the step.
     """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)

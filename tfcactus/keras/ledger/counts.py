@@ -75,7 +75,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger of two counts of one run; unlike plans give `OTHER_PLANS`."""
+    """Returns the maximum of two counts of one run; unlike plans give `OTHER_PLANS`."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -139,7 +139,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the larger of both, and `also`; returns them."""
+    """Sets counters and their copy to the maximum of both and `also`; returns that."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -178,18 +178,19 @@ class Record:
     """
     with self._lock:
       weights = int(self.digest(model))
-      brought = training.number(self.counters['released_steps'])
-      if not brought or self.weights.is_known(weights):
+      steps = training.number(self.counters['released_steps'])
+      if not steps or self.weights.is_known(weights):
         return
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
       # A model without steps may be loaded from a file of one of the others.
       total = before if self.weights.stepped else Counts()
       near = [self] if self.weights.stepped else others
-      for each in sources or [each for each in others if any(
+      for each in sources or [each for each in others if any(  # Copies.
           each is not other and each.weights.shares(other.weights) for other in near)]:
         total = total.plus(each.merge_counts())
-        self.changed = self.changed or bool(each.validated)  # Two lists of releases.
+        # No account adds up the validations of two models.
+        self.changed = self.changed or bool(each.validated)
       self.merge_counts(total)
 
   def keep(self, model: keras.Model) -> None:

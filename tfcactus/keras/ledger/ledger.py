@@ -133,7 +133,7 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the planned maximum of draws if validation may stop, else None."""
+    """Returns the plan's maximum of steps or epochs; None without validation."""
     if not guarantee_lib.validations(self.plan.releases):
       return None
     return self.plan.steps_within(

@@ -1,4 +1,7 @@
-"""Records, per variable, which private trainings released updates from it."""
+"""Records, per variable, which trainers released updates from it.
+
+A trainer counts releases: the `Record` of a private model, or a drop-in optimizer.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
   """Returns all distinct trainers that count releases from any of the variables."""
   found: dict[int, Any] = {}
   for variable in variables:
-    found.update((id(t), t) for t in getattr(variable, _ATTRIBUTE, ()))
+    found.update((id(each), each) for each in getattr(variable, _ATTRIBUTE, ()))
   return list(found.values())
 
 

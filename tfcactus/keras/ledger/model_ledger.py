@@ -122,14 +122,14 @@ class ModelLedger:
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
-    """Makes weights known that an optimizer with `use_ema` sets to its averages."""
+    """Keeps the account if an optimizer with `use_ema` sets weights to its averages."""
     if not getattr(optimizer, 'use_ema', False):
       yield
       return
     finalize = optimizer.finalize_variable_values
 
     def keeping(*args: Any, **kwargs: Any) -> None:
-      """Assigns the averages, which are then known weights."""
+      """Assigns the averages, as a change of weights that does not void the account."""
       with self.keeping_counts(optimizer=optimizer):
         finalize(*args, **kwargs)
 
@@ -141,10 +141,10 @@ class ModelLedger:
                      optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights; they are known from then on.
-    `others` tells whether they may be computed from weights of other private models.
-    The block may also set the state of `optimizer`, or compute weights from it. The
-    account is void if weights or state were not known before.
+    `weights` tells whether the block sets the weights, which a `Watch` then knows;
+    `others`, whether they may be computed from weights of other private models. The
+    block may also set the state of `optimizer`, or compute weights from it. The account
+    is void if weights or state were not known before.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)

@@ -32,9 +32,9 @@ Account = Union[DataAccount, PathLike]
 class PaidSteps:
   """The slot of an account from which one model takes its steps, or epochs.
 
-  The first `fit` reserves the plan's steps under the label, unless there is a slot, and
-  enters each of the plan's releases. A resumed run goes on with what is left in the
-  slot.
+  A slot is a number of releases that an account reserves under a label. The first `fit`
+  reserves the plan's steps, unless there is a slot, and enters each of the plan's
+  releases. A resumed run goes on with what is left in the slot.
 
   Attributes:
     path: Absolute path of the account.
@@ -52,6 +52,7 @@ class PaidSteps:
         os.path.abspath(os.fspath(account)))
     self.label, self._plan = label, plan
     self._event: dp_accounting.DpEvent | None = None
+    # `_held` counts steps or epochs spent but not released yet, `_left` those to spend.
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
     self._waiting = list(plan.releases)
 
@@ -102,8 +103,7 @@ class PaidSteps:
   def take(self, taken: Taken) -> None:
     """Takes a step on a batch before the step is released.
 
-    Raises ValueError if the slot has no step left, or the batch is of another kind than
-    it is for.
+    Raises ValueError if the slot has no step left, or is for batches of another kind.
     """
     if self._event is None or self._account is None or (
         taken.sampling != self._sampling):
@@ -116,13 +116,13 @@ class PaidSteps:
     self._held -= wanted
 
   def _in_slot(self, account: DataAccount) -> tuple[int, int]:
-    """Returns how many draws, each of one step or more, are used and left."""
+    """Returns (used, left): how many steps, or epochs, of the slot."""
     assert self._event is not None, 'It was begun.'
     slot, each = account.slots[self.label], book.flat(self._event, 1)[1]
     return slot.used // each, (slot.count - slot.used) // each
 
   def stops(self, steps: bool) -> bool:
-    """Returns whether nothing is left after a step, or, if not, after an epoch."""
+    """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
     return not (self._held + self._left or steps and self._by_epochs)
 
 

@@ -78,7 +78,7 @@ class StepCounter:
     self._record.merge_counts(self.journal.entry)
 
   def read_journal(self) -> str:
-    """Merges the journal if not open; returns why steps may be missing, or ''."""
+    """Merges a journal that is not open; returns why steps may be missing, or ''."""
     if self.journal_path is None or self.journal is not None:
       return ''
     if not self._chief:
@@ -122,13 +122,11 @@ class StepCounter:
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
   def _watch_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
-    """Returns the watch over an optimizer's state; ValueError if it was trained before.
-
-    The state that the first counted step finds is either new or, in a process that has
-    counted no step yet, restored together with the counts of earlier steps.
-    """
+    """Returns the watch over an optimizer's state; ValueError if trained before."""
     record, watch = self._record, self.make_watch(optimizer)
     if watch.is_empty:
+      # The first counted step takes a state that is new, or that was restored with the
+      # counts of earlier steps in a process that has counted none yet.
       with tf.init_scope():
         if (record.weights.stepped or not record.released_steps) and (
             not optimizers.is_new(optimizer, [
@@ -172,7 +170,8 @@ class StepCounter:
       self._open_journal()
     found = replicas.once(functools.partial(self._counted, optimizer), mark)
     places = len(Counts._fields) + len(Place._fields)
-    # No worker releases a step before all workers have counted it.
+    # No worker releases a step before all workers have counted it. They compare the
+    # last three numbers, the counts and the clipping norm.
     confirmed = found if replicas.workers(self._strategy) == 1 else (
         self._agreement.confirmed(tf.concat(
             [found[places:], found[:len(Counts._fields)],
@@ -243,7 +242,7 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark, (rows, 2); returns facts on its batch, and if it is seeded."""
+    """Uses up a mark, (rows, 2); returns facts on its batch, and what was seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:

@@ -10,9 +10,9 @@ optimizer, which gets those of the model's weights only.
 So the run with an audit trains the model by the same distribution as without. Canaries
 are drawn beside the examples; a row contributes to the sums through its own gradient
 alone; the divisor is a public constant; and coordinates of Gaussian noise are
-independent. What is kept is a part of the noisy sums
-that the guarantee covers, about rows that hold no person's data: it tells nothing
-beyond these sums. Sizes of batches, which are private, are not kept.
+independent. The audit keeps a part of the noisy sums that the guarantee covers. That
+part is about rows without any person's data, and tells nothing beyond the sums. Sizes
+of batches are private, and are not kept.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Canaries:
 
   def _kept(self, averages: np.ndarray, numbers: np.ndarray, place: np.ndarray
            ) -> np.int64:
-    """Implements `keep` when the step runs."""
+    """Implements `keep` when the step runs; `averages` is (layers, canaries, 1)."""
+    # Averages, the canaries drawn, and the place of the batch.
     self._steps.append((averages[:, :, 0], np.unique(numbers[numbers > 0]) - 1,
                         Place.of(place)))
     return np.int64(0)
@@ -122,6 +123,8 @@ class Canaries:
     drawn = np.zeros((len(steps), self.count), bool)
     for row, (_, numbers, _) in zip(drawn, steps):
       row[numbers] = True
+    # A canary's gradient has equal entries in its two coordinates: `along` is in that
+    # direction, and `across` in the orthogonal one (1, -1), which has noise alone.
     along, across = ((sums[:, 0] + sign * sums[:, 1]) / shadow.LAYERS**0.5
                      for sign in (1, -1))
     # Two coordinates of each absent canary, and across each present one.
@@ -129,6 +132,7 @@ class Canaries:
         *np.moveaxis(sums[:, :, ~self.present], 1, 0), across[:, self.present]], 1)
     strategy = plan.strategy
     if strategy is not None and strategy.bands > 1:
+      # The strategy begins anew at each step that does not follow the one before.
       places = [place for _, _, place in steps]
       begins = [0, *(i for i, (before, place) in enumerate(zip(places, places[1:]), 1)
                      if place is None or not place.follows(before)), len(steps)]
@@ -141,10 +145,11 @@ class Canaries:
 
 def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
             ) -> np.ndarray:
-  """Returns C times the sums of consecutive steps, (steps, n): their noise is white.
+  """Returns C times the sums of consecutive steps, (steps, n), whose noise is white.
 
-  If `filtered`, returns the product with the columns of C, scaled to norm one: for each
-  step what all rows show of a contribution in it.
+  C is the strategy's matrix: the noise of the sums is C^-1 z, for white noise z. If
+  `filtered`, row t is the matched filter of a contribution in step t: column t of C,
+  scaled to norm one, times C times the sums.
   """
   steps = len(sums)
   columns = [strategy.column(step, steps)[:strategy.bands] for step in range(steps)]

@@ -59,11 +59,8 @@ class ClipNorm:
     return self.value() * self._sensitivity
 
   def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor on the count in the released vector.
-
-    Noise is scaled to the whole vector. With this factor, the noise on the count has
-    the standard deviation that `rule` asks for, once the factor is divided out.
-    """
+    """Returns the factor on the count in the released vector."""
+    # The noisy count, divided by the factor, has the standard deviation of `rule`.
     stddev = rule.count_stddev(self._noise_multiplier, self._expected)
     return self._scale() * (self._noise_multiplier / stddev)
 

@@ -55,7 +55,7 @@ class Step:
     self._replicas = replicas.number()
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    # The routes that the last `run` proved right, while they hold.
+    # How layers compute gradients, as the last `run` proved right.
     self._settled: layer_routes.Routes | None = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
@@ -83,7 +83,7 @@ class Step:
     self.seeded = self._sampler.seeded
     self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
-    self._each = 1
+    self._each = 1  # Rows of an example: more for units, from the first `run` on.
 
   def routes(self) -> layer_routes.Routes:
     """Returns how each layer of the model, as it is now, computes gradients."""
@@ -237,13 +237,9 @@ def _spec(output: Any) -> Any:
 
 
 def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-  """Returns the sum of weight regularizers, and its gradient or None per variable.
-
-  A regularizer is a function of weights that are already released, so its gradient
-  reveals nothing about the data and needs neither clipping nor noise. It is added to
-  the noisy average, as Keras adds the regularizer to the average loss. In expectation
-  an update is then that of Keras, except for clipping.
-  """
+  """Returns the sum of weight regularizers, and its gradient or None per variable."""
+  # A regularizer is a function of weights that are already released, so its gradient
+  # reveals nothing about the data and needs neither clipping nor noise.
   if not losses.weight_penalties(model):
     return tf.zeros([]), [None] * len(model.trainable_variables)
   _check_penalties(model)
@@ -263,11 +259,8 @@ def _total_penalty(model: keras.Model) -> tf.Tensor:
 
 @tf.autograph.experimental.do_not_convert
 def _check_penalties(model: keras.Model) -> None:
-  """Raises ValueError unless penalties depend on nothing but the model's weights.
-
-  They may not read other variables, write any, or run Python. The constants of a
-  regularizer are taken as public.
-  """
+  """Raises ValueError unless penalties depend on nothing but the model's weights."""
+  # The constants of a regularizer are taken as public.
   with tf.init_scope():
     graph = tf.function(lambda: _total_penalty(model), autograph=False
                        ).get_concrete_function().graph

@@ -38,14 +38,14 @@ class CorrelatedSampler(NoiseSampler):
     """Initialises the sampler; `noise` is Gaussian."""
     super().__init__(noise, seed=seed)
     self._strategy = strategy
-    self._rows = strategy.rows()
+    self._rows = strategy.rows()  # Draws the noise of one step after another.
     self._before: Place | None = None
     self._size = 0
     self._position = 0
     self._lock = threading.Lock()
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
-    """Draws the noise of the step at a place; None continues from no other step."""
+    """Draws the noise of the step at a place; None for one that follows no other."""
     return self._next(None if place is None else Place.of(place), size)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:

@@ -73,6 +73,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return order + 1 if self.direction == 'remove' else -order
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    # Bounds by convexity, replaced by estimates where these have kept their digits.
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound
@@ -102,7 +103,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     if order > self.max_order:
       raise IntractableError
     q = self._power(order)
-    lines, start = [], 0.0
+    lines, start = [], 0.0  # Each line, a ray of t, serves a range of Im q.
     while start <= t_max:
       end = self._law.reach(q, start)
       lines.append((end, _line(self._law, q, start, min(end, t_max))))

@@ -36,8 +36,7 @@ MAX_TILTED_LEVEL = 60.0
 """Bound on order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
-"""Range of log-likelihood ratios beyond which quadrature takes longer than other
-methods."""
+"""Range of log-likelihood ratios beyond which other methods are faster."""
 
 GROWTH_CELL = 0.04
 """Cells, in z, of the sums that replace integrals of a bound on the integrand; at most
@@ -129,6 +128,7 @@ class PartLoss(quadrature.SampledGaussian):
     return super()._log_density(y) + part
 
   def _missing(self, y: np.ndarray, step: float) -> float:
+    """Returns one minus the mass of the measure; `step` is the spacing of `y`."""
     scale = step / math.sqrt(2 * math.pi)
     if self.low > 0:
       return 1.0 - scale * float(np.sum(np.exp(self._log_density(y))))
@@ -215,7 +215,7 @@ class RareLoss(base.Loss):
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
       total += count * full
-      # -log(1 - share) and its derivatives.
+      # -log(1 - share) and its derivatives; `off` is the derivative of log share.
       share = _share(part[0], full[0])
       odds, off = share / (1 - share), part[1] - full[1]
       rest += count * np.stack([
@@ -297,6 +297,7 @@ class TiltedRare(base.TiltedLoss):
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
+    """Returns bounds on phi's error, from the steps' errors below `high` and above."""
     rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
     for (full, large, count), share in zip(self.parts, self.shares):

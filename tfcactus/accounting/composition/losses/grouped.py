@@ -102,7 +102,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
   def delta(self, epsilon: float) -> tuple[float, float]:
     """Returns delta of one release at `epsilon` >= 0, and a bound on its error."""
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    # best test. Any level near it is nearly as good.
+    # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.
@@ -210,6 +210,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return self._ratios(y)[2]
 
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # The term of j rows turns by the angle strip j / k.
     j, log_w = self._rows
     shape = (-1,) + (1,) * y.ndim
     size = (j * self._shift).reshape(shape)
@@ -237,6 +238,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return float(self._ratios(np.array([y]))[1][0])
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    # Bounds by convexity, replaced by quadrature where that takes few terms.
     found = self._convex(orders)
     for index, order in enumerate(orders):
       y, _ = self._nodes(order, order, 0.0, 1e-16)
@@ -246,6 +248,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   def _convex(self, orders: np.ndarray) -> np.ndarray:
     """Returns upper bounds on log M, and their derivatives, by Jensen's inequality."""
+    # M(c) is at most the sum of w_j e^(c (c + 1) size_j), the moment with j rows in.
     j, log_w = self._rows
     size = 0.5 * (j * self._shift)**2
     exponent = log_w + size * orders * (orders + 1)

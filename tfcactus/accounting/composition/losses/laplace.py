@@ -70,6 +70,7 @@ class LaplaceLoss(base.Loss):
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     s, a = np.asarray(orders, dtype=np.float64), self.top
+    # M = e^(s a) g / (2 s + 1); `slope` and `curve` are the derivatives of g.
     z = np.exp(-(2 * s + 1) * a)
     g, slope = (s + 1) + s * z, 1 + z - 2 * a * s * z
     curve = 4 * a * z * (a * s - 1)

@@ -51,9 +51,7 @@ class Lattice:
   width: float  # Half width of a strip about y.
   spacing: float  # Spacing of u.
   stride: int  # Spacing of u, in units of the lattice's spacing.
-  # Spacing of mu y, in units of the lattice's spacing. One of `stride` and `comb` is
-  # one.
-  comb: int
+  comb: int  # Spacing of mu y, in the same units. `stride` or `comb` is one.
 
   @classmethod
   def of(cls, mu: float, count: int, n: int, low: float, high: float, spacing: float,
@@ -102,8 +100,7 @@ class Lattice:
 
   def _sums(self, rest: float, weights: np.ndarray) -> np.ndarray:
     """Returns sums over y of weights times exp(-t X / T), where t X has angle -rest."""
-    # Complex `weights`, (inner, number of k), are multiplied by the exponential, real
-    # ones by its modulus.
+    # `weights`, (inner, number of k), multiply the exponential, or its modulus if real.
     size = (self.u.size - 1) * self.stride + (self.y.size - 1) * self.comb + 1
     v = self.u[0] + self._log_x[0] + self.spacing / self.stride * np.arange(size)
     tx = np.exp(np.minimum(v, 700.0))

@@ -148,7 +148,7 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the range of u to sum over, and log of a bound on what lies outside."""
+    """Returns (low, high, log of a bound beyond): the u to sum over, and the rest."""
     # `whole` is about the log of n! times the whole integral. It sets only how far to
     # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
     left, log_cosine = n - order, math.log(math.cos(angle))
@@ -174,10 +174,10 @@ class MeanLognormal:
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns strips about a ray, and log of bounds on the integrand at their sides."""
-    # Half widths have shape (strips,), bounds (2, strips): on the integral of the
-    # integrand's modulus along one side of a strip, divided by the integral of t^(-c -
-    # 1) B_n(t) over t > 0, without the factor from Im q. The first row is for the side
-    # towards the positive line, the second for the other side. `left` is n - Re q.
+    # Half widths have shape (strips,), bounds (2, strips). A bound is on the integral
+    # of |t^(-q - 1) B_n(t)| along a side, over that of t^(-c - 1) B_n(t) for t > 0, but
+    # for the factor from Im q. Row 0 is the side towards the positive line. On the
+    # other the best i b is added to every y; `move` is mu b. `left` is n - c.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move

@@ -88,6 +88,7 @@ class SampledGaussian(base.ReleaseLoss):
     return np.abs(log_u)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
+    # Mean and variance of log u under each tilt are derivatives of log M.
     y, step = self._nodes(float(np.min(orders)), float(np.max(orders)), 0.0, 1e-16)
     a, b = self._power
     log_u = self.log_u(y)

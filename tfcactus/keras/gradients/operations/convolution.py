@@ -1,8 +1,7 @@
 """Kernel gradients of convolutions: image patches times output gradients.
 
-Transposed convolutions exchange inputs and outputs.
-
-Inputs and output gradients are (batch, ..., channels).
+Inputs and output gradients are (batch, ..., channels). Transposed convolutions exchange
+both.
 """
 
 from __future__ import annotations

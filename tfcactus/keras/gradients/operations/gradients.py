@@ -88,11 +88,8 @@ def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
 def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
                 handles: dict[str, int], dtypes: Sequence[tf.DType],
                 shapes: Sequence[Any]) -> _Found:
-  """Returns gradients of variables from those of tensors that are made of them.
-
-  `made` has such tensors, each with its gradients through several uses. The tensors are
-  differentiated for each example alone, vectorised.
-  """
+  """Returns per-example gradients of variables from those of tensors made of them."""
+  # `made` has each such tensor with its per-example gradients, one for each use.
   tensors = [tensor for tensor, _ in made]
   graph = tensors[0].graph
   behind = graph_proof.needed(tensors, handles)

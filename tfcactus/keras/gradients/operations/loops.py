@@ -1,4 +1,4 @@
-"""Makes the uses of weights inside loops into uses outside of them.
+"""Turns the uses of weights inside loops into uses outside of them.
 
 A loop over T steps calls an operation T times. Outside of the loop, a stand-in is the
 same operation on all steps' operands at once: each example has T positions where it has
@@ -7,9 +7,10 @@ but for a tap behind each use: an identity that notes the gradient which reaches
 loop and its backward loop then write operands and gradients to lists, an item a step.
 Nothing runs twice; the stand-ins themselves never run.
 
-Loops with a number of steps that data tell, with loops or functions inside that use
-weights, or with writes inside, have no rule. `checks.variable_reads` looks into the
-loops, and shows apart from this search that no use is missing.
+Three kinds of loops have no rule: loops whose number of steps depends on data, loops
+with loops or functions inside that use weights, and loops with writes inside.
+`checks.variable_reads` looks into the loops, and shows apart from this search that no
+use is missing.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
   def tap(each: uses_lib._Meeting) -> None:
     _tap_loop(each.op, {one.place for one in loops[each.op.name]}, known, number, taps)
 
+  # Several inputs of a loop may be made of weights. The loop is tapped once for all.
   uses_lib.each_or_raise(tap, [each[0]._replace(reads=frozenset().union(
       *(one.reads for one in each))) for each in loops.values()])
   taps.loops.update(loops)
@@ -224,6 +226,8 @@ def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
   """Puts a tap behind each use in a loop; uses that feed one sum share its tap."""
   _, body = graphs.of_loop(loop)  # type: ignore[misc]
   sums = [_last_sum(op.outputs[0], body) for op, *_ in made]
+  # The anchor is an input of every tap. To ask for the gradient of the anchor makes
+  # TensorFlow build the backward loop through the taps.
   anchor, identities = tf.zeros([]), dict[str, tf.Operation]()
   taps.anchors.append(anchor)
   with graphs.more_loop_inputs(loop, [anchor]) as (inner,):

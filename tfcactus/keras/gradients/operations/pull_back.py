@@ -220,7 +220,7 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
 
 def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis: int
            ) -> forms.Dense:
-  """Returns gradients of parts, given in order with their starts, and zeros between."""
+  """Joins gradients of parts, (start along `axis`, form), and zeros between them."""
   flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   arrays = [each.values if flipped else each.dense() for _, each in parts]
   place, pieces, end = 1 if flipped else axis + 1, list[tf.Tensor](), 0

@@ -150,10 +150,8 @@ def _terms(use: Use) -> list[str]:
 
 
 def _convolution(use: Use) -> Rule:
-  """Rule for convolutions: products of patches and output gradients.
-
-  Transposed convolutions exchange images and outputs.
-  """
+  """Rule for convolutions: image patches times output gradients, over positions."""
+  # Transposed convolutions exchange images and outputs. An example has `block` images.
   op, flipped = use.core, 'Input' in use.core.type
   image = 2 if flipped else 0
   if use.place != 1 or list(use.data) != [image] or not op.get_attr(

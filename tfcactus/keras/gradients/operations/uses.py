@@ -51,8 +51,7 @@ def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
                  ) -> list[Any]:
   """Returns the results of a function for meetings or uses.
 
-  Raises the first NoRule that the function raises, which then names all uses for which
-  it does.
+  If some raise NoRule, raises the first of these, with the `uses` of all.
   """
   made, failed = [], []
   for each in meetings:
