@@ -213,7 +213,7 @@ _REFUSED = {
     'loops in loops': (
         _nested, lambda x, w: _repeated(lambda y: _in_python(y, w))(x), 'inside'),
     'gradient penalty': (_taped(_repeated(_functional)), _taped(_in_python), 'no rule'),
-    'a counter stopped by data': (_while_growing, None, 'is vectorised: While'),
+    'a counter stopped by data': (_while_growing, None, 'not known before'),
 }
 
 
