@@ -1,4 +1,4 @@
-"""Measures three floating-point attacks on plain float32 sums and on a private step.
+"""Measures floating-point attacks on plain sums and private steps, and whole numbers.
 
     python -m benchmarks.floating_point
 
@@ -11,12 +11,18 @@ The attacks exploit that floating-point numbers reveal more than real numbers wo
   Significance of the Least Significant Bits For Differential Privacy", 2012; Haney et
   al., "Precision-based attacks and interval refining", 2022);
 - how large a clipped gradient is in a sum if matrix products round their operands.
+
+Private steps run in floats and in whole numbers (`arithmetic='integer'`). Of the latter
+it also measures how far one of many adversarial gradients moves a sum, over the bound,
+the time of a draw and of a step, and epsilon.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -27,13 +33,18 @@ import tensorflow as tf  # noqa: E402
 from benchmarks import _results  # noqa: E402
 from tests.keras import rounded_products  # noqa: E402
 import tfcactus  # noqa: E402
+from tfcactus import _format, keras as private  # noqa: E402
 from tfcactus.keras import NoiseSampler  # noqa: E402
 from tfcactus.keras.compat import precision  # noqa: E402
 from tfcactus.keras.gradients import clipping, forms  # noqa: E402
+from tfcactus.keras.step import step_noise  # noqa: E402
+from tfcactus.noise import discrete_gaussian  # noqa: E402
+from tfcactus.randomness import SystemRandom  # noqa: E402
+from training import networks  # noqa: E402
 
-QUICK = ('--draws', '10000')
+QUICK = ('--draws', '10000', '--gradients', '50', '--rounds', '1')
 
-PLAIN, OURS = 'float32', 'tfcactus'
+PLAIN, OURS, WHOLE = 'float32', 'tfcactus', 'integer'
 ROWS = (1025, 4097, 16_385)
 SIGMAS = (0.5, 1.0, 2.0)
 SMALL = 2.0**-24
@@ -55,7 +66,13 @@ def private_sum(rows, clip):
       tf.ones(rows.shape[:1], tf.bool))[0][0]
 
 
-SUMS = {PLAIN: plain_sum, OURS: private_sum}
+def whole_sum(rows, clip):
+  """Returns the sum of clipped rows, rounded to whole numbers as in a private step."""
+  per_unit = step_noise.IntegerSampler(tfcactus.Gaussian(1.0)).per_unit(clip)
+  return tf.round(private_sum(rows, clip) * per_unit) / per_unit
+
+
+SUMS = {PLAIN: plain_sum, OURS: private_sum, WHOLE: whole_sum}
 
 
 def unlucky_rows(examples):
@@ -103,14 +120,23 @@ def impossible(sigma, draws):
   found = {'sigma': sigma, 'float64': {
       PLAIN: float(np.mean(~possible(noise, 1.0, np.float64))),
       OURS: float(np.mean(~_possible_on_grid(ours.numpy(), np.float64)))}}
+  # A whole number is possible if the draw from the other sum is in the table's reach.
+  other = discrete_gaussian.draw(SystemRandom(), draws) - round(
+      step_noise.IntegerSampler(sampler.noise).per_unit(1.0))
+  found['float64'][WHOLE] = float(np.mean(np.abs(other) > _REACH))
   small = np.random.default_rng(0).uniform(-SMALL, SMALL, draws)
   weight = float(stats.norm.cdf(SMALL / sigma) - stats.norm.cdf(-SMALL / sigma))
   ours = precision.rounded_to_grid(tf.constant(small), scale, tf.float32).numpy()
   found['float32'] = {
       PLAIN: weight * float(np.mean(~possible(
           small.astype(np.float32), 1.0, np.float32))),
-      OURS: weight * float(np.mean(~_possible_on_grid(ours, np.float32)))}
+      OURS: weight * float(np.mean(~_possible_on_grid(ours, np.float32))),
+      WHOLE: found['float64'][WHOLE]}
   return found
+
+
+_REACH = 2**15 * 2**20 - 2**25
+"""All whole numbers of at most this absolute value can be drawn."""
 
 
 def _possible_on_grid(released, dtype):
@@ -138,35 +164,123 @@ def counted(mode, examples=1000):
   return {'mode': mode, **found}
 
 
+ROWS_OF_TRIAL, ENTRIES = 32, 16
+
+
+def largest_move(gradients, sigma=1.3, clip=0.7):
+  """Returns the largest ||v - v'|| over its bound, of adversarial `gradients`.
+
+  The whole numbers v and v' are sums with and without one gradient. The others then
+  come in another order. They cancel each other, have very different norms, or both.
+  """
+  per_unit = step_noise.IntegerSampler(tfcactus.Gaussian(sigma)).per_unit(clip)
+  total = tf.function(lambda rows: tf.round(private_sum(rows, clip) * per_unit),
+                      input_signature=[tf.TensorSpec([ROWS_OF_TRIAL, ENTRIES])])
+  rng, bound, largest = np.random.default_rng(0), clip * per_unit + ENTRIES**0.5, 0.0
+  for trial in range(math.ceil(gradients / ROWS_OF_TRIAL)):
+    rows = rng.normal(size=(ROWS_OF_TRIAL, ENTRIES))
+    if trial % 2:
+      rows[1::2] = -rows[::2]
+    if trial % 3:
+      rows *= np.exp(rng.uniform(-12, 12, (ROWS_OF_TRIAL, 1)))
+    rows = rows.astype(np.float32)
+    with_it = total(rows).numpy()
+    for left_out in range(ROWS_OF_TRIAL):
+      order = rng.permutation(ROWS_OF_TRIAL)
+      part = np.where(order[:, None] == left_out, np.float32(0), rows[order])
+      largest = max(largest, float(np.linalg.norm(with_it - total(part).numpy())))
+  return largest / bound
+
+
+def draw_nanoseconds(rounds, draws=26_010):
+  """Returns the best time of a draw of a whole number."""
+  rng, best = SystemRandom(), math.inf
+  for _ in range(20 * rounds):
+    start = time.perf_counter()
+    discrete_gaussian.draw(rng, draws)
+    best = min(best, (time.perf_counter() - start) / draws)
+  return 1e9 * best
+
+
+def tutorial_plan(arithmetic):
+  """Returns the plan of the tutorial: 15 epochs on 60,000 images."""
+  return tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.3), l2_norm_clip=1.5, num_examples=60_000, steps=3600,
+      sampling_prob=250 / 60_000, delta=1e-5, dim=26_010, arithmetic=arithmetic)
+
+
+def step_seconds(rounds, steps=20, examples=15_000):
+  """Returns the least CPU seconds of a step of the tutorial CNN, by arithmetic."""
+  rng = np.random.default_rng(0)
+  data = rng.random((examples, 28, 28, 1), np.float32), rng.integers(0, 10, examples)
+  models = {}
+  for arithmetic in ('float', WHOLE):
+    plan = dataclasses.replace(
+        tutorial_plan(arithmetic), num_examples=examples, sampling_prob=250 / examples)
+    models[arithmetic] = model = private.privatize(networks.cnn(), plan)
+    model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True))
+    batches = private.PoissonBatches(*data, sampling_prob=plan.sampling_prob)
+    model.fit(batches, steps_per_epoch=2, verbose=0)
+  found = dict.fromkeys(models, math.inf)
+  for _ in range(rounds):
+    for arithmetic, model in models.items():
+      start = time.process_time()
+      model.fit(batches, steps_per_epoch=steps, verbose=0)
+      found[arithmetic] = min(
+          found[arithmetic], (time.process_time() - start) / steps)
+  return found
+
+
 def main():
   """Measures all attacks; writes results/floating_point.json and the tables."""
   parser = _results.parser('floating_point', __doc__)
   parser.add_argument('--draws', type=int, default=1_000_000,
                       help='noise draws per noise multiplier')
+  parser.add_argument('--gradients', type=int, default=100_000,
+                      help='number of gradients that are left out of a sum')
+  parser.add_argument('--rounds', type=int, default=10, help='rounds of each time')
   args = parser.parse_args()
   _results.save('floating_point', {
       'draws': args.draws, 'moved': [moved(examples) for examples in ROWS],
       'impossible': [impossible(sigma, args.draws) for sigma in SIGMAS],
-      'counted': [counted(mode) for mode in rounded_products.SIGNIFICANT_BITS]})
+      'counted': [counted(mode) for mode in rounded_products.SIGNIFICANT_BITS],
+      'whole': {
+          'gradients': args.gradients, 'largest_move': largest_move(args.gradients),
+          'draw_nanoseconds': draw_nanoseconds(args.rounds),
+          'step_seconds': step_seconds(args.rounds),
+          'epsilon': {arithmetic: tutorial_plan(arithmetic).guarantee().upper
+                      for arithmetic in ('float', WHOLE)}}})
   show(_results.load('floating_point'))
 
 
 def show(found: dict) -> None:
   """Writes the tables from the results."""
   _results.show('floating_point_rows', _results.markdown(
-      ['rows', "the example's own norm", 'float32 moves by', 'tfcactus moves by'],
-      [[f'{each["rows"]:,}', *(f'{each[name]:.2g}' for name in ('own', PLAIN, OURS))]
+      ['rows', "the example's own norm", 'float32 moves by', 'tfcactus moves by',
+       'in whole numbers'],
+      [[f'{each["rows"]:,}', *(f'{each[name]:.2g}' for name in ('own', *SUMS))]
        for each in found['moved']]))
   _results.show('floating_point_bits', _results.markdown(
-      ['noise multiplier', 'weights', 'plain sum', 'tfcactus'],
-      [[f'{each["sigma"]:g}', dtype, *(f'{each[dtype][name]:.2g}'
-                                       for name in (PLAIN, OURS))]
+      ['noise multiplier', 'weights', 'plain sum', 'tfcactus', 'in whole numbers'],
+      [[f'{each["sigma"]:g}', dtype, *(f'{each[dtype][name]:.2g}' for name in SUMS)]
        for each in found['impossible'] for dtype in ('float32', 'float64')]))
   _results.show('floating_point_products', _results.markdown(
       ['products', 'float32', 'tfcactus'],
       [[each['mode'].replace('_', ' '),
         *(f'{each[name]:.6f}' for name in (PLAIN, OURS))]
        for each in found['counted']]))
+  whole, seconds = found['whole'], found['whole']['step_seconds']
+  _results.show('floating_point_whole', _results.markdown(
+      ['whole numbers', 'measured'],
+      [[f'largest move of a sum by one of {whole["gradients"]:,} gradients, over the '
+        'bound', f'{whole["largest_move"]:.9f}'],
+       ['time of a draw', f'{whole["draw_nanoseconds"]:.0f} ns'],
+       ['CPU time of a step of the tutorial CNN, over that in floats',
+        f'{seconds[WHOLE] / seconds["float"]:.2f}'],
+       *([f'epsilon of the tutorial, {words}',
+          _format.upper(whole['epsilon'][arithmetic], 9)] for words, arithmetic in (
+              ('in floats', 'float'), ('in whole numbers', WHOLE)))]))
 
 
 if __name__ == '__main__':

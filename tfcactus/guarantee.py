@@ -269,14 +269,14 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
               relation: Relation, *, statement: str,
               releases: Iterable[dp_accounting.DpEvent] = (),
               proven: bool = True, rows_of_one: int = 1,
-              sampled_alike: bool = True) -> Guarantee:
+              sampled_alike: bool = True, distance: float = 0.0) -> Guarantee:
   """Returns the guarantee of an event that was released `count` times, and `releases`.
 
   `statement` tells what was released and what is taken as public. If `proven` is False
-  the numbers are no guarantee, which the statement then says. `rows_of_one` and
-  `sampled_alike` are those of `PhiAccountant`. There is a condition if a dominating
-  pair came from a user. The guarantee is the maximum of both sides if releases are on
-  one side of a split, and persons have one row.
+  the numbers are no guarantee, which the statement then says. `rows_of_one`,
+  `sampled_alike` and `distance` are those of `PhiAccountant`. There is a condition if a
+  dominating pair came from a user. The guarantee is the maximum of both sides if
+  releases are on one side of a split, and persons have one row.
   """
   relation, releases = relations.check(relation), tuple(releases)
   held = _held_out(releases, relation)
@@ -284,12 +284,13 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     beside = [each for each in releases if each not in held]
     return _of_sides(held, *(
         guarantee(event, steps, delta, relation, statement=words, releases=own,
-                  proven=proven, sampled_alike=sampled_alike)
-        for steps, words, own in (
-            (count, statement, beside),
-            (0, _HELD_OUT, [*beside, *(each.all_releases for each in held)]))))
+                  proven=proven, sampled_alike=sampled_alike, distance=far)
+        for steps, words, own, far in (
+            (count, statement, beside, distance),
+            (0, _HELD_OUT, [*beside, *(each.all_releases for each in held)], 0.0))))
   accountant = accounting.PhiAccountant(
-      relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike)
+      relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike,
+      distance=distance if count else 0.0)
   if count:
     accountant.compose(event, count)
   for release in releases:

@@ -15,6 +15,7 @@ from tfcactus import (
   _checks,
   _format,
   accounting,
+  arithmetic as arithmetic_lib,
   correlated,
   guarantee as guarantee_lib,
   noise as noise_lib,
@@ -62,6 +63,8 @@ class PrivacyPlan:
     unit: Whom the guarantee protects: 'example', one row; or another word, such as
       'user': the owner of any number of rows (user-level privacy). num_examples, batch
       sizes and sampling_prob then count units, and batches are made with `units`.
+    arithmetic: 'float'; or 'integer', which adds noise in whole numbers and counts all
+      rounding. Epsilon is smallest if `dim`, the number of weights, is given.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect the
@@ -81,6 +84,7 @@ class PrivacyPlan:
   correlation: correlated.AnyCorrelation = None
   target_epsilon: float | None = None
   unit: str = 'example'
+  arithmetic: str = 'float'
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -119,6 +123,7 @@ class PrivacyPlan:
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
       self.check_vector(self.dim)
+    arithmetic_lib.check(self)
 
   @classmethod
   def for_training(cls, *, batch_size: int, epochs: int, delta: float,
@@ -268,6 +273,7 @@ class PrivacyPlan:
     if self.dim is not None and dim != self.dim:
       raise ValueError(
           f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
+    arithmetic_lib.check_dim(self, dim)
     note = ''
     if self.adaptive_clipping is not None:
       dim, note = dim + 1, ' (the clipped count is one of them)'
@@ -285,6 +291,7 @@ class PrivacyPlan:
   def check_drop_in(self) -> None:
     """Raises ValueError if only a `PrivateModel` can train by the plan."""
     self.check_independent()
+    arithmetic_lib.check_float(self, 'a drop-in optimizer')
     if guarantee_lib.validations(self.releases):
       raise ValueError('Expected a plan without private validation, got one with; only '
                        'privatize(model, plan) keeps the sides apart.')
@@ -298,9 +305,10 @@ class PrivacyPlan:
     """The DpEvent of one Poisson-sampled step.
 
     Raises:
-      ValueError: with a correlation, under which no single step has a cost.
+      ValueError: with a correlation, or arithmetic='integer': no event has that cost.
     """
     self.check_independent()
+    arithmetic_lib.check_float(self, 'an event')
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: int | None = None,
@@ -357,16 +365,19 @@ class PrivacyPlan:
     data, beside = guarantee_lib.words_beside(self.releases)
     correlation = '' if self.strategy is None else self.strategy.statement
     found = guarantee_lib.guarantee(
-        scheme.event(accounting.noise_event(noise)), count, self.delta, relation,
+        scheme.event(accounting.noise_event(arithmetic_lib.accounted(self, noise))),
+        count, self.delta, relation,
         statement=relations.in_units(
             f'{relations.protected(relation, data=data, rows=rows)}: '
             f'{scheme.released(count)}. '
             f'{relations.public(relation, scheme.constants(self))}.{correlation}'
-            f'{beside}'
+            f'{arithmetic_lib.statement(self)}{beside}'
             f'{self._allocation_instead(scheme, noise, count) if rows == 1 else ""}',
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
-        rows_of_one=rows, sampled_alike=scheme.rows_alike)
+        rows_of_one=rows, sampled_alike=scheme.rows_alike,
+        distance=arithmetic_lib.distance(self, count * (
+            scheme.batches_per_epoch if scheme.draws_epochs else 1)))
     checked = accounting.AdaptedDpEvent, accounting.ValidationDpEvent
     if self.unit == 'example' or all(isinstance(x, checked) for x in self.releases):
       return found
@@ -381,6 +392,7 @@ class PrivacyPlan:
     # is Gaussian with a noise multiplier of at most 5.
     # With larger noise the computation takes seconds, and epsilon is next to zero.
     if not (isinstance(scheme, OnePassSampling) and count and
+            self.arithmetic == 'float' and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
       return ''
     event = dp_accounting.SelfComposedDpEvent(accounting.RandomAllocationDpEvent(

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import threading
-from typing import Protocol, Union
+from typing import Callable, Protocol, Union
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
@@ -145,19 +145,28 @@ class KeyStream:
     """Returns standard normals, float64, with tails out to 13 standard deviations."""
     # Source: Marsaglia and Bray, "A Convenient Method for Generating Normal Variables"
     # (1964), on points of a grid of 2^-63.
-    if count > PARALLEL:
-      return self._normals_in_parts(count)
+    return self.filled(count, np.float64, KeyStream._few_normals)
+
+  def filled(self, count: int, dtype: type,
+             draw: Callable[[KeyStream, int], np.ndarray]) -> np.ndarray:
+    """Returns `count` draws of `draw(stream, number)`, made in chunks.
+
+    Many draws come from parallel streams, whose keys this stream draws.
+    """
     if count <= _CHUNK:
-      return self._few_normals(count)
-    out = np.empty(count)
+      return draw(self, count)
+    out: np.ndarray = np.empty(count, dtype)
+    if count > PARALLEL:
+      self._fill_parts(out, draw)
+      return out
     for start in range(0, count, _CHUNK):  # Chunks stay in a core's cache.
       part = out[start:start + _CHUNK]
-      part[:] = self._few_normals(part.size)
+      part[:] = draw(self, part.size)
     return out
 
-  def _normals_in_parts(self, count: int) -> np.ndarray:
-    """Returns normals of `_PARTS` parallel streams, whose keys this stream draws."""
-    out = np.empty(count)
+  def _fill_parts(self, out: np.ndarray,
+                  draw: Callable[[KeyStream, int], np.ndarray]) -> None:
+    """Fills an array from `_PARTS` parallel streams, whose keys this stream draws."""
     # The number of parts is fixed, so that a seed repeats on every machine.
     parts = np.array_split(out, _PARTS)
     streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
@@ -165,11 +174,10 @@ class KeyStream:
     def fill(part: np.ndarray, stream: KeyStream) -> None:
       for start in range(0, part.size, PARALLEL):
         piece = part[start:start + PARALLEL]
-        piece[:] = stream.normals(piece.size)
+        piece[:] = stream.filled(piece.size, out.dtype.type, draw)
 
     with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
       list(pool.map(fill, parts, streams))
-    return out
 
   def _few_normals(self, count: int) -> np.ndarray:
     """Returns normals as `normals` does, all at once and in this thread."""
@@ -225,6 +233,11 @@ class SystemRandom:
     rng = SystemRandom()
     rng._stream = self._stream.replayed(position)
     return rng
+
+  def filled(self, count: int, dtype: type,
+             draw: Callable[[KeyStream, int], np.ndarray]) -> np.ndarray:
+    """Returns draws made of the stream's words; as `KeyStream.filled`."""
+    return self._stream.filled(count, dtype, draw)
 
   def random(self, size: Size = ()) -> np.ndarray:
     """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""

@@ -214,27 +214,31 @@ def _batch(cases: Sequence[Case], calls: int = 1) -> tuple[Any, np.ndarray]:
   return (x if len(x) > 1 else x[0]), rng.integers(0, _CLASSES, _ROWS)
 
 
-def _pass(model: Any, x: Any, y: np.ndarray, use: Callable[[Any], Any],
-          weights: np.ndarray = _WEIGHTS) -> Any:
-  """Returns what `use` makes of one traced pass over the batch, nothing vectorised."""
+def _pass(model: Any, x: Any, y: np.ndarray, use: Callable[[Any, Any], Any],
+          rows: Sequence[np.ndarray] = (_WEIGHTS,)) -> list[Any]:
+  """Returns what `use` makes of gradients and weights, nothing vectorised.
+
+  One pass is traced; it runs once with each of the weights in `rows`.
+  """
   routes = layer_routes.routes(model)
   assert not routes.whole
   assert not any(route.vectorized for route in routes.layers)
-  return tf.function(lambda *batch: use(batched_pass.batched(
-      model, routes, _LOSS, batch).gradients), autograph=False)(
-          *tf.nest.map_structure(tf.constant, (x, y, weights)))
+  run = tf.function(lambda *batch: use(batched_pass.batched(
+      model, routes, _LOSS, batch).gradients, batch[-1]), autograph=False)
+  return [run(*tf.nest.map_structure(tf.constant, (x, y, weights)))
+          for weights in rows]
 
 
 def _sums(model: Any, x: Any, y: np.ndarray, clip: float,
-          weights: np.ndarray = _WEIGHTS) -> dict[str, Any]:
-  """Returns {kind of clipping: clipped sums, an array for each variable}."""
-  found = _pass(model, x, y, lambda gradients: {
+          rows: Sequence[np.ndarray] = (_WEIGHTS,)) -> list[dict[str, Any]]:
+  """Returns {kind of clipping: sums, an array for each variable} for each of `rows`."""
+  found = _pass(model, x, y, lambda gradients, weights: {
       clipping: clipping_lib.clip_and_sum(
-          gradients, tf.constant(clip), tf.constant(weights != 0), clipping,
+          gradients, tf.constant(clip), weights != 0, clipping,
           layer_routes.routes(model).groups)[0]
-      for clipping in clipping_lib.KINDS}, weights)
-  return {clipping: [part.numpy() for part in sums]
-          for clipping, sums in found.items()}
+      for clipping in clipping_lib.KINDS}, rows)
+  return [{clipping: [part.numpy() for part in sums]
+           for clipping, sums in each.items()} for each in found]
 
 
 def _gradients(model: Any, x: Any, y: np.ndarray) -> Any:
@@ -291,7 +295,7 @@ def _assert_same(got: Any, want: Any, names: Sequence[str] = (),
 def _check_sums(model: Any, data: Any) -> None:
   gradients = _gradients(model, *data)
   clip = float(np.median(_norms(gradients)))  # So that some are clipped.
-  for clipping, sums in _sums(model, *data, clip).items():
+  for clipping, sums in _sums(model, *data, clip)[0].items():
     _assert_same(sums, _loop(model, gradients, clipping, clip), _names(model))
 
 
@@ -352,8 +356,8 @@ def test_clip_norms_bound_rows_in_mixed_precision(cases, policy):
   gradients = _gradients(model, x, y)
   clip = float(np.median(_norms(gradients)))
   # Each example among others of weight zero, since kernels round by the shape.
-  rows = [_sums(model, x, y, clip, row) for row in np.diag(_WEIGHTS)]
-  for clipping, together in _sums(model, x, y, clip).items():
+  all_rows, *rows = _sums(model, x, y, clip, [_WEIGHTS, *np.diag(_WEIGHTS)])
+  for clipping, together in all_rows.items():
     alone = [row[clipping] for row in rows]
     _assert_same(together, [sum(parts) for parts in zip(*alone)])
     _assert_same(together, _loop(model, gradients, clipping, clip), tolerance=0.03)
@@ -367,7 +371,7 @@ def test_norms_and_sums_are_of_the_same_gradients(cases):
   model, (x, y) = _model(cases), _batch(cases)
   factors = np.random.default_rng(1).normal(size=_ROWS)
   keep = np.array([True, False, True, True, True])
-  found = _pass(model, x, y, lambda gradients: [
+  [found] = _pass(model, x, y, lambda gradients, _: [
       (form.dense(), form.squared_norms(),
        form.where(tf.constant(keep)).weighted_sum(tf.constant(factors)))
       for form in gradients])

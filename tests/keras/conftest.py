@@ -9,6 +9,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from tfcactus import noise as noise_lib, relations
 from tfcactus.keras.gradients import engine
@@ -23,6 +24,24 @@ tf.config.set_logical_device_configuration(
 # with it.
 if 'WITH_GRAPPLER' not in os.environ:
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+
+
+@pytest.fixture(scope='module', autouse=True)
+def forgotten_graphs():
+  """Lets go of the graphs of a file's tests, which TensorFlow keeps for good.
+
+  `tf.custom_gradient`, which Keras' optimizers use, and `tf.numpy_function` enter
+  functions into lists of the process. With thousands of graphs, memory grows by
+  gigabytes, and garbage collections take seconds.
+  """
+  gradients = ops.gradient_registry._registry
+  graph, functions = ops.get_default_graph(), '_py_funcs_used_in_graph'
+  before, count = set(gradients), len(getattr(graph, functions, ()))
+  yield
+  del getattr(graph, functions, [])[count:]
+  for name in set(gradients) - before:
+    if name.startswith('CustomGradient'):
+      del gradients[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +90,7 @@ class FakePlan:
   steps: int = 10**6
   target_epsilon: object = None
   unit: str = 'example'
+  arithmetic: str = 'float'
 
   @property
   def expected_batch_size(self):

@@ -684,10 +684,9 @@ COVERED_DROP_IN = frozenset((
 
 REPRESENTATIVE_PRIVATE = frozenset((
     'layers of images', 'layers of series', 'layers that mix examples',
-    'dense per layer', 'dense automatic', 'dense vectorized', 'dense weights',
-    'dense bfloat16', 'embedding mask', 'layer backward alone',
-    'centering vectorized', 'branches', 'subclassed', 'tied embedding',
-    'batch norm', 'stateful rnn', 'two outputs', 'counting layer', 'python',
+    'dense vectorized', 'dense weights', 'dense bfloat16', 'embedding mask',
+    'layer backward alone', 'centering vectorized', 'tied embedding', 'batch norm',
+    'stateful rnn', 'two outputs', 'counting layer', 'python',
     'loss by name', 'loss own', 'loss over a size',
     'loss cosine axis 0', 'loss minus mean', 'loss pairwise ranks',
     'loss mixed gradient', 'loss with a state', 'loss of one number'))

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
@@ -210,12 +211,12 @@ def test_a_drop_in_optimizer_without_a_plan_takes_that_of_the_callback(make_plan
         batches=batches))
 
 
-@pytest.mark.parametrize('break_it, words', [
+@representatives('break_it, words', [
     ('other batches', 'took other batches'),
     ('overflow', 'not finite'),
     ('accumulation', 'several of the samples'),
     ('normalization', 'GroupNormalization'),
-])
+], 2)
 def test_drop_in_training_other_than_accounted_has_no_epsilon(
     make_plan, break_it, words):
   extra = ([tf.keras.layers.BatchNormalization()]

@@ -66,6 +66,12 @@ def _data(construct, rng, rows):
           weights.astype(np.float32))
 
 
+def _open_batch(construct):
+  """Returns specs of `_data` for any number of rows, for which one trace serves."""
+  return [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in
+          map(tf.constant, _data(construct, np.random.default_rng(0), 1))]
+
+
 def _changes(construct, sums):
   """Yields how far one example moves the sum, in clip norms."""
   for seed in range(6):
@@ -92,10 +98,8 @@ def _private_sums(construct):
   engine = engine_lib.Engine(
       private.inner, private._output_losses, step.rows, step.routes(),
       construct.clipping)
-  open_batch = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in
-                map(tf.constant, _data(construct, np.random.default_rng(0), 1))]
 
-  @tf.function(input_signature=open_batch)
+  @tf.function(input_signature=_open_batch(construct))
   def sums(x, y, weights):
     y = private._output_losses.targets(y, step.outputs)
     return engine.run(x, y, weights, tf.constant(_CLIP)).sums
@@ -132,7 +136,7 @@ def test_one_example_moves_a_drop_in_step_by_at_most_the_clip_norm(construct):
     return
   assert 'does not see what it trains' in guarantee.statement
 
-  @tf.function(reduce_retracing=True)
+  @tf.function(input_signature=_open_batch(construct))
   def sums(x, y, weights):
     variables = [models.tf_variable(v) for v in model.trainable_variables]
     with tf.GradientTape() as tape:

@@ -320,7 +320,7 @@ def _kinds(private, x, y):
 
 
 @pytest.mark.usefixtures('random_sums')
-@pytest.mark.parametrize('fits, sampling', [
+@representatives('fits, sampling', [
     (['poisson', 'poisson'], PoissonSampling.code),
     (['once', 'once'], OnePassSampling.code),
     (['poisson', 'once'], counts.MIXED),
@@ -328,7 +328,7 @@ def _kinds(private, x, y):
     (['dataset', 'poisson'], counts.UNKNOWN),
     (['poisson', 'by hand', 'poisson'], counts.UNKNOWN),
     (['its dataset'], counts.UNKNOWN),
-])
+], 4)
 def test_the_ledger_records_how_batches_were_chosen(make_plan, fits, sampling):
   x, y = _data()
   private = _private(make_plan())

@@ -1,5 +1,6 @@
 """Tests of private searches: their laws, their account, and what losing runs leave."""
 
+import functools
 import gc
 import itertools
 import logging
@@ -269,7 +270,8 @@ def test_settings_of_different_cost_are_accounted_as_a_mixture(coarse):  # noqa:
 
 
 def test_a_winner_has_the_guarantee_of_the_search(coarse, tmp_path):  # noqa: F811
-  search = search_of(lambda hp: build(hp), objective='val_loss')
+  search = search_of(lambda hp: build(hp), objective='val_loss',
+                     runs=accounting.ListedRuns([0, 0, 1]))
   found = search.search(X, Y)
   loss, accuracy = found.model.evaluate(X, Y, verbose=0)
   assert -loss == pytest.approx(found.score, rel=1e-5) and 0 <= accuracy <= 1
@@ -330,7 +332,8 @@ def test_losing_runs_leave_nothing(coarse, tmp_path, monkeypatch, capfd):  # noq
 def test_the_model_that_a_search_leaves_is_weights_alone(coarse, tmp_path):  # noqa: F811
   x, y = X.copy(), Y.copy()
   watched = [weakref.ref(each) for each in (x, y)]
-  found = search_of(validation=lambda model: 1.0).search(x, y)
+  found = search_of(validation=lambda model: 1.0,
+                    runs=accounting.FixedRuns(1)).search(x, y)
   del x, y
   gc.collect()
   assert [each() for each in watched] == [None, None]
@@ -415,6 +418,7 @@ def test_failures_cannot_win(coarse):  # noqa: F811
 
 def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
   path, calls = tmp_path / 'journal', []
+  of_one_run = functools.partial(search_of, runs=accounting.FixedRuns(1))
 
   def killed(model):
     del model
@@ -424,22 +428,22 @@ def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
     return 1.0
 
   with pytest.raises(KeyboardInterrupt):
-    search_of(validation=killed, journal=path).search(X, Y)
+    of_one_run(validation=killed, journal=path).search(X, Y)
   with pytest.raises(ValueError, match='1 began before, and one that was broken off'):
-    search_of(validation=killed, journal=path).search(X, Y)
+    of_one_run(validation=killed, journal=path).search(X, Y)
   # One that was planned for two goes on, and each of both costs less.
   other, calls[:] = tmp_path / 'other', []
   with pytest.raises(KeyboardInterrupt):
-    search_of(validation=killed, journal=other, searches=2).search(X, Y)
-  again = search_of(validation=killed, journal=other, searches=2)
+    of_one_run(validation=killed, journal=other, searches=2).search(X, Y)
+  again = of_one_run(validation=killed, journal=other, searches=2)
   assert again.search(X, Y) is not None and again.guarantee.upper <= 2.0
-  assert again.guarantee.lower > search_of(plan={
+  assert again.guarantee.lower > of_one_run(plan={
       **PLAN}, target_epsilon=1.0).guarantee.lower
   assert 'results of 2 searches' in again.guarantee.statement
   with pytest.raises(ValueError, match='2 began before'):
     again.search(X, Y)
   with pytest.raises(ValueError, match='the journal of another'):
-    search_of(journal=path, target_epsilon=3.0).search(X, Y)
+    of_one_run(journal=path, target_epsilon=3.0).search(X, Y)
 
 
 @pytest.mark.more

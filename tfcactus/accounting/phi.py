@@ -5,6 +5,8 @@ Steps may differ in noise and sampling, as in noise schedules.
 
 from __future__ import annotations
 
+import math
+
 import dp_accounting
 
 from tfcactus import _checks, relations
@@ -13,6 +15,9 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.accounting.composition.repeated import Repeated
 from tfcactus.pairs import groups
+
+_SHARES = (1e-9, 1e-6, 1e-3, 0.5)
+"""Shares of delta that are set aside for a distance; the first that suffices counts."""
 
 
 class PhiAccountant(base.TwoSidedAccountant):
@@ -31,7 +36,8 @@ class PhiAccountant(base.TwoSidedAccountant):
       self,
       neighboring_relation: dp_accounting.NeighboringRelation = (
           relations.ADD_OR_REMOVE),
-      *, direction: str = 'both', rows_of_one: int = 1, sampled_alike: bool = True):
+      *, direction: str = 'both', rows_of_one: int = 1, sampled_alike: bool = True,
+      distance: float = 0.0):
     """Initializes an empty account.
 
     Args:
@@ -45,9 +51,13 @@ class PhiAccountant(base.TwoSidedAccountant):
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if the event holds for each row by itself, such as one batch of
         an epoch that has the other rows elsewhere; no account is then exact.
+      distance: Bound on the total variation distance between all that is released and
+        all that the events describe, for the same data. Bounds then hold for what is
+        released: delta grows by (1 + e^epsilon) times the distance.
 
     Raises:
-      ValueError: for another relation or direction, or rows_of_one not in [1, 1000].
+      ValueError: for another relation or direction, rows_of_one not in [1, 1000], or a
+        distance that is not a number of at least zero.
     """
     super().__init__(neighboring_relation, direction=direction)
     self.rows_of_one = _checks.integer('rows_of_one', rows_of_one, 1)
@@ -55,6 +65,7 @@ class PhiAccountant(base.TwoSidedAccountant):
       raise ValueError(
           f'Expected rows_of_one of at most {groups.MOST_ROWS}, got {rows_of_one!r}: '
           'sample persons in place of rows, or let each person have fewer rows.')
+    self.distance = _checks.non_negative('distance', distance)
     # The exact account of all rows of a person together; None if there is none.
     self._together: PhiAccountant | None = None
     if self.rows_of_one > 1 and sampled_alike:
@@ -75,10 +86,27 @@ class PhiAccountant(base.TwoSidedAccountant):
     return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
-    return self._of_rows(part).epsilon(delta)
+    account = self._of_rows(part)
+    if not self.distance:
+      return account.epsilon(delta)
+    for share in _SHARES:
+      found = account.epsilon(delta * (1 - share))
+      if self._added_delta(found.upper) < 0.99 * share * delta:
+        more = delta * (1 + share)
+        return found._replace(lower=account.epsilon(more).lower if more < 1 else 0.0)
+    return Bounds(0.0, math.inf, math.inf)
 
   def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
-    return self._of_rows(part).delta(epsilon)
+    lower, estimate, upper = self._of_rows(part).delta(epsilon)
+    added = self._added_delta(epsilon)
+    return Bounds(max(lower - added, 0.0), estimate, min(upper + added, 1.0))
+
+  def _added_delta(self, epsilon: float) -> float:
+    """Returns a bound on (1 + e^epsilon) `distance`, for any rounding of it."""
+    if not self.distance:
+      return 0.0
+    return 1.01 * self.distance * (
+        1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
     """Returns the account of all rows of one person, exact or by its power curve."""
@@ -97,4 +125,5 @@ class PhiAccountant(base.TwoSidedAccountant):
     return part.repeated(self.rows_of_one)
 
   def _stays_below(self, part: Composition, epsilon: float, delta: float) -> bool:
-    return self._of_rows(part).stays_below(epsilon, delta)
+    delta -= self._added_delta(epsilon)
+    return delta > 0 and self._of_rows(part).stays_below(epsilon, delta)

@@ -30,7 +30,16 @@ SUMS = (
     'their noise if that is larger')
 """Statement on sums and release of clipped gradients (docs/soundness.md, "Numbers")."""
 
+WHOLE_SUMS = (
+    'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
+    'same numbers; sums rounded to whole numbers, discrete Gaussian noise added as '
+    'whole numbers, and all rounding counted in epsilon')
+"""The statement for plans of arithmetic='integer' ("Whole numbers")."""
+
 CHOICES = ' and choices of hyperparameters'
+
+_FLOATS = ('rounding of the distribution of the noise, which is float64 and not '
+           'real-valued (mode "float")')
 
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
@@ -38,8 +47,7 @@ NOT_COVERED = (
     'num_examples, sampling_prob and all else on this card, taken as public',
     'preparation of the data before the model (scales, vocabularies, features) beyond '
     'releases_beside',
-    'rounding of the distribution of the noise, which is float64 and not real-valued '
-    '(mode "float")',
+    _FLOATS,
     'gradients whose last bits change with the place of their example in the batch; '
     'frozen layers of huge weights can make that change large',
     'side channels such as timing')
@@ -56,7 +64,13 @@ _WITH_VALIDATION = dict(zip(NOT_COVERED, (
 def not_covered(plan: PrivacyPlan) -> list[str]:
   """Returns the leaks and assumptions that the guarantee of a plan does not cover."""
   instead = _WITH_VALIDATION if guarantee_lib.validations(plan.releases) else {}
-  return [instead.get(line, line) for line in NOT_COVERED]
+  floats: dict[str, str] = {}
+  if plan.arithmetic == 'integer':
+    floats[_FLOATS] = (
+        'rounding of the distribution of the noise of releases_beside, which is float64'
+        if plan.releases else '')
+  lines = [floats.get(line, line) for line in NOT_COVERED]
+  return [instead.get(line, line) for line in lines if line]
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
@@ -114,8 +128,8 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'noise_multiplier': plan.noise.noise_multiplier,
       'table_digest': plan.noise.digest,
       'releases_beside': [repr(event) for event in plan.releases],
-      'mode': 'float',
-      'sums': SUMS,
+      'mode': plan.arithmetic,
+      'sums': SUMS if plan.arithmetic == 'float' else WHOLE_SUMS,
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
       'not_covered': [*not_covered(plan), *_preparation(model)],

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfcactus import _checks, accounting, relations, sampling as sampling_lib
 from tfcactus.accounting import calibration, run_laws
+from tfcactus.arithmetic import check_float
 from tfcactus.data_account import DataAccount
 from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
@@ -339,9 +340,9 @@ def _scheme(plan: PrivacyPlan, arguments: _Arguments
 
 def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
   """Returns the event of all planned steps."""
-  scheme = _scheme(plan, arguments).of_plan(plan)
-  draws = -(-plan.steps // scheme.batches_per_epoch) if scheme.draws_epochs else (
-      plan.steps)
+  check_float(plan, 'a private search')
+  scheme, steps = _scheme(plan, arguments).of_plan(plan), plan.steps
+  draws = -(-steps // scheme.batches_per_epoch) if scheme.draws_epochs else steps
   return dp_accounting.SelfComposedDpEvent(
       scheme.event(accounting.noise_event(plan.noise)), draws)
 

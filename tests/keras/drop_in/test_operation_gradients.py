@@ -92,12 +92,12 @@ _KNOWN = {
     'volumes': ((4, 5, 4, 2), [lambda: layers.Conv3D(3, 2)]),
     'depthwise': (_IMAGE, [lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)]),
     'separable': (_IMAGE, [lambda: layers.SeparableConv2D(3, 3)]),
-    'norm': (_SERIES, [lambda: layers.LayerNormalization()]),
-    'attention': (_SERIES, [lambda: _attention]),
     'each frame': ((3, *_IMAGE), [
         lambda: layers.TimeDistributed(layers.Conv2D(2, 3)),
         lambda: layers.TimeDistributed(layers.Flatten()),
         lambda: layers.TimeDistributed(layers.Dense(2))]),
+    'attention': (_SERIES, [lambda: _attention]),
+    'norm': (_SERIES, [lambda: layers.LayerNormalization()]),
     'table': ((5,), [lambda: layers.Embedding(4, 3),
                      lambda: layers.GlobalAveragePooling1D()]),
     'CNN': (_IMAGE, [

@@ -214,7 +214,7 @@ def _check(name, make):
     assert batched == (name not in _WHOLE), got.routes.summary()
 
 
-@representatives('name', list(_CASES), 4)
+@representatives('name', list(_CASES), 2)
 def test_sums_equal_a_loop(name):
   _check(name, _CASES[name])
 

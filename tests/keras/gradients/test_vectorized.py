@@ -1,6 +1,7 @@
 """Tests that vectorised layers keep their custom gradients."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
@@ -121,6 +122,7 @@ class Ctc(layers.Layer):
     return logits
 
 
+@pytest.mark.more
 def test_an_added_ctc_loss():
   inputs = tf.keras.Input((6, 3))
   model = one_by_one.shake(tf.keras.Model(inputs, Ctc()(inputs)))

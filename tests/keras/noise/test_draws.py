@@ -512,12 +512,12 @@ def _check_fresh(sums, stays=False):
   assert stays or np.linalg.norm(one - other) > 1e-3
 
 
-@representatives('name', _KNOWN, 6)
+@representatives('name', _KNOWN, 3)
 def test_layers_with_a_public_seed_draw_the_same_for_each_example(name):
   _check_known(_sums(_KNOWN[name]))
 
 
-@representatives('name', _FRESH, 6)
+@representatives('name', _FRESH, 3)
 def test_layers_with_secret_seeds_draw_anew_for_each_example(name):
   _check_fresh(_sums(_FRESH[name]), name in _STAYS)
 

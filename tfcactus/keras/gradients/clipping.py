@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 
 import tensorflow as tf
 
@@ -40,6 +41,24 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
   each.
   """
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
+
+
+def check_roundings(num_examples: int, rows: int) -> None:
+  """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
+
+  It is the sum over all of num_examples, and one more, in physical batches of `rows`.
+  """
+  number = num_examples + 1
+  # An entry is rounded once more when the sum is scaled to whole numbers.
+  if number * (rows + -(-number // rows) + 2) > MOST_ROUNDINGS:
+    raise ValueError(
+        "Expected with arithmetic='integer' a physical batch size n with num_examples "
+        f'(n + num_examples / n) below {MOST_ROUNDINGS:.1e}, got n={rows} for '
+        f'num_examples={num_examples}: the rounding of a sum could exceed what the '
+        f'clipping norm allows for. Give physical_batch_size={math.isqrt(number)}'
+        + (', or take arithmetic=\'float\'.' if number * (
+            2 * math.isqrt(number) + 4) <= MOST_ROUNDINGS else
+           " is not enough; take arithmetic='float'."))
 
 
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
@@ -108,17 +127,11 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
   Private Deep Learning Made Easier and Stronger" (2023).
   """
-  if clipping != 'per_layer':
-    groups = [0] * len(gradients)
-  numbers = sorted(set(groups))
-  # The joined numbers are measured, and the same numbers are added.
-  places, joined = forms.joined(gradients, groups)
-  groups = [groups[own[0]] for own in places]
-  bound = tf.cast(l2_norm_clip, tf.float64) / len(numbers)**0.5
+  places, joined, groups = _joined(gradients, clipping, groups)
+  norms = _squared_norms(joined, groups)
+  bound = tf.cast(l2_norm_clip, tf.float64) / len(norms)**0.5
   found, short, finite = {}, [], []
-  for number in numbers:
-    squared = tf.add_n([each.squared_norms() for each, group in
-                        zip(joined, groups) if group == number])
+  for number, squared in norms.items():
     if scales is not None:
       squared *= tf.square(scales)
     found[number] = clip_factors(squared, bound, clipping == 'automatic')
@@ -135,6 +148,33 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   return (forms.apart([each.weighted_sum(factors[group])
                        for each, group in zip(joined, groups)], places, gradients),
           tf.reduce_sum(halves))
+
+
+def _joined(gradients: Sequence[forms.GradientForm], clipping: str,
+            groups: Sequence[int]
+           ) -> tuple[list[list[int]], list[forms.GradientForm], list[int]]:
+  """Returns places and forms of `forms.joined`, and the group of each form."""
+  if clipping != 'per_layer':
+    groups = [0] * len(gradients)
+  # The joined numbers are measured, and the same numbers are added.
+  places, joined = forms.joined(gradients, groups)
+  return places, joined, [groups[own[0]] for own in places]
+
+
+def _squared_norms(joined: Sequence[forms.GradientForm], groups: Sequence[int]
+                  ) -> dict[int, tf.Tensor]:
+  """Returns the squared norms of all examples in each group, float64."""
+  return {number: tf.add_n([each.squared_norms() for each, group in
+                            zip(joined, groups) if group == number])
+          for number in sorted(set(groups))}
+
+
+def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
+                    groups: Sequence[int]) -> list[tf.Tensor]:
+  """Returns all that `clip_and_sum` adds up or clips by, one row for each example."""
+  _, joined, groups = _joined(gradients, clipping, groups)
+  return [*(tensor for form in gradients for tensor in form.tensors()),
+          *_squared_norms(joined, groups).values()]
 
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor

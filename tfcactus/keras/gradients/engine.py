@@ -23,6 +23,7 @@ from tfcactus.keras.gradients import (
   clipping as clipping_lib,
   layer_routes,
   local_steps as local_steps_lib,
+  place_test,
   shadow,
 )
 from tfcactus.keras.gradients.operations import uses
@@ -71,7 +72,8 @@ class Engine:
                keys: random_bits.Keys | None = None,
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1, each: int = 1,
-               local: local_steps_lib.LocalSteps | None = None, canaries: int = 0):
+               local: local_steps_lib.LocalSteps | None = None, canaries: int = 0,
+               tested_places: set[str] | None = None):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved to treat each example alone.
@@ -84,8 +86,11 @@ class Engine:
     example: more than one where examples are units, such as users. The mean over the
     rows of an example whose weight is not zero is clipped; or, with `local` steps, the
     difference that they make to the weights. `canaries` is the number of canaries.
+    `tested_places` has the passes of which `place_test` has shown that gradients do not
+    depend on the place in the batch, and gets those that are tested; None for no test.
     """
     self._canaries = canaries
+    self._tested_places = tested_places
     self._local = local
     self._copies = views
     self._each = each
@@ -131,6 +136,8 @@ class Engine:
            l2_norm_clip: tf.Tensor, numbers: tf.Tensor | None) -> BatchResult:
     """Implements `run`: loops over the physical batches in a `tf.while_loop`."""
     self._settle((x, targets, weights))
+    if self._tested_places is not None:
+      self._test_places((x, targets, weights), self._tested_places)
     batch, size = tf.shape(weights)[0], self.rows * self._each
     chunks = tf.maximum((batch + size - 1) // size, 1)
     x, targets, weights, numbers = tf.nest.map_structure(
@@ -209,6 +216,18 @@ class Engine:
       return None
     return found.reason, [layer_routes.layer_of(
         self.routes, found.operation, found.variable)]
+
+  @tf.autograph.experimental.do_not_convert
+  def _test_places(self, batch: batched_pass.Batch, tested: set[str]) -> None:
+    """Raises ValueError if gradients on random data depend on places in the batch."""
+    specs = tf.nest.map_structure(lambda t: tf.TensorSpec(
+        [self.rows * self._each] + t.shape[1:], t.dtype), batch)
+    key = f'{specs} {self.routes.summary()}'
+    if key not in tested:
+      place_test.check(self._model, lambda rows: clipping_lib.numbers_of_rows(
+          self._pass(rows).gradients, self._clipping, self.routes.groups),
+                       specs, self._each)
+      tested.add(key)
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
     """Returns the arguments of `after_failure` for uses of weights without a rule."""

@@ -205,7 +205,8 @@ def _check_same(name: str, planned: object, trained: object) -> None:
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
-                'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit')
+                'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit',
+                'arithmetic')
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 

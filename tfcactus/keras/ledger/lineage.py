@@ -42,8 +42,9 @@ def plan_number(plan: PrivacyPlan) -> int:
   """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   unit = () if plan.unit == 'example' else (plan.unit,)
+  whole = () if plan.arithmetic == 'float' else (plan.arithmetic, plan.dim)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
-               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit))
+               plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
 
 

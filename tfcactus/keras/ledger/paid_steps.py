@@ -8,7 +8,7 @@ import warnings
 
 import dp_accounting
 
-from tfcactus import accounting, sampling as sampling_lib
+from tfcactus import accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Taken
@@ -47,6 +47,7 @@ class PaidSteps:
       raise ValueError(
           'Expected a plan with a proven accounting, and no seed, with account, got '
           f'accounting={plan.accounting!r} and seeded={seeded}.')
+    arithmetic.check_float(plan, 'account=')
     self._account = account if isinstance(account, DataAccount) else None
     self.path = account.path if isinstance(account, DataAccount) else (
         os.path.abspath(os.fspath(account)))

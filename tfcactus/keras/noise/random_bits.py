@@ -41,9 +41,10 @@ def changed(change: Callable[..., list[np.ndarray]], parts: Sequence[tf.Tensor],
   It returns arrays of the parts' shapes and of `dtypes`. Raises ValueError under XLA.
   """
   _check_outside_xla()
+  count = len(inputs)  # TensorFlow keeps the function, and `inputs` hold the graph.
   found = tf.numpy_function(
-      lambda *arrays: change(arrays[len(inputs):], *arrays[:len(inputs)]),
-      [*inputs, *parts], list(dtypes))
+      lambda *arrays: change(arrays[count:], *arrays[:count]), [*inputs, *parts],
+      list(dtypes))
   # An eager call returns a single tensor without a list.
   return [tf.ensure_shape(each, part.shape)
           for each, part in zip(tf.nest.flatten(found), parts)]

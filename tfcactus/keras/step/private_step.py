@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus import _checks
+from tfcactus import _checks, arithmetic
 from tfcactus.keras.checks import model_warnings, state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import losses, models, precision, recurrent
@@ -69,6 +69,12 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
+    for given, what in ((self._replicas > 1, 'several replicas'),
+                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
+      if given:
+        arithmetic.check_float(plan, what)
+    self._tested_places: set[str] | None = (
+        set() if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -114,8 +120,11 @@ class Step:
     # Mean and standard deviation of the number of examples of a replica.
     mean = self._plan.expected_batch_size / self._replicas
     deviation = math.sqrt(mean * (1 - self._plan.sampling_prob))
-    return self._given_rows or physical_batch.physical_rows(
+    rows = self._given_rows or physical_batch.physical_rows(
         mean, deviation, self._model, routes, self.views * self._each)
+    if self._plan.arithmetic == 'integer':
+      clipping_lib.check_roundings(self._plan.num_examples, rows)
+    return rows
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -188,7 +197,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count)
+        0 if self.canaries is None else self.canaries.count, self._tested_places)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
     elif numbers is None:

@@ -1,4 +1,4 @@
-"""Noise of a step: correlated over steps (BandMF, DP-FTRL), or in workers' shares."""
+"""Noise of a step: whole numbers, correlated over steps (DP-FTRL), or in shares."""
 
 from __future__ import annotations
 
@@ -11,16 +11,60 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus import _format, correlated
+from tfcactus.keras.compat import precision
 from tfcactus.keras.data.batch_marks import Place
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.noise import noise_addition
 from tfcactus.keras.noise.noise_addition import NoiseSampler
-from tfcactus.noise import Gaussian, Noise
+from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 from tfcactus.plan import PrivacyPlan
 
 _REPLAYED_FROM = 2**24
 """From this many coordinates (128 MB) on, earlier draws are made again from their place
 in the random stream, not kept in memory."""
+
+
+_LARGEST = 2.0**62
+"""Rounded sums are clipped to this absolute value, so that int64 sums do not overflow.
+Clipping moves no two numbers further apart."""
+
+
+class IntegerSampler(NoiseSampler):
+  """Sampler of Gaussian noise that adds whole numbers to sums rounded to whole numbers.
+
+  What is added up before that is float64. Whole noisy sums are scaled back to floats
+  and rounded to their dtypes, which is post-processing.
+  """
+
+  def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    del place
+    return discrete_gaussian.draw(self._rng, size) * (
+        self.noise.noise_multiplier / discrete_gaussian.SCALE)
+
+  def _noisy(self, dtypes: Sequence[type], sums: Sequence[np.ndarray],
+             scale: np.ndarray, step: np.ndarray, *places: np.ndarray
+            ) -> list[np.ndarray]:
+    """Returns whole noisy sums over `per_unit`, in the given dtypes."""
+    del step, places
+    # Checked at run time: options set later rewrite functions traced earlier.
+    precision.check_graphs_are_as_written()
+    per_unit = self.per_unit(float(scale))
+    return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
+        self.whole(sums, per_unit), dtypes)]
+
+  def per_unit(self, scale: float) -> float:
+    """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
+    return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
+
+  def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
+    """Returns sums times `per_unit`, rounded, plus noise: int64 arrays."""
+    found = []
+    for part in sums:
+      scaled = np.multiply(part, per_unit, dtype=np.float64)
+      np.clip(np.rint(scaled, out=scaled), -_LARGEST, _LARGEST, out=scaled)
+      noise = discrete_gaussian.draw(self._rng, part.size)
+      found.append(scaled.astype(np.int64) + noise.reshape(part.shape))
+    return found
 
 
 class CorrelatedSampler(NoiseSampler):
@@ -70,6 +114,8 @@ class CorrelatedSampler(NoiseSampler):
 
 def sampler(plan: PrivacyPlan, seed: int | None) -> NoiseSampler:
   """Returns the sampler of a plan's noise."""
+  if plan.arithmetic == 'integer':
+    return IntegerSampler(plan.noise, seed=seed)
   if plan.strategy is None or plan.strategy.bands == 1:
     return NoiseSampler(plan.noise, seed=seed)
   return CorrelatedSampler(plan.noise, plan.strategy, seed)

@@ -92,7 +92,7 @@ _RIGHT = {
 }
 
 
-@representatives('name', _RIGHT, 4)
+@representatives('name', _RIGHT, 2)
 def test_rows_are_gradients_of_single_examples(name):
   model = made(_SERIES, _RIGHT[name])
   assert planted._failure(model) is None

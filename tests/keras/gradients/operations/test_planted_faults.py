@@ -12,6 +12,7 @@ from tests.keras.gradients.operations.test_rules import (
   made,
   Own,
 )
+from tests.representatives import representatives
 from tfcactus.keras.gradients import engine as engine_lib, layer_routes
 from tfcactus.keras.gradients.operations import uses
 
@@ -98,11 +99,11 @@ def test_a_use_behind_a_gate_at_zero_is_found_by_the_cut(monkeypatch):
   assert 'is used outside of its layer' in _failure(model)[0]
 
 
-@pytest.mark.parametrize('left, function', [
-    (False, lambda x, w: x @ w), (True, lambda x, w: x @ w + tf.tanh(w)[0]),
-    (True, lambda x, w: tf.add_n([x @ w, x @ w])),
+@representatives('left, function', [
+    (False, lambda x, w: x @ w), (True, lambda x, w: tf.add_n([x @ w, x @ w])),
+    (True, lambda x, w: x @ w + tf.tanh(w)[0]),
     (True, lambda x, w: tf.cast(tf.cast(9 * x @ w, tf.int32), tf.float32)),
-    (True, lambda x, w: tf.cast(tf.cast(x @ w, tf.int32), tf.float32))])
+    (True, lambda x, w: tf.cast(tf.cast(x @ w, tf.int32), tf.float32))], 2)
 def test_a_function_that_is_called_twice(left, function):
   """A function of one operation has a use per call; others are left."""
   function = tf.function(function)

@@ -1,0 +1,183 @@
+"""Training in whole numbers: what is released, at what cost, and what is refused."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+
+from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
+import tfcactus
+from tfcactus.keras import (
+  AllocatedBatches,
+  Audit,
+  FixedSizeBatches,
+  make_run_card,
+  tuning,
+)
+from tfcactus.keras.gradients import clipping, forms
+from tfcactus.keras.ledger import lineage
+from tfcactus.keras.step import step_noise
+from tfcactus.noise import discrete_gaussian
+
+CLIP = tf.constant(0.7, tf.float64)
+
+
+def whole_plan(**changes):
+  return plan_of(**{**dict(arithmetic='integer', dim=21), **changes})
+
+
+def released(sums, dtype=tf.float64, sigma=1.3, seed=1):
+  """Returns the release of float64 sums of sensitivity `CLIP`, and units per one."""
+  sampler = step_noise.IntegerSampler(tfcactus.Gaussian(sigma), seed=seed)
+  found = sampler.add_to(
+      [tf.constant(part, tf.float64) for part in sums], CLIP, None,
+      [dtype for _ in sums])
+  return [part.numpy() for part in found], sampler.per_unit(float(CLIP))
+
+
+@pytest.mark.parametrize('dtype', [tf.float64, tf.float32])
+def test_releases_are_whole_numbers_of_a_unit_with_the_noise_of_the_plan(dtype):
+  sums = [np.zeros([300, 400]), np.full([7], 1e3)]
+  found, per_unit = released(sums, dtype)
+  for part, given in zip(found, sums):
+    assert part.dtype == dtype.as_numpy_dtype and part.shape == given.shape
+    if dtype == tf.float64:  # Whole numbers below 2^53 survive the scaling.
+      whole = np.rint(part * per_unit)
+      assert np.array_equal(part, whole * (1 / per_unit))
+      assert np.any(whole % 2)
+  assert np.abs(found[1] - 1e3).max() < 6
+  scaled = found[0].reshape(-1) / (1.3 * 0.7)
+  assert stats.kstest(scaled, 'norm').pvalue > 1e-3
+  # Four standard errors, which reject a scale of 1.01.
+  assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * scaled.size) < 0.0085
+  assert abs(1.01 * scaled.std() - 1) > 4 / np.sqrt(2 * scaled.size)
+  assert discrete_gaussian.SCALE / per_unit == pytest.approx(1.3 * 0.7, rel=1e-15)
+
+
+def test_other_draws_of_the_sampler_are_in_units_of_sensitivity():
+  sampler = step_noise.IntegerSampler(tfcactus.Gaussian(2.0), seed=1)
+  assert abs(sampler.draw(40_000).numpy().std() / 2 - 1) < 0.02
+
+
+def test_huge_sums_do_not_overflow():
+  found, per_unit = released([np.array([1e290, -1e290])])
+  np.testing.assert_allclose(found[0] * per_unit, [2.0**62, -2.0**62], rtol=1e-6)
+
+
+def whole_sums(rows, order, monkeypatch):
+  """Returns the whole sum, without noise, of float32 rows in physical batches of 8."""
+  monkeypatch.setattr(discrete_gaussian, 'draw',
+                      lambda rng, count: np.zeros(count, np.int64))
+  total = tf.zeros(rows.shape[1:], tf.float64)
+  for start in range(0, len(order), 8):
+    part = np.zeros((8, rows.shape[1]), np.float32)
+    part[:len(order[start:start + 8])] = rows[order[start:start + 8]]
+    total += clipping.clip_and_sum([forms.Dense(tf.constant(part), part.shape[1:])],
+                                   CLIP, tf.reduce_any(part != 0, 1))[0][0]
+  sampler = step_noise.IntegerSampler(tfcactus.Gaussian(1.3))
+  per_unit = sampler.per_unit(float(CLIP))
+  return sampler.whole([total.numpy()], per_unit)[0], per_unit
+
+
+def test_an_example_moves_whole_sums_by_no_more_than_is_accounted(monkeypatch):
+  rng = np.random.default_rng(0)
+  for trial in range(15):
+    dim = int(rng.integers(1, 40))
+    rows = rng.normal(size=(rng.integers(2, 60), dim)) * np.exp(
+        rng.uniform(-6, 6, size=(1, 1)))
+    if trial % 3 == 0:  # Others cancel each other.
+      rows[1::2] = -rows[:-1:2][:len(rows[1::2])]
+    rows = rows.astype(np.float32)
+    with_it, unit = whole_sums(rows, np.arange(len(rows)), monkeypatch)
+    without, _ = whole_sums(rows, rng.permutation(np.arange(1, len(rows))), monkeypatch)
+    moved = np.sqrt(float(np.sum((with_it - without).astype(float)**2)))
+    assert moved <= 0.7 * unit + np.sqrt(dim)
+
+
+def test_training_is_accounted_for_as_the_plan_says_and_the_card_names_the_mode():
+  plan = whole_plan()
+  private = privatized(plan)
+  private.fit(poisson(), epochs=2, verbose=0)
+  guarantee = private.guarantee()
+  assert guarantee == plan.guarantee(8)
+  floats = dataclasses.replace(plan, arithmetic='float').guarantee(8)
+  assert floats.upper < guarantee.upper < floats.upper * (1 + 1e-7)
+  card = json.loads(json.dumps(make_run_card(private)))
+  assert card['mode'] == 'integer' and 'whole numbers' in card['sums']
+  assert "arithmetic='integer'" in card['statement']
+  assert not any('which is float64' in each for each in card['not_covered'])
+  beside = dataclasses.replace(plan, releases=[
+      tfcactus.accounting.noise_event(tfcactus.Gaussian(9.0))])
+  lines = make_run_card(privatized(beside))['not_covered']
+  assert any('noise of releases_beside' in each for each in lines)
+
+
+@representatives('options', [
+    dict(clipping='per_layer'), dict(clipping='automatic'),
+    dict(engine='vectorized'), dict(augmentation_multiplicity=2)])
+def test_kinds_of_steps_train(options):
+  private = privatized(whole_plan(), **options)
+  private.fit(poisson(), verbose=0)
+  assert private.guarantee() == whole_plan().guarantee(4)
+
+
+@representatives('batches', [
+    lambda: AllocatedBatches(X, Y, 4), lambda: FixedSizeBatches(X, Y, 10)])
+def test_other_batches_train(batches):
+  private = privatized(whole_plan())
+  private.fit(batches(), verbose=0)
+  found, plan = private.guarantee(), whole_plan()
+  assert found.upper == plan.guarantee(
+      found.steps, sampling=private._ledger.ledger().scheme).upper
+
+
+def test_a_saved_model_keeps_the_mode(tmp_path):
+  private = privatized(whole_plan(), loss=MEAN)
+  private.fit(poisson(), verbose=0)
+  private.save(tmp_path / 'model.keras')
+  loaded = tf.keras.models.load_model(tmp_path / 'model.keras')
+  assert loaded.plan == private.plan and loaded.plan.arithmetic == 'integer'
+  assert loaded.guarantee() == private.guarantee()
+
+
+def test_steps_of_the_two_modes_are_told_apart():
+  plans = whole_plan(), whole_plan(dim=None), plan_of(dim=21)
+  assert len({lineage.plan_number(plan) for plan in plans}) == 3
+
+
+@pytest.mark.parametrize('options, words', [
+    (dict(split_noise=True), "arithmetic='float' with split_noise=True"),
+    (dict(audit=Audit(canaries=100)), "arithmetic='float' with audit="),
+    (dict(account='budget'), "arithmetic='float' with account=")])
+def test_options_without_a_proof_are_refused(options, words):
+  with pytest.raises(ValueError, match=words):
+    privatized(whole_plan(), **options)
+
+
+def test_private_searches_are_refused():
+  with pytest.raises(ValueError, match="arithmetic='float' with a private search"):
+    tuning._event(whole_plan(), {})
+
+
+def test_several_replicas_are_refused():
+  with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():
+    with pytest.raises(ValueError, match="arithmetic='float' with several replicas"):
+      privatized(whole_plan())
+
+
+def test_sums_whose_rounding_the_margin_does_not_cover_are_refused():
+  clipping.check_roundings(1_200_000, 256)
+  with pytest.raises(ValueError, match='Give physical_batch_size=1095') as error:
+    clipping.check_roundings(1_200_000, 1_000_000)
+  assert 'not enough' not in str(error.value)
+  with pytest.raises(ValueError, match='is not enough'):
+    clipping.check_roundings(10**8, 256)
+  private = privatized(whole_plan(), inner(), physical_batch_size=8)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(clipping, 'MOST_ROUNDINGS', 10.0)
+    with pytest.raises(ValueError, match='physical batch size n'):
+      private.fit(poisson(), verbose=0)

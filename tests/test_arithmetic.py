@@ -1,0 +1,158 @@
+"""Plans of whole numbers: what they cost, promise and refuse."""
+
+import dataclasses
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from tests.representatives import representatives
+import tfcactus
+from tfcactus import accounting, arithmetic, correlated
+from tfcactus.noise import discrete_gaussian
+from tfcactus.sampling import (
+  CyclicAllocationSampling,
+  CyclicPoissonSampling,
+  FixedSizeSampling,
+  OnePassSampling,
+  PoissonSampling,
+  RandomAllocationSampling,
+)
+
+
+def plan(**changes):
+  return tfcactus.PrivacyPlan(**{**dict(
+      noise=tfcactus.Gaussian(1.3), l2_norm_clip=1.5, num_examples=60_000,
+      sampling_prob=1 / 240, steps=1200, delta=1e-5, dim=26_010,
+      arithmetic='integer'), **changes})
+
+
+def test_rounding_costs_less_than_two_parts_in_ten_million():
+  floats = plan(arithmetic='float').guarantee()
+  whole = plan().guarantee()
+  assert floats.upper < whole.upper < floats.upper * (1 + 2e-7)
+  assert floats.lower < whole.lower <= whole.estimate <= whole.upper
+  # Without dim the plan pays for 2^30 weights.
+  assert whole.upper < plan(dim=None).guarantee().upper < floats.upper * (1 + 1e-4)
+
+
+@representatives('sampling', [
+    PoissonSampling, FixedSizeSampling, RandomAllocationSampling, CyclicPoissonSampling,
+    CyclicAllocationSampling, OnePassSampling])
+def test_every_scheme_costs_a_little_more_than_in_floats(sampling):
+  # Fewer steps, larger noise: passes over all examples cost much.
+  settings = dict(steps=240, noise=tfcactus.Gaussian(5.0))
+  floats = plan(arithmetic='float', **settings).guarantee(sampling=sampling)
+  whole = plan(**settings).guarantee(sampling=sampling)
+  assert floats.upper < whole.upper < floats.upper * (1 + 2e-6)
+
+
+@pytest.mark.parametrize('sigma, dim', [(0.5, 1), (1.3, 26_010), (40.0, 2**30)])
+def test_the_accounted_noise_is_scale_over_sensitivity_rounded_down(sigma, dim):
+  found = arithmetic.accounted(plan(dim=dim), tfcactus.Gaussian(sigma)).noise_multiplier
+  with mpmath.workprec(200):
+    scale = mpmath.mpf(discrete_gaussian.SCALE)
+    true = scale / (scale / mpmath.mpf(sigma) + mpmath.sqrt(dim))
+    assert 0.999999999999 * true < found < true * (1 - mpmath.mpf(2)**-50)
+
+
+def test_the_distance_is_that_of_all_coordinates_and_steps():
+  assert arithmetic.distance(plan(arithmetic='float'), 1200) == 0
+  assert arithmetic.distance(plan(), 1200) == pytest.approx(
+      1200 * 26_010 * discrete_gaussian.DISTANCE, rel=0.02)
+  whole = plan(steps=480)
+  assert whole.guarantee(2, sampling=RandomAllocationSampling).account.distance == (
+      arithmetic.distance(whole, 480))
+  assert whole.guarantee(0).account.distance == whole.guarantee(0).upper == 0
+
+
+def _profile(epsilon):
+  return accounting.PhiAccountant().compose(
+      tfcactus.accounting.noise_event(tfcactus.Gaussian(1.0))).delta_bounds(epsilon)
+
+
+def test_a_distance_adds_to_delta_what_it_should():
+  far = accounting.PhiAccountant(distance=1e-9)
+  far.compose(tfcactus.accounting.noise_event(tfcactus.Gaussian(1.0)))
+  for epsilon in (0.0, 1.0, 4.0):
+    added = 1e-9 * (1 + math.exp(epsilon))
+    lower, _, upper = far.delta_bounds(epsilon)
+    assert _profile(epsilon).upper + added <= upper <= (
+        _profile(epsilon).upper + 1.02 * added)
+    assert lower <= _profile(epsilon).lower - added
+  for delta in (1e-2, 1e-5, 1e-6):
+    lower, _, upper = far.epsilon_bounds(delta)
+    # The bounds are consistent: delta at the upper bound is at most that delta.
+    assert far.get_delta(upper) <= delta <= far.delta_bounds(lower * 0.999).upper
+  assert far.get_epsilon(1e-9) == math.inf and far.get_delta(800.0) == 1
+  # In place of a distance, an event within it: outcomes of one law alone.
+  near = accounting.PhiAccountant().compose(
+      tfcactus.accounting.noise_event(tfcactus.Gaussian(1.0)))
+  assert near.get_epsilon(1e-5) < far.get_epsilon(1e-5)
+  with pytest.raises(ValueError, match='distance'):
+    accounting.PhiAccountant(distance=-1e-9)
+
+
+def test_reports_and_groups_of_rows_count_the_distance():
+  whole = plan(noise=tfcactus.Gaussian(5.0), steps=10)
+  assert whole.guarantee(rows_of_one=2).account.distance > 0
+  floats = dataclasses.replace(whole, arithmetic='float').guarantee()
+  # What reports of attacks are made of.
+  assert whole.guarantee().account.get_delta(0.0) > floats.account.get_delta(0.0)
+
+
+def test_the_statement_names_the_mode_and_what_it_promises():
+  words = plan().guarantee().statement
+  assert "arithmetic='integer'" in words and 'up to 26,010 weights' in words
+  assert 'do not depend on its place' in words
+  assert 'arithmetic' not in plan(arithmetic='float').guarantee().statement
+  assert '1,073,741,824' in plan(dim=None).guarantee().statement
+
+
+@pytest.mark.more
+def test_targets_calibrate_the_noise_of_the_mode():
+  settings = dict(batch_size=250, epochs=2, num_examples=60_000, delta=1e-5,
+                  l2_norm_clip=1.0, target_epsilon=2.0)
+  whole = tfcactus.PrivacyPlan.for_training(arithmetic='integer', **settings)
+  floats = tfcactus.PrivacyPlan.for_training(**settings)
+  assert whole.guarantee().upper <= 2.0
+  assert whole.noise.noise_multiplier == pytest.approx(
+      floats.noise.noise_multiplier, rel=1e-3)
+
+
+@pytest.mark.parametrize('changes, words', [
+    (dict(arithmetic='int'), "Expected arithmetic in .*got arithmetic='int'"),
+    (dict(noise=tfcactus.Laplace(1.0), dim=1), 'Gaussian noise, the only'),
+    (dict(adaptive_clipping=tfcactus.AdaptiveClipping(), dim=None),
+     'no adaptive_clipping'),
+    (dict(correlation=correlated.BandedStrategy(2), steps=8, sampling_prob=1 / 8),
+     'no correlation'),
+    (dict(l2_norm_clip=1e-40), 'l2_norm_clip and the noise multiplier'),
+    (dict(noise=tfcactus.Gaussian(1e40)), 'l2_norm_clip and the noise multiplier')])
+def test_plans_without_a_proof_are_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    plan(**changes)
+
+
+def test_uses_without_a_proof_are_refused():
+  whole = plan(dim=None)
+  with pytest.raises(ValueError, match="arithmetic='float' with an event"):
+    _ = whole.step_event
+  with pytest.raises(ValueError, match='drop-in optimizer'):
+    whole.check_drop_in()
+  whole.check_vector(2**30)
+  with pytest.raises(ValueError, match='give the plan dim=1073741825'):
+    whole.check_vector(2**30 + 1)
+
+
+def test_correlation_of_one_step_is_none():
+  strategy = correlated.BandedStrategy(1)
+  assert plan(correlation=strategy, steps=480).guarantee(480).upper > 0
+
+
+def test_rounding_moves_a_sum_by_no_more_than_is_accounted():
+  # Half-way entries: every coordinate is rounded the other way.
+  a, b = np.full(26_010, 0.5), np.full(26_010, 0.5 + 2.0**-40)
+  moved = np.linalg.norm(np.rint(a) - np.rint(b))
+  assert moved == math.sqrt(26_010)

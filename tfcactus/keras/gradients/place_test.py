@@ -1,0 +1,121 @@
+"""Test that a gradient, and its norm, have the same bits at every place in the batch.
+
+The bound on the sensitivity of a computed sum assumes this. It is false for some
+kernels, shapes and devices, whose loops treat the last rows of a tensor differently. So
+the mode 'integer' computes gradients of random rows in several orders before it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import contextlib
+import functools
+from typing import Any, Callable
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfcactus.keras.compat import models, patches
+from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.noise import random_bits
+
+_RATES = ('rate', 'stddev', 'dropout', 'recurrent_dropout')
+"""Attributes of layers that draw; a layer draws nothing, or zeros, if they are zero."""
+
+_BATCHES = 5
+"""Number of random batches. A difference in a last bit shows in some rows only."""
+
+_LENGTH = 8
+"""Length of axes whose length is not known."""
+
+
+def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
+          each: int = 1) -> None:
+  """Raises ValueError if gradients of some rows depend on their places in the batch.
+
+  Args:
+    model: The model whose layers draw.
+    run: Returns per-example gradients of a batch (inputs, targets, weights), and their
+      norms, as tensors with one row for each example.
+    specs: The batch as `TensorSpec`s of a known number of rows.
+    each: Number of consecutive rows that make up an example.
+  """
+  drawn: list[bool] = []
+  keys = random_bits.Keys(0)
+
+  def seed() -> tf.Tensor:
+    drawn.append(True)
+    return keys()
+
+  def gradients(batch: Any) -> list[tf.Tensor]:
+    with patches.drawing(model, seed):
+      return run(batch)
+
+  with tf.init_scope(), _without_draws(model):
+    traced = tf.function(gradients, autograph=False)
+    if _alike(traced, specs, each, lambda rows: [rows[::-1], np.random.default_rng(
+        1).permutation(rows)]):
+      return
+    repeats = _alike(traced, specs, each, lambda rows: [rows])
+  if repeats or not drawn:
+    raise ValueError(
+        "Expected with arithmetic='integer' gradients whose bits do not depend on the "
+        'place of their example in the batch, got others for random rows: kernels of '
+        'this device treat rows differently. Give physical_batch_size as a multiple of '
+        f'8 (got {tf.nest.flatten(specs)[0].shape[0] // each}), or take '
+        "arithmetic='float'.")
+  # The seeds were fresh each time: the draws, too, change these gradients.
+  warnings.warn(
+      'It could not be tested that gradients have the same bits at every place in a '
+      "batch, which the guarantee of arithmetic='integer' assumes: the model draws "
+      'random numbers, which change with the place.', stacklevel=2)
+
+
+def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
+           orders: Callable[[np.ndarray], list[np.ndarray]]) -> bool:
+  """Returns whether gradients of random examples are the same in each of `orders`."""
+  rng = np.random.default_rng(0)
+  examples = tf.nest.flatten(specs)[0].shape[0] // each
+  for _ in range(_BATCHES):
+    batch = _random_batch(specs, rng)
+    first = [part.numpy() for part in gradients(batch)]
+    for order in orders(np.arange(examples)):
+      rows = (order[:, None] * each + np.arange(each)).reshape(-1)
+      moved = gradients(tf.nest.map_structure(
+          functools.partial(tf.gather, indices=rows), batch))
+      if not all(np.array_equal(part[order], other.numpy())
+                 for part, other in zip(first, moved)):
+        return False
+  return True
+
+
+@contextlib.contextmanager
+def _without_draws(model: keras.Model) -> Iterator[None]:
+  """Sets the rates of all layers that draw to zero inside the block."""
+  with contextlib.ExitStack() as stack:
+    for layer in models.flat_layers(model):
+      rates = {name: 0.0 for name in _RATES
+               if isinstance(vars(layer).get(name), float)}
+      if rates:
+        stack.enter_context(patches.replaced(layer, **rates))
+    yield
+
+
+def _random_batch(specs: Any, rng: np.random.Generator) -> Any:
+  """Returns normal inputs, and targets, whole numbers and booleans of zero or one."""
+  x, targets, weights = specs
+
+  def rows(spec: tf.TensorSpec, normal: bool) -> tf.Tensor:
+    shape = [_LENGTH if length is None else length for length in spec.shape]
+    if spec.dtype == tf.string:
+      return tf.constant(rng.choice(['a', 'b'], shape))
+    values = rng.normal(size=shape) if normal and spec.dtype.is_floating else (
+        rng.integers(0, 2, shape))
+    return tf.cast(values, spec.dtype)
+
+  return (tf.nest.map_structure(lambda spec: rows(spec, True), x),
+          tf.nest.map_structure(lambda spec: rows(spec, False), targets),
+          tf.nest.map_structure(lambda spec: tf.ones(
+              [_LENGTH if length is None else length for length in spec.shape],
+              spec.dtype), weights))

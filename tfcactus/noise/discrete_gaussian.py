@@ -1,0 +1,148 @@
+"""Exact draws of whole numbers by a discrete Gaussian law of one fixed scale.
+
+One table serves every noise multiplier: the sum that gets the noise is scaled instead.
+The table has the discrete Gaussian D of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2), cut at
+16 s, as probabilities that are multiples of 2^-128. A draw is exact for these
+probabilities. With m = 2^10, three draws make z = m^2 x2 + m x1 + x0, whose variance is
+`VARIANCE` = s^2 (m^4 + m^2 + 1). docs/soundness.md ("Whole numbers") proves that z is
+within `DISTANCE`, in total variation, of a draw that is added after the continuous
+Gaussian of standard deviation `SCALE` and so reveals no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from tfcactus.randomness import KeyStream, SystemRandom
+
+_BITS = 11
+"""Binary logarithm of the table's scale."""
+
+_SHIFT = 10
+"""Binary logarithm of m."""
+
+VARIANCE = 2**(2 * _BITS) * (2**(4 * _SHIFT) + 2**(2 * _SHIFT) + 1)
+"""Variance parameter of the draws' discrete Gaussian law, 2^62 + 2^42 + 2^22."""
+
+SCALE = 2**31 + 2**10
+"""Standard deviation of the continuous Gaussian that is accounted for. `VARIANCE` -
+`SCALE`^2 = 3 2^20 is the variance of the rounding that makes its draws whole."""
+
+DISTANCE = 1.1e-33
+"""Bound on the total variation distance of one draw: 3 2^-112 for three draws of the
+table, 2 1.1e-34 for two sums of discrete Gaussians, and less than 1e-999 for the
+rounding of the continuous draw."""
+
+LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
+"""Bound on the absolute value of a draw, about 16 `SCALE`."""
+
+_COLUMNS = 2**16
+_FINE = 64
+_PRECISION = 320
+"""Bits after the binary point in which weights e^(-k^2 / 2 s^2) are computed."""
+
+
+class Table(NamedTuple):
+  """An alias table of `_COLUMNS` equally likely columns (Walker 1977, Vose 1991).
+
+  A uniform number u below 2^112 takes number j of column j if u < 2^64 `coarse` +
+  `fine`, else the column's `other` number. Numbers count from 0, which stands for
+  -2^15.
+
+  Attributes:
+    packed: uint64, shape (columns,): `coarse`, 48 bits, then `other`, 16 bits.
+    fine: uint64, shape (columns,).
+  """
+
+  packed: np.ndarray
+  fine: np.ndarray
+
+
+def probabilities() -> list[int]:
+  """Returns the probabilities of -2^15, ..., 2^15 - 1 as multiples of 2^-128.
+
+  They add up to one. That of -2^15 is zero, so that the law is symmetric.
+  """
+  half = _COLUMNS // 2
+  weights = _weights(half)
+  total = weights[0] + 2 * sum(weights[1:])
+  # Rounded down; zero gets the rest, at most 2^16 units.
+  one_side = [(weight << 128) // total for weight in weights]
+  one_side[0] = 2**128 - 2 * sum(one_side[1:])
+  return [0, *one_side[:0:-1], *one_side]
+
+
+def _weights(count: int) -> list[int]:
+  """Returns e^(-k^2 / 2 s^2) for 0 <= k < count, in units of 2^-`_PRECISION`."""
+  # e^(-1 / 2 s^2) by its series; then w(k + 1) = w(k) r(k), r(k + 1) = r(k) r(0)^2.
+  # Each product is rounded down once, so that the errors stay below 2^20 units.
+  term = total = 1 << _PRECISION
+  for number in range(1, 40):
+    term = -(term >> (2 * _BITS + 1)) // number
+    total += term
+  ratio, square = total, total * total >> _PRECISION
+  found = [1 << _PRECISION]
+  for _ in range(count - 1):
+    found.append(found[-1] * ratio >> _PRECISION)
+    ratio = ratio * square >> _PRECISION
+  return found
+
+
+@functools.cache
+def table() -> Table:
+  """Returns the alias table of `probabilities`, whose masses it keeps exactly."""
+  left = probabilities()
+  column = 2**128 // _COLUMNS
+  limits, others = [column] * _COLUMNS, list(range(_COLUMNS))
+  small = [j for j, mass in enumerate(left) if mass < column]
+  large = [j for j, mass in enumerate(left) if mass >= column]
+  while small:
+    j = small.pop()
+    limits[j], others[j] = left[j], large[-1]
+    left[large[-1]] -= column - left[j]
+    if left[large[-1]] < column:
+      small.append(large.pop())
+  # Numbers that are left over have exactly the mass of a column.
+  return Table(
+      np.array([min(limit >> _FINE, 2**48 - 1) << 16 | other
+                for limit, other in zip(limits, others)], np.uint64),
+      np.array([2**64 - 1 if limit == column else limit & (2**64 - 1)
+                for limit in limits], np.uint64))
+
+
+def draw(rng: SystemRandom, count: int) -> np.ndarray:
+  """Returns `count` independent draws z, int64."""
+  return rng.filled(count, np.int64, _draw)
+
+
+def _draw(stream: KeyStream, count: int) -> np.ndarray:
+  """Returns the draws that are made at once, in this thread."""
+  z = table_draws(stream, count)
+  for _ in range(2):
+    z <<= _SHIFT
+    z += table_draws(stream, count)
+  return z
+
+
+def table_draws(stream: KeyStream, count: int) -> np.ndarray:
+  """Returns `count` independent draws of the table's law, int64."""
+  packed, fine = table()
+  low = np.uint64(_COLUMNS - 1)
+  words = stream.words(count)  # 48 bits of u, then the column.
+  column = words & low
+  chosen = packed.take(column.view(np.int64), mode='clip')  # Mode: no check.
+  take_other = words >= chosen
+  chosen ^= words
+  # With equal leading 48 bits, 64 further bits decide.
+  ties = np.flatnonzero(chosen <= low)
+  if ties.size:
+    take_other[ties] = stream.words(ties.size) >= fine[column[ties].view(np.int64)]
+  chosen &= low
+  chosen *= take_other
+  column ^= chosen
+  found = column.view(np.int64)
+  found -= _COLUMNS // 2
+  return found
