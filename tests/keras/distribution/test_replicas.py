@@ -54,6 +54,13 @@ def inner(dtype=None):
       layers.Dense(3, dtype='float32')])
 
 
+def recurrent(dtype=None):
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([
+      layers.Input((6, 6, 1)), layers.Reshape((6, 6)), layers.LSTM(4, dtype=dtype),
+      layers.Dense(3, dtype='float32')])
+
+
 BATCHES = {
     'poisson': lambda plan: PoissonBatches(X, Y, plan.sampling_prob, seed=5,
                                            steps_per_epoch=15),
@@ -102,9 +109,13 @@ CASES = {
     'several views': {'augmentation_multiplicity': 2},
     'users': {'batches': 'users', 'plan': {'unit': 'user', 'num_examples': 20}},
     'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
+    'recurrent': {'make': recurrent, 'plan': {'adaptive_clipping': ADAPTIVE}},
+    'recurrent, per layer': {'make': recurrent, 'clipping': 'per_layer'},
+    'recurrent bfloat16': {'make': recurrent, 'dtype': 'mixed_bfloat16',
+                           'tolerance': 2e-2},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('adaptive', 'cyclic', 'users')
+OFTEN = ('adaptive', 'cyclic', 'users', 'recurrent')
 
 
 @pytest.mark.parametrize('name', [
@@ -124,10 +135,10 @@ def test_two_replicas_do_what_one_device_does(name):
     # Rounding may change the answer for one example.
     room = 1e-5 if tolerance < 1e-5 else 0.05
     np.testing.assert_allclose(others[key], values, rtol=room, atol=room)
-  moved = 0.0
-  for a, b, start in zip(one.get_weights(), two.get_weights(), inner().get_weights()):
+  moved, start = 0.0, case.get('make', inner)().get_weights()
+  for a, b, before in zip(one.get_weights(), two.get_weights(), start):
     np.testing.assert_allclose(b, a, atol=tolerance)
-    moved = max(moved, np.abs(a - start).max())
+    moved = max(moved, np.abs(a - before).max())
   assert moved > 0.02
   assert_same_bits(two)
 

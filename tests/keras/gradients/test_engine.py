@@ -523,10 +523,11 @@ def test_no_clipped_example_exceeds_the_bound(clip):
   assert clipped > (10 if clip > 1e-6 else -1)
 
 
-@pytest.mark.parametrize('kind', ['per_layer', 'automatic'])
-def test_per_layer_and_automatic_clipping_keep_the_sensitivity(kind):
-  model = model_of(layers.Dense(5, 'tanh'), layers.LayerNormalization(),
-                   shape=(6,))
+@pytest.mark.parametrize('kind, first, shape', [
+    ('per_layer', layers.Dense, (6,)), ('automatic', layers.Dense, (6,)),
+    pytest.param('per_layer', layers.LSTM, (4, 3), marks=pytest.mark.more)])
+def test_per_layer_and_automatic_clipping_keep_the_sensitivity(kind, first, shape):
+  model = model_of(first(5, 'tanh'), layers.LayerNormalization(), shape=shape)
   x, y = data_for(model)
   groups = np.repeat(layer_routes.routes(model).groups,
                      [w.size for w in model.get_weights()])
@@ -549,6 +550,40 @@ def test_per_layer_and_automatic_clipping_keep_the_sensitivity(kind):
   x[1] = 0
   weights = np.array([1, 0, 1, 1, 1, 1], np.float32)
   np.testing.assert_array_equal(broken, run(x, y, weights))
+
+
+class _Sized(layers.Layer):
+  """Divides by the size of the batch, and counts its traces."""
+
+  calls = 0
+
+  def call(self, inputs):
+    self.calls += 1
+    return inputs / tf.cast(tf.shape(inputs)[0], inputs.dtype)
+
+
+@pytest.mark.parametrize('rows', [2, 6])
+def test_a_size_of_the_batch_is_that_of_the_physical_batch(rows):
+  """Each gradient is clipped; other examples of the batch change nothing."""
+  model = model_of(layers.Dense(4, 'tanh'), _Sized(), shape=(3,))
+  x, y = data_for(model)
+  constant = tf.keras.Sequential([
+      model.layers[1], layers.Lambda(lambda z: z / rows), model.layers[3]])
+  constant.build((None, 3))
+  engine = engine_of(model, rows)
+  assert_equal(engine(x, y), loop_of(constant)(x, y))
+  alone = [engine(x, y, weights, 0.01) for weights in np.eye(6, dtype=np.float32)]
+  assert max(map(np.linalg.norm, alone)) <= 0.01
+  np.testing.assert_allclose(sum(alone), engine(x, y, clip=0.01), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize('drops', [False, True])
+def test_a_pass_without_draws_runs_as_it_was_traced_for_the_proof(drops):
+  model = model_of(layers.Dense(4), _Sized(), layers.Dropout(0.5 * drops), shape=(3,))
+  x, y = data_for(model)
+  before = model.layers[2].calls
+  sums_of(model, x, y)
+  assert model.layers[2].calls - before == 1 + drops
 
 
 class _SelfAttention(layers.Layer):

@@ -207,6 +207,22 @@ def test_clipped_sums_in_float64_equal_a_loop_to_nine_digits(name):
   _check(_made({**QUICK, **SLOW}[name], 'float64'), 1e-9)
 
 
+@representatives('name, policy', [
+    ('two directions', 'mixed_bfloat16'), ('two directions', 'mixed_float16'),
+    ('convolutions', 'mixed_bfloat16'), ('frames', 'mixed_float16'),
+    ('gru', 'mixed_bfloat16'), ('gru', 'mixed_float16'), ('simple', 'mixed_bfloat16'),
+    ('cells', 'mixed_float16')])
+def test_clipped_sums_in_half_precision_are_near_those_in_float32(name, policy):
+  """The tolerance is that of the forward pass; gradients still scaled would be off."""
+  made = {**QUICK, **SLOW}[name]
+  model, exact = _made(made, policy), _made(made)
+  x, y = _data(model)
+  got = one_by_one.engine_sums(model, _loss, x, y)
+  assert not any(route.vectorized for route in got.routes.layers)
+  want = one_by_one.loop_sums(exact, _loss, x, y)
+  assert np.linalg.norm(got.sums - want.sums) < 0.05 * np.linalg.norm(want.sums)
+
+
 @pytest.fixture
 def dropout_by_place(monkeypatch):
   """Replaces dropout masks by fixed ones, so that a loop has the same masks."""
@@ -290,3 +306,22 @@ def test_convolutions_that_keras_does_not_unroll_are_refused():
   x, y = _data(model)
   with pytest.raises(ValueError, match="engine 'auto'"):
     one_by_one.engine_sums(model, _loss, x, y, vectorize=True)
+
+
+@pytest.mark.parametrize('kind', [
+    layers.SimpleRNN, pytest.param(layers.LSTM, marks=pytest.mark.more)])
+def test_ragged_sequences_are_refused(kind):
+  if not versions.choose(keras_2=True, keras_3=False):
+    pytest.skip('Keras 3 has none')
+
+  class Ragged(layers.Layer):
+    """Takes the last step off."""
+
+    def call(self, inputs):
+      return tf.RaggedTensor.from_tensor(
+          inputs, lengths=tf.fill(tf.shape(inputs)[:1], _STEPS - 1))
+
+  inputs = tf.keras.Input((_STEPS, _WIDTH))
+  model = tf.keras.Model(inputs, layers.Dense(3)(kind(2, name='r')(Ragged()(inputs))))
+  with pytest.raises(ValueError, match="dense tensor for 'r'.*to_tensor"):
+    one_by_one.engine_sums(model, _loss, _SEQUENCES, _LABELS)

@@ -54,7 +54,7 @@ _found = threading.local()
 
 @contextlib.contextmanager
 def caching_proofs(model: keras.Model) -> Iterator[None]:
-  """Caches proofs of losses inside the block, in which a step is traced twice."""
+  """Caches proofs of losses inside the block, in which a step may be traced twice."""
   # The cache ends with the block, because user code may change a loss before the next
   # trace.
   _found.reasons, _found.model = {}, model

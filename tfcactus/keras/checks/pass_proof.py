@@ -18,13 +18,15 @@ class Pass(NamedTuple):
 
   `rows` has all outputs of the pass, one row per example. The pass differentiated
   `losses`. `answers` has the weights of vectorised layers, `edges` the operations
-  through which the gradients of all others were computed.
+  through which the gradients of all others were computed. `beside` has tensors that
+  need no proof.
   """
 
   rows: Sequence[tf.Tensor]
   losses: Sequence[tf.Tensor]
   answers: Sequence[variable_reads.Answer]
   edges: Sequence[variable_reads.Edge] = ()
+  beside: Sequence[tf.Tensor] = ()
 
 
 class Unproved(NamedTuple):
@@ -45,12 +47,15 @@ class TracedPass(NamedTuple):
   `examples` are the inputs, one row per example. `graph` includes gradients. In the
   place of vectorised code, it has stand-ins (see `vectorization.standing_in`), and
   `replaced` has the graphs of that code for one example. `found` is the pass.
+  `function` maps a batch to its tensors: first `rows`, then `beside`. It is None for a
+  trace that cannot run, with stand-ins or with placeholders for secret seeds.
   """
 
   graph: tf.Graph
   examples: Sequence[tf.Tensor]
   replaced: Sequence[tf.Graph]
   found: Pass
+  function: Callable[[Any], Sequence[tf.Tensor]] | None = None
 
 
 @tf.autograph.experimental.do_not_convert
@@ -58,28 +63,34 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
   """Traces the pass that `run` makes, given `TensorSpec`s of a batch of known size."""
   made: list[Pass] = []
   replaced: list[tf.Graph] = []
+  seeds: list[tf.Tensor] = []
+
+  def seed() -> tf.Tensor:
+    seeds.append(draws.secret_seed())
+    return seeds[-1]
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
     with vectorization.standing_in() as vectorised, (
-        patches.drawing(model, draws.secret_seed)):
+        patches.drawing(model, seed)):
       made.append(run(batch))
     replaced.extend(vectorised)
-    return made[-1].rows
+    return [*made[-1].rows, *made[-1].beside]
 
-  graph = tf.function(traced, autograph=False).get_concrete_function(batch).graph
-  return TracedPass(graph, graph.inputs[:len(tf.nest.flatten(batch))],
-                    replaced, made[-1])
+  function = tf.function(traced, autograph=False).get_concrete_function(batch)
+  return TracedPass(
+      function.graph, function.graph.inputs[:len(tf.nest.flatten(batch))], replaced,
+      made[-1], None if replaced or seeds else function)
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
   """Returns why a pass is not proved to give each example's whole gradient, or None."""
-  graph, examples, _, found = traced
+  graph, examples, _, found, _ = traced
   unexplained = variable_reads.first_unexplained(
       graph, model, found.answers, found.losses, found.edges)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
   violation = graph_proof.first_dependence(
-      graph, examples, graph.outputs, number=examples[0].shape[0])
+      graph, examples, graph.outputs[:len(found.rows)], number=examples[0].shape[0])
   return violation and Unproved(violation.why, violation.operation)
 
 

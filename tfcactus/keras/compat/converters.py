@@ -381,14 +381,19 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
         'tf.keras.backend.ctc_batch_cost.') from error
 
 
+_LOGGED = ('uses a while_loop', 'while pfor was converting', 'created at:')
+"""What TensorFlow logs as errors of loops over rows, and before it raises."""
+
+
 @contextlib.contextmanager
 def _vectorizing() -> Iterator[None]:
-  """Makes `tf.vectorized_map` use `_converters`, without logging loops as errors."""
+  """Makes `tf.vectorized_map` use `_converters`, and log no errors."""
   logger, thread = tf.get_logger(), threading.get_ident()
 
   def keep(record: logging.LogRecord) -> bool:
-    """Returns False for this thread's log records about loops over rows."""
-    return record.thread != thread or 'uses a while_loop' not in record.getMessage()
+    """Returns False for this thread's log records about loops and failures."""
+    return record.thread != thread or not any(
+        words in record.getMessage() for words in _LOGGED)
 
   logger.addFilter(keep)
   try:

@@ -31,14 +31,40 @@ def unrolled(model: keras.Model) -> Iterator[None]:
             'why): Keras 2 does not unroll it, and TensorFlow cannot vectorise its '
             "loop. Leave it to the engine 'auto', and change what the reason names.")
       stack.enter_context(patches.replaced(
-          layer, unroll=True, _could_use_gpu_kernel=False))
+          layer, unroll=True, _could_use_gpu_kernel=False, **_dense_only(layer)))
+    yield
+
+
+def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
+  """Returns the method of Keras 2 that checks ragged sequences; it refuses them."""
+
+  def check(is_ragged: bool, mask: Any) -> None:
+    del mask
+    if is_ragged:
+      raise ValueError(
+          f'Expected sequences in a dense tensor for {layer.name!r}, got a '
+          'RaggedTensor: Keras pads it to the longest sequence of the batch, so that '
+          'the other examples set the number of steps. Pad to a fixed length, '
+          'to_tensor(shape=...), and mask the padding: Embedding(mask_zero=True), or '
+          'keras.layers.Masking.')
+
+  return {'_validate_args_if_ragged': check}
+
+
+@contextlib.contextmanager
+def as_loops(model: keras.Model) -> Iterator[None]:
+  """Runs a model's recurrent layers as loops, in the block."""
+  with contextlib.ExitStack() as stack:
+    for layer in models.flat_layers(model):
+      if isinstance(layer, keras.layers.RNN):
+        stack.enter_context(_as_loop(layer))
     yield
 
 
 @contextlib.contextmanager
-def as_loop(layer: keras.layers.Layer) -> Iterator[None]:
+def _as_loop(layer: keras.layers.Layer) -> Iterator[None]:
   """Runs a layer as a loop of its cell, not as a function with a kernel for GPUs."""
-  more = {}
+  more: dict[str, Any] = _dense_only(layer)
   if isinstance(layer, _CONVOLUTIONAL) and not KERAS_3:
     more['get_initial_state'] = functools.partial(_zeros, layer.get_initial_state)
   if getattr(layer, '_could_use_gpu_kernel', False) and layer.dropout:

@@ -36,6 +36,20 @@ def is_standing_in() -> bool:
   return getattr(_standing_in, 'graphs', None) is not None
 
 
+FAILURES = (NotImplementedError, TypeError, ValueError)
+"""What `over_rows` raises if it cannot vectorise a function, or the function fails."""
+
+
+def own_words(error: BaseException) -> str:
+  """Returns the words of the error of this library behind another, or ''."""
+  cause: BaseException | None = error
+  while cause is not None:  # Keras wraps errors in others.
+    if isinstance(cause, ValueError) and str(cause).startswith('Expected'):
+      return str(cause)
+    cause = cause.__context__
+  return ''
+
+
 def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   """Runs a function on each row, vectorised.
 

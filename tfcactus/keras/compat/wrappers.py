@@ -29,8 +29,7 @@ def batched(model: keras.Model) -> Iterator[None]:
             functools.partial(_over_steps, layer, layer.call))))
       elif isinstance(layer, keras.layers.Bidirectional):
         stack.enter_context(patches.replaced(layer, **never))
-      elif isinstance(layer, keras.layers.RNN):
-        stack.enter_context(recurrent.as_loop(layer))
+    stack.enter_context(recurrent.as_loops(model))
     yield
 
 

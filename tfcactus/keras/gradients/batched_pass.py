@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 import contextlib
 import functools
 import inspect
@@ -21,6 +21,7 @@ from tfcactus.keras.compat import (
   patches,
   recurrent,
   texts,
+  vectorization,
   wrappers,
 )
 from tfcactus.keras.compat.versions import keras
@@ -74,6 +75,29 @@ class PassResult(NamedTuple):
   added: tf.Tensor | None = None
   answers: Sequence[variable_reads.Answer] = ()
   edges: Sequence[variable_reads.Edge] = ()
+
+  def rows(self) -> list[tf.Tensor]:
+    """Returns all tensors but masks; each has rows for each example."""
+    return [*(tensor for form in self.gradients for tensor in form.tensors()),
+            *tf.nest.flatten(self.predictions), self.losses,
+            *([] if self.added is None else [self.added])]
+
+  def masks(self) -> list[tf.Tensor]:
+    """Returns the masks that predictions carry."""
+    return [each for each in masks.of_all(self.predictions) if each is not None]
+
+  def of(self, tensors: Iterable[tf.Tensor]) -> PassResult:
+    """Returns a result of other tensors, in the order of `rows` and then `masks`."""
+    left = iter(tensors)
+    made = self._replace(
+        gradients=[form._of([next(left) for _ in form.tensors()])  # pylint: disable=protected-access
+                   for form in self.gradients],
+        predictions=tf.nest.map_structure(lambda _: next(left), self.predictions),
+        losses=next(left), added=None if self.added is None else next(left))
+    masks.put_all(made.predictions, [
+        None if each is None else next(left)
+        for each in masks.of_all(self.predictions)])
+    return made
 
 
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
@@ -151,7 +175,7 @@ _Gradients = list[tuple[Any, forms.GradientForm]]
 
 
 class _Output(NamedTuple):
-  """An output of a call of a vectorised `layer`.
+  """An output of a call of a `layer` that is vectorised for a `reason`.
 
   `saved` is what `vectorized_layer.gradients` needs, None if the layer has no gradients
   through this output; `operations` has the names of those that the call added.
@@ -159,6 +183,7 @@ class _Output(NamedTuple):
 
   tensor: tf.Tensor
   layer: keras.layers.Layer
+  reason: str
   operations: frozenset[str] = frozenset()
   saved: Any = None
 
@@ -167,8 +192,9 @@ class _Output(NamedTuple):
     several = self.tensor.shape[0] // number
     if upstream is None:
       upstream = tf.zeros_like(self.tensor)
-    made = vectorized_layer.gradients(
-        self.layer, self.saved, upstream * several if several > 1 else upstream)
+    with vectorized_layer.named(self.layer, self.reason):
+      made = vectorized_layer.gradients(
+          self.layer, self.saved, upstream * several if several > 1 else upstream)
     return [(variable, form.averaged(several) if several > 1 else form)
             for variable, form in made]
 
@@ -236,8 +262,8 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
   graph = tf.compat.v1.get_default_graph()
   inside: list[keras.layers.Layer] = []
 
-  def called(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any,
-             **kwargs: Any) -> Any:
+  def called(layer: keras.layers.Layer, reason: str, call: Callable[..., Any],
+             *args: Any, **kwargs: Any) -> Any:
     """Runs `call`, the layer's own, on single examples; adds what it returns."""
     call = graphs.as_keras_calls(call)
     if inside or tf.compat.v1.get_default_graph() is not graph:
@@ -256,21 +282,22 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
             f'examples: it returns shape {output.shape}')
         told.uses = [(output.op.name, None)]
         raise told
-      outputs.append(_Output(output, layer, frozenset(
+      outputs.append(_Output(output, layer, reason, frozenset(
           op.name for op in graph.get_operations()[start:]), saved))
       return output
 
     inside.append(layer)
-    made = vectorized_layer.call(layer, call, capture, *args, **kwargs)
+    with vectorized_layer.named(layer, reason):
+      made = vectorized_layer.call(layer, call, capture, *args, **kwargs)
     inside.clear()
-    outputs.extend(_Output(each, layer) for each in tf.nest.flatten(made)
+    outputs.extend(_Output(each, layer, reason) for each in tf.nest.flatten(made)
                    if tf.is_tensor(each))
     return made
 
   with contextlib.ExitStack() as stack:
-    for layer in routes.vectorized():
+    for layer, _, reason, _ in filter(lambda route: route.vectorized, routes.layers):
       stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
-          functools.partial(called, layer, layer.call))))
+          functools.partial(called, layer, reason, layer.call))))
     yield
 
 
@@ -321,14 +348,12 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
   try:
     gradients, predictions, carried, losses, added = converters.vectorized_map(
         one, (batch, seeds))
-  except (NotImplementedError, TypeError, ValueError) as error:
-    if str(error).startswith('Expected'):
-      raise
-    raise ValueError(
+  except vectorization.FAILURES as error:
+    raise ValueError(vectorization.own_words(error) or (
         'Expected a model whose gradients can be vectorised over examples, since '
         f'all of it is, got {error}. Write it without tf.cond and tf.while_loop, or '
-        'of layers whose weights nothing else uses (see privacy_summary()).'
-        ) from error
+        'of layers whose weights nothing else uses (see privacy_summary()).')
+                    ) from error
   return PassResult(
       [forms.of_examples(found, variable.shape) for found, variable in
        zip(gradients, model.trainable_variables)],

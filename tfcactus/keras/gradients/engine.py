@@ -100,6 +100,10 @@ class Engine:
     # model that is known only once the loop is traced.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
+    # The last batched pass that was traced for a proof, and the proved pass; None for
+    # a trace that cannot run.
+    self._result: batched_pass.PassResult
+    self._proved: Callable[[batched_pass.Batch], batched_pass.PassResult] | None = None
     self._keys = keys or random_bits.Keys(None)
     self._model = model
     self._losses = compute_loss
@@ -207,6 +211,9 @@ class Engine:
       return f'{type(error).__name__}: {error}', []
     if found is None:
       pass_proof.check_no_writes(self._model, traced)
+      function, result = traced.function, self._result
+      self._proved = None if function is None else (
+          lambda batch: result.of(function(batch)))
       return None
     return found.reason, [layer_routes.layer_of(
         self.routes, found.operation, found.variable)]
@@ -349,18 +356,17 @@ class Engine:
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     """Runs a pass over a physical batch by the current routes."""
-    return batched_pass.batched(
+    return self._proved(batch) if self._proved else batched_pass.batched(
         self._model, self.routes, self._compute_loss, batch)
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
-    """Runs a batched pass; returns the tensors that the proof follows."""
-    found = self._batched(batch)
+    """Runs a batched pass, as `_result`; returns the tensors that the proof follows."""
+    self._result = found = batched_pass.batched(
+        self._model, self.routes, self._compute_loss, batch)
     self._look(found)
     losses = [found.losses] + ([] if found.added is None else [found.added])
     return pass_proof.Pass(
-        [*(tensor for form in found.gradients for tensor in form.tensors()),
-         *tf.nest.flatten(found.predictions), *losses],
-        losses, found.answers, found.edges)
+        found.rows(), losses, found.answers, found.edges, found.masks())
 
 
 def _shown(structure: Any) -> str:

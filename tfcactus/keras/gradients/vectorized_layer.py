@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -20,6 +22,30 @@ from tfcactus.keras.noise import random_bits
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
 """(value to save for `gradients`, output) -> the output to continue with."""
+
+
+@contextlib.contextmanager
+def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
+  """Raises ValueError with a layer's name and a remedy if it cannot be vectorised.
+
+  `reason` is why the layer is vectorised.
+  """
+  try:
+    yield
+  except vectorization.FAILURES as error:
+    if vectorization.is_standing_in():
+      raise  # The error is one of the layer's code.
+    own = vectorization.own_words(error)
+    if own:
+      raise ValueError(own if repr(layer.name) in own else (
+          f'{own} It is in {layer.name!r}, which is vectorised: {reason}.')) from error
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    raise ValueError(
+        f'Expected layers that can be batched or vectorised, got {layer.name!r}: it '
+        f'is not batched, since {reason}, and TensorFlow cannot vectorise it '
+        f'({words[-1].strip(" .")}). TensorFlow vectorises neither loops inside of '
+        'loops nor gradients of gradients through a loop. Write such loops in Python, '
+        'for step in range(...), and give recurrent layers unroll=True.') from error
 
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,

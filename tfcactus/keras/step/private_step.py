@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfcactus import _checks, arithmetic
 from tfcactus.keras.checks import model_warnings, state_writes, whole_model
 from tfcactus.keras.checks.example_losses import LossFn
-from tfcactus.keras.compat import losses, models, precision
+from tfcactus.keras.compat import losses, models, precision, recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import (
@@ -128,7 +128,8 @@ class Step:
     whole_model.check_layers(self._model, half=True, losses=True)
     precision.check_graphs_are_as_written()
     if self.outputs is None:
-      graph = state_writes.check_no_writes(self._model, gradients=False)
+      with recurrent.as_loops(self._model):  # As the step runs them.
+        graph = state_writes.check_no_writes(self._model, gradients=False)
       self.outputs = tf.nest.map_structure(_spec, graph.structured_outputs[0])
       if self.local is None:  # Rows of a unit may mix in local steps.
         model_warnings.warn_of_batch_statistics(self._model, graph)

@@ -192,6 +192,44 @@ def test_other_loops_have_no_rule(name):
   assert planted._failure(model) is not None
 
 
+def _taped(function):
+
+  def differentiated(x, w):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = function(x, w)
+    return y + tape.gradient(y, x)
+
+  return differentiated
+
+
+def _in_python(x, w):
+  for _ in range(3):
+    x = _functional(x, w)
+  return x
+
+
+_REFUSED = {
+    'loops in loops': (
+        _nested, lambda x, w: _repeated(lambda y: _in_python(y, w))(x), 'inside'),
+    'gradient penalty': (_taped(_repeated(_functional)), _taped(_in_python), 'no rule'),
+    'a counter stopped by data': (_while_growing, None, 'not known before'),
+}
+
+
+@representatives('name', _REFUSED, 2)
+def test_loops_that_cannot_be_vectorised_either_are_refused_with_layer_and_remedy(name):
+  function, remedied, reason = _REFUSED[name]
+  own = Own(function, w=(4, 4))
+  with pytest.raises(ValueError) as caught:
+    one_by_one.engine_sums(made(_SERIES, own), crossentropy, *data(_SERIES))
+  for words in (repr(own.name), reason, 'rounds' if remedied is None else 'range(...)'):
+    assert words in str(caught.value)
+  if remedied:
+    model = made(_SERIES, Own(remedied, w=(4, 4)))
+    assert planted._failure(model) is None
+
+
 @tf.RegisterGradient('MinusHalfForLoops')
 def _minus_half(op, upstream):
   del op

@@ -181,7 +181,8 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
     # PyFunc makes secret seeds in steps; where a proof meets it, the model is refused.
     if op.op_def.is_stateful and op.type not in (
         *_READING, 'Placeholder', 'PyFunc', *draws.SHAPE_ARGUMENT):
-      raise uses_lib.no_rule(loop, f'has {op.type} inside, which keeps a state')
+      raise uses_lib.no_rule(loop, 'has a loop inside' if op.type in graphs.LOOPS else (
+          f'has {op.type} inside, which keeps a state'))
   fixed = {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs))
            if _passed_on(after) is before}
   if not weights <= fixed or any(loop.outputs[i].consumers() for i in weights):
