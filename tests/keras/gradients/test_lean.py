@@ -69,6 +69,19 @@ def test_clipped_sums_by_gram_matrices_equal_a_loop(make):
   assert max(freivalds.errors(model, MEAN, x, y).values()) < 1e-5
 
 
+def test_convolutions_of_few_positions_write_no_kernels():
+  """Patches are fewer than channels in the last layers of a network for images."""
+  tf.keras.utils.set_random_seed(1)
+  model = one_by_one.shake(tf.keras.Sequential([
+      layers.Input((5, 4, 60)), layers.Conv2D(128, 3, strides=2), layers.Flatten(),
+      layers.Dense(_CLASSES)]))
+  x = np.random.default_rng(0).normal(size=(_ROWS, 5, 4, 60)).astype(np.float32)
+  y = np.arange(_ROWS) % _CLASSES
+  got = one_by_one.engine_sums(model, MEAN, x, y)
+  one_by_one.assert_same(got, one_by_one.loop_sums(model, MEAN, x, y))
+  assert got.routes.by_gram == {id(model.trainable_variables[0])}
+
+
 def _sums(lean, each=1, views=1, clipping='flat'):
   model, (x, y) = _model(_encoder), _data(_ROWS * each)
   made = engine.Engine(
