@@ -150,9 +150,9 @@ def test_compiled_functions_draw_by_keys_from_outside():
     (lambda s: tf.function(lambda: s.draw(3), jit_compile=True)(), 'key=sampler.key()'),
     (lambda s: (lambda key: tf.function(lambda: s.draw(3, key=key))())(s.key()),
      'captures'),
-    (lambda s: tf.function(lambda key: tf.map_fn(
-        lambda _: s.draw(3, key=key), tf.zeros([2]), fn_output_signature=tf.float64))(
-            s.key()), 'captures'),
+    (lambda s: tf.function(lambda key: tf.while_loop(
+        lambda i: i < 2, lambda i: [i + tf.size(s.draw(3, key=key))], [0]))(s.key()),
+     'captures'),
     (lambda s: [s.draw(3, key=key) for key in [s.key()] for _ in range(2)],
      'used before'),
     (lambda s: tf.function(lambda key: s.draw(3, key=key) - s((3,), key=key))(s.key()),
