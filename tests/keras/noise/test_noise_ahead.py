@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
+from tests.keras import tiny
 import tfcactus
 from tfcactus.keras import NoiseSampler
 from tfcactus.keras.noise import noise_addition, noise_ahead
@@ -125,6 +126,19 @@ def test_a_forked_process_uses_no_noise_of_its_parent():
   os.waitpid(child, 0)
   theirs = np.frombuffer(os.read(read, 40))
   assert theirs.size == 5 and not np.isin(theirs, ahead.take((0, 5))).any()
+
+
+@pytest.mark.parametrize('seed', [None, 1])
+def test_noise_that_waits_after_a_fit_is_let_go(seed, monkeypatch):
+  monkeypatch.setattr(noise_ahead, 'FROM', 10)
+  private = tiny.privatized(seed=seed)
+  ahead, kept = private._step._sampler._ahead, []
+  at_end = tf.keras.callbacks.LambdaCallback(
+      on_train_end=lambda logs: kept.extend(ahead._waiting))
+  private.fit(tiny.poisson(), verbose=0, callbacks=[at_end])
+  assert kept == [(0, 21)]
+  # With a seed, a `fit` in two parts draws what one `fit` draws.
+  assert list(ahead._waiting) == ([] if seed is None else kept)
 
 
 def test_what_waits_is_bounded(monkeypatch):

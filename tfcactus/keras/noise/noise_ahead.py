@@ -51,3 +51,8 @@ class NoiseAhead:
       if slot[1] + sum(size for _, size in self._waiting) <= MOST:
         self._waiting[slot] = self._thread.submit(self._draw, slot[1])
     return found.result()
+
+  def drop(self) -> None:
+    """Throws away what waits, and so frees its memory."""
+    with self._lock:
+      self._waiting.clear()
