@@ -178,8 +178,11 @@ class KeyStream:
         piece = part[start:start + PARALLEL]
         piece[:] = stream.filled(piece.size, out.dtype.type, draw)
 
-    with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-      list(pool.map(fill, parts, streams))
+    try:
+      with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+        list(pool.map(fill, parts, streams))
+    except RuntimeError:  # There are no new threads once the main thread has ended.
+      list(map(fill, parts, streams))
 
   def _few_normals(self, count: int) -> np.ndarray:
     """Returns normals as `normals` does, all at once and in this thread."""

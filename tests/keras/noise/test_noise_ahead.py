@@ -1,6 +1,8 @@
 """Noise of the next step, drawn while the device works: used once, in order."""
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -139,6 +141,28 @@ def test_noise_that_waits_after_a_fit_is_let_go(seed, monkeypatch):
   assert kept == [(0, 21)]
   # With a seed, a `fit` in two parts draws what one `fit` draws.
   assert list(ahead._waiting) == ([] if seed is None else kept)
+
+
+@pytest.mark.more
+def test_draws_go_on_after_the_main_thread():
+  script = '''
+import threading, time
+from tfcactus.keras.noise.noise_ahead import NoiseAhead
+from tfcactus.randomness import KeyStream, PARALLEL
+ahead = NoiseAhead(KeyStream().normals)
+
+def steps():
+  threading.main_thread().join()
+  time.sleep(0.2)
+  found = [ahead.take((0, PARALLEL + 1)) for _ in range(3)]
+  print(len({each[0] for each in found}), flush=True)
+
+ahead.take((0, PARALLEL + 1))
+threading.Thread(target=steps).start()
+'''
+  run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
+                       timeout=100)
+  assert run.stdout == '3\n', run.stderr
 
 
 def test_what_waits_is_bounded(monkeypatch):
