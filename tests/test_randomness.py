@@ -5,6 +5,7 @@ import copy
 import itertools
 import os
 import pickle
+import signal
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
@@ -85,6 +86,17 @@ def test_a_forked_process_has_words_of_its_own():
   os.waitpid(child, 0)
   theirs = np.frombuffer(os.read(read, 32), np.uint64)
   assert set(theirs).isdisjoint(stream.words(4))
+
+
+def test_a_fork_while_a_thread_draws_does_not_lock_the_child():
+  stream = KeyStream()
+  with stream._lock:  # As a thread holds it that draws noise ahead.
+    child = os.fork()
+    if child == 0:
+      signal.alarm(5)
+      stream.words(1)
+      os._exit(0)
+  assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize('duplicate', [copy.copy, copy.deepcopy, pickle.dumps])

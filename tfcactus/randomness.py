@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from typing import Callable, Protocol, Union
+import weakref
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
@@ -41,6 +42,7 @@ class KeyStream:
     self._purpose = purpose
     self._lock = threading.Lock()
     self._rekey()
+    _STREAMS.add(self)
 
   @classmethod
   def of_key(cls, key: bytes) -> KeyStream:
@@ -176,8 +178,11 @@ class KeyStream:
         piece = part[start:start + PARALLEL]
         piece[:] = stream.filled(piece.size, out.dtype.type, draw)
 
-    with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-      list(pool.map(fill, parts, streams))
+    try:
+      with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+        list(pool.map(fill, parts, streams))
+    except RuntimeError:  # There are no new threads once the main thread has ended.
+      list(map(fill, parts, streams))
 
   def _few_normals(self, count: int) -> np.ndarray:
     """Returns normals as `normals` does, all at once and in this thread."""
@@ -200,6 +205,19 @@ class KeyStream:
       np.multiply(drawn, stretch, out=out[:, done:done + inside.size])
       done += inside.size
     return out.reshape(-1)[:count]
+
+
+_STREAMS: weakref.WeakSet[KeyStream] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+  """Gives streams new locks: a thread that a fork leaves behind may hold the old."""
+  for stream in list(_STREAMS):
+    stream._lock = threading.Lock()
+
+
+if hasattr(os, 'register_at_fork'):  # Windows has no forks.
+  os.register_at_fork(after_in_child=_unlock)
 
 
 class Random(Protocol):

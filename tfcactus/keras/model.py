@@ -308,12 +308,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
     if self._paid is not None:
       callbacks = [*callbacks, StopAtEnd(self._paid)]
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
-        training.built_on(self, feed.example)), self._swapping(callbacks):
+        training.built_on(self, feed.example)), self._swapping(callbacks), (
+        self._step.in_fit()):
       return super().fit(
           x=feed.x, y=y, batch_size=batch_size, epochs=epochs, verbose=verbose,
           callbacks=callbacks, validation_data=validation_data,
-          shuffle=shuffle and not feed.ordered,
-          class_weight=feed.class_weight,
+          shuffle=shuffle and not feed.ordered, class_weight=feed.class_weight,
           sample_weight=sample_weight, initial_epoch=initial_epoch,
           steps_per_epoch=feed.steps_per_epoch, **kwargs)
 

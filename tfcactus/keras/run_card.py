@@ -184,10 +184,13 @@ def _randomness(model: PrivateModel) -> str:
   if seeded:
     return (f'SEEDED ({seeded.words()}): an experiment that can be '
             'repeated, not a private release')
-  host = 'AES-256 in counter mode, keyed by the operating system'
-  return host if model.randomness != 'device' else (
-      f'{host}; noise from ChaCha20 (RFC 8439) on the device, under keys that this '
-      'stream makes, one for each step')
+  words = 'AES-256 in counter mode, keyed by the operating system'
+  if model.randomness == 'device':
+    words += ('; noise from ChaCha20 (RFC 8439) on the device, under keys that this '
+              'stream makes, one for each step')
+  if model._ledger.counter.loaded:  # Files do not say where noise was made.
+    words += '; steps made before the model was saved drew noise as their card says'
+  return words
 
 
 def check_path(path: PathLike) -> None:

@@ -156,7 +156,9 @@ def test_compiled_functions_draw_by_keys_from_outside():
     (lambda s: [s.draw(3, key=key) for key in [s.key()] for _ in range(2)],
      'used before'),
     (lambda s: tf.function(lambda key: s.draw(3, key=key) - s((3,), key=key))(s.key()),
-     'used before')])
+     'used before'),
+    (lambda s: s.draw(3, key=s.key().numpy()), 'Expected key to be a tensor'),
+    (lambda s: s.draw(3, key=s.key()[:4]), 'uint32 of shape')])
 def test_keys_that_would_serve_two_draws_are_refused(draw, words):
   with pytest.raises(ValueError, match=words):
     draw(_sampler())

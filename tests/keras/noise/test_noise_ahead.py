@@ -1,6 +1,8 @@
 """Noise of the next step, drawn while the device works: used once, in order."""
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
+from tests.keras import tiny
 import tfcactus
 from tfcactus.keras import NoiseSampler
 from tfcactus.keras.noise import noise_addition, noise_ahead
@@ -125,6 +128,41 @@ def test_a_forked_process_uses_no_noise_of_its_parent():
   os.waitpid(child, 0)
   theirs = np.frombuffer(os.read(read, 40))
   assert theirs.size == 5 and not np.isin(theirs, ahead.take((0, 5))).any()
+
+
+@pytest.mark.parametrize('seed', [None, 1])
+def test_noise_that_waits_after_a_fit_is_let_go(seed, monkeypatch):
+  monkeypatch.setattr(noise_ahead, 'FROM', 10)
+  private = tiny.privatized(seed=seed)
+  ahead, kept = private._step._sampler._ahead, []
+  at_end = tf.keras.callbacks.LambdaCallback(
+      on_train_end=lambda logs: kept.extend(ahead._waiting))
+  private.fit(tiny.poisson(), verbose=0, callbacks=[at_end])
+  assert kept == [(0, 21)]
+  # With a seed, a `fit` in two parts draws what one `fit` draws.
+  assert list(ahead._waiting) == ([] if seed is None else kept)
+
+
+@pytest.mark.more
+def test_draws_go_on_after_the_main_thread():
+  script = '''
+import threading, time
+from tfcactus.keras.noise.noise_ahead import NoiseAhead
+from tfcactus.randomness import KeyStream, PARALLEL
+ahead = NoiseAhead(KeyStream().normals)
+
+def steps():
+  threading.main_thread().join()
+  time.sleep(0.2)
+  found = [ahead.take((0, PARALLEL + 1)) for _ in range(3)]
+  print(len({each[0] for each in found}), flush=True)
+
+ahead.take((0, PARALLEL + 1))
+threading.Thread(target=steps).start()
+'''
+  run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
+                       timeout=100)
+  assert run.stdout == '3\n', run.stderr
 
 
 def test_what_waits_is_bounded(monkeypatch):

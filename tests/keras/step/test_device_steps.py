@@ -48,6 +48,8 @@ def test_a_loaded_model_draws_under_other_keys(tmp_path):
   private.save(tmp_path / 'model.keras')
   loaded = tf.keras.models.load_model(tmp_path / 'model.keras')
   assert loaded.randomness == 'device'
+  saved, card = (make_run_card(each)['randomness'] for each in (private, loaded))
+  assert 'before the model was saved' in card and 'saved' not in saved
   moved = [_moved(each, steps_per_epoch=1) for each in (private, loaded)]
   assert abs(np.corrcoef(*moved)[0, 1]) < 6 / np.sqrt(moved[0].size)
 
@@ -90,6 +92,15 @@ def test_a_large_model_on_a_gpu_draws_on_the_device(monkeypatch):
   assert privatized(seed=1).randomness == 'host'
   assert privatized(randomness='host').randomness == 'host'
   private.compile('sgd', NONE)
+
+
+def test_what_is_released_beside_the_gradient_counts_as_size(monkeypatch):
+  monkeypatch.setattr(device_noise, 'serves', lambda: True)
+  monkeypatch.setattr(device_noise, 'LARGE', 22)
+  private = privatized(plan_of(adaptive_clipping=tfcactus.AdaptiveClipping()))
+  assert private.randomness == 'host'
+  private.fit(poisson(), verbose=0)  # 21 weights and a count of unclipped examples.
+  assert private.randomness == 'device'
 
 
 def test_unknown_randomness_is_refused():

@@ -33,6 +33,7 @@ class StepCounter:
     noise: A `Seeded`: `NOISE` if the noise comes from a seed, else `NOTHING`.
     in_parts: Whether any `fit` was given batches with `part_of`, which are drawn from
       the part of the examples that this worker holds.
+    loaded: Whether the model comes from a config, as one that was saved does.
     journal: The `Journal` if it is open, or None.
     journal_path: Absolute path of the journal, or None.
     side: Which `Side` of a split the batches of the last `fit` are, or None.
@@ -47,7 +48,7 @@ class StepCounter:
     self._plan = plan
     self._record = record
     self._norm = norm
-    self._loaded = loaded
+    self.loaded = loaded
     self._paid = paid
     self.noise = Seeded.of(noise=seeded, batches=False)
     self._marks: list[Marks] = []
@@ -72,7 +73,7 @@ class StepCounter:
     """Opens the journal on the chief, if there is a path, and merges its counts."""
     if self.journal_path is None or self.journal is not None or not self._chief:
       return
-    if self._loaded and not os.path.exists(self.journal_path):
+    if self.loaded and not os.path.exists(self.journal_path):
       raise ValueError(_NO_JOURNAL.format(self.journal_path))
     self.journal = Journal(self.journal_path, self._plan)
     self._record.merge_counts(self.journal.entry)

@@ -145,6 +145,10 @@ class NoiseSampler:
     # A graph that captures a key would make the same noise in each of its runs.
     captured = not tf.executing_eagerly() and (
         getattr(key, 'graph', None) is not tf.compat.v1.get_default_graph())
+    if not tf.is_tensor(key) or key.dtype != tf.uint32 or key.shape != (8,):
+      raise ValueError(
+          'Expected key to be a tensor, uint32 of shape (8,), as sampler.key() makes '
+          f'it, got {key!r}.')
     if captured or getattr(key, _USED, False):
       raise ValueError(
           'Expected a key that serves one draw, as an argument of the function that '
@@ -255,6 +259,11 @@ class NoiseSampler:
     """Returns whether the next step's noise, of `size` coordinates, is drawn ahead."""
     # An eager call may be the only one.
     return size >= noise_ahead.FROM and not tf.executing_eagerly()
+
+  def drop_ahead(self) -> None:
+    """Frees the memory of noise drawn ahead; with a seed keeps it, to draw it next."""
+    if not self.seeded:
+      self._ahead.drop()
 
   def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
              scale: tf.Tensor, place: tf.Tensor | None, number: int | None

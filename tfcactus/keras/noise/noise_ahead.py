@@ -47,7 +47,16 @@ class NoiseAhead:
     with self._lock:
       if os.getpid() != self._pid:
         self._begin()  # The parent process may use what it drew.
-      found = self._waiting.pop(slot, None) or self._thread.submit(self._draw, slot[1])
-      if slot[1] + sum(size for _, size in self._waiting) <= MOST:
-        self._waiting[slot] = self._thread.submit(self._draw, slot[1])
-    return found.result()
+      found = self._waiting.pop(slot, None)
+      try:
+        found = found or self._thread.submit(self._draw, slot[1])
+        if slot[1] + sum(size for _, size in self._waiting) <= MOST:
+          self._waiting[slot] = self._thread.submit(self._draw, slot[1])
+      except RuntimeError:
+        pass  # The main thread has ended, which ends this one; another still trains.
+    return self._draw(slot[1]) if found is None else found.result()
+
+  def drop(self) -> None:
+    """Throws away what waits, and so frees its memory."""
+    with self._lock:
+      self._waiting.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+import contextlib
 import functools
 import math
 from typing import Any
@@ -115,6 +117,14 @@ class Step:
     mean = self._plan.expected_batch_size / self._replicas
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
+  @contextlib.contextmanager
+  def in_fit(self) -> Iterator[None]:
+    """Lets go of noise drawn ahead after a `fit`: TensorFlow keeps what steps call."""
+    try:
+      yield
+    finally:
+      self._sampler.drop_ahead()
+
   def compiled(self) -> None:
     """Forgets the passes that were tested: `compile` may bring another loss."""
     if self._tested_places is not None:
@@ -159,15 +169,19 @@ class Step:
           f'which move the weights for one unit at a time, got {self._replicas} '
           f'replicas and augmentation_multiplicity={self.views}.')
 
-  def _check_vector(self) -> None:
-    """Checks that the noise protects the gradient of the whole model."""
+  def _check_vector(self, beside: Sequence[tf.Tensor] = ()) -> None:
+    """Checks that noise protects the whole model's gradient; notes where it is made.
+
+    `beside` is what the noisy sum has after the gradient.
+    """
     dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
       raise ValueError(
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
-    self.randomness = 'device' if self._sampler.on_device(dim) else 'host'
+    size = dim + sum(math.prod(part.shape) for part in beside)
+    self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
   def shaped(self, x: Any, y: Any) -> Any:
     """Checks a batch while the step is traced; sets the static shape of `x`.
@@ -225,7 +239,7 @@ class Step:
     self.rows = engine.rows
     self._settled = engine.routes
     release, scale = self.norm.to_release(batch)
-    self._check_vector()
+    self._check_vector(release[len(self._model.trainable_variables):])
     # Further sums are along shadow weights; or adaptive clipping also releases the
     # count of unclipped examples.
     own = len(self._model.trainable_variables)
