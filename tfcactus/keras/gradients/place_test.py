@@ -110,7 +110,11 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
   for number in range(_BATCHES):
     # Logarithms and roots of negative inputs are not numbers, whose bits tell nothing.
     batch = _random_batch(specs, rng, positive=bool(number % 2))
-    first = [part.numpy() for part in gradients(batch)]
+    try:
+      first = [part.numpy() for part in gradients(batch)]
+    except tf.errors.InvalidArgumentError:  # Ids in floats are whole, from zero.
+      batch = _as_ids(batch)
+      first = [part.numpy() for part in gradients(batch)]
     finite |= all(np.all(np.isfinite(part)) for part in first)
     for order in orders(np.arange(examples), rng):
       rows = (order[:, None] * each + np.arange(each)).reshape(-1)
@@ -123,6 +127,14 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
     warnings.warn(_UNTESTED.format('no random inputs gave it finite gradients'),
                   stacklevel=2)
   return True
+
+
+def _as_ids(batch: Any) -> Any:
+  """Returns a batch with zeros and ones in place of floating inputs."""
+  x, *others = batch
+  return (tf.nest.map_structure(
+      lambda part: tf.cast(tf.abs(part) > 0.7, part.dtype)
+      if part.dtype.is_floating else part, x), *others)
 
 
 @contextlib.contextmanager
