@@ -77,7 +77,8 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
         "Expected with arithmetic='integer' gradients whose bits do not depend on the "
         'place of their example in the batch, got others for random rows: kernels of '
         'this device treat rows differently. Give physical_batch_size as a multiple of '
-        f'8 (got {tf.nest.flatten(specs)[0].shape[0] // each}), or take '
+        f'8 (got {tf.nest.flatten(specs)[0].shape[0] // each}), and use_bias=False to '
+        'layers on 16 positions or more, over which CPUs sum by place; or take '
         "arithmetic='float'.")
   # The seeds were fresh each time: the draws, too, change these gradients.
   warnings.warn(_UNTESTED.format(
