@@ -458,6 +458,15 @@ def test_local_steps_draw_dropout_afresh_for_each_user_and_step():
   assert 0.7 < found.var() / 80 < 1.4
 
 
+def test_another_number_of_rows_asks_for_another_compile():
+  private = privatized()
+  private.fit(users(k=2), epochs=1, verbose=0)
+  with pytest.raises(ValueError, match='call compile.. again'):
+    private.fit(users(k=3), epochs=1, verbose=0)
+  private.compile('sgd', NONE)
+  private.fit(users(k=3), epochs=1, verbose=0)
+
+
 def test_a_step_that_ends_in_an_error_leaves_no_guarantee():
 
   class Checked(layers.Layer):

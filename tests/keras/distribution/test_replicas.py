@@ -25,6 +25,7 @@ from tfcactus.keras import (
 )
 from tfcactus.keras.compat import precision
 from tfcactus.keras.distribution import replicas
+from tfcactus.keras.gradients import clipping
 
 layers = tf.keras.layers
 KERAS_3 = compat.versions.KERAS_3
@@ -147,6 +148,19 @@ def assert_same_bits(model):
   for variable in model.inner.trainable_variables:
     first, second = compat.models.tf_variable(variable).values
     np.testing.assert_array_equal(first.numpy(), second.numpy())
+
+
+def test_gram_norms_count_the_examples_of_all_replicas():
+  found = []
+  for strategy in (tf.distribute.get_strategy(), two_replicas()):
+    with replicas.scope(strategy):
+      private = privatize(inner(), plan_of(prob=0.5))
+      drawn = private._step.routes().drawn
+      found.append((drawn, clipping.most_positions(drawn, 8),
+                    private.physical_batch_size))
+  (alone, most, rows), (both, fewer, of_half) = found
+  assert alone == both == pytest.approx(30 + 8 * 15**0.5)
+  assert fewer == pytest.approx(most - 1 / 8, abs=1e-9) and of_half < rows
 
 
 def test_local_steps_on_replicas_are_refused():

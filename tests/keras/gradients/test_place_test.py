@@ -74,6 +74,30 @@ def test_numbers_that_are_not_finite_hide_no_difference(recwarn):
     check(lambda batch: [batch[0] / 0])
 
 
+def test_inputs_that_are_ids_in_floats_are_tested():
+  table = tf.constant(np.random.default_rng(0).normal(size=(2, 4)), tf.float32)
+
+  def looked_up(batch):
+    return tf.gather(table, tf.cast(batch[0], tf.int32))
+
+  check(lambda batch: [looked_up(batch)])
+  with pytest.raises(ValueError, match='multiple of 8'):
+    check(lambda batch: [looked_up(batch) + tf.reduce_sum(looked_up(batch)[:1])])
+
+
+def test_as_many_rows_of_fewer_units_are_tested_anew(monkeypatch):
+  tested = []
+  monkeypatch.setattr(place_test, 'check', lambda *args: tested.append(args[2:]))
+  private = privatized(plan_of(arithmetic='integer', unit='user', num_examples=20))
+  private.run_eagerly = True  # Each step is traced anew, without another compile.
+  for rows, each in ((16, 1), (8, 2)):
+    private._step._given_rows = rows
+    private.fit(poisson(units=np.arange(40) // 2, examples_per_unit=each),
+                steps_per_epoch=1, verbose=0)
+  assert str(tested[0][0]) == str(tested[1][0])
+  assert [each for _, each in tested] == [1, 2]
+
+
 def test_another_loss_is_tested_anew(monkeypatch):
   tested = []
   monkeypatch.setattr(place_test, 'check', lambda *args: tested.append(args))

@@ -11,6 +11,7 @@ from tests.representatives import representatives
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
+  PoissonBatches,
   privatize,
 )
 
@@ -111,3 +112,15 @@ def test_graphs_that_are_rewritten_in_half_precision_are_refused(make_plan, opti
     step(iter(poisson().dataset()))
   for one, other in zip(before, private.inner.get_weights()):
     np.testing.assert_array_equal(one, other)
+
+
+def test_data_of_other_lengths_train_without_another_compile(make_plan):
+  # TensorFlow traces the second step for any length; the third is no new trace.
+  private = privatize(tf.keras.Sequential([
+      layers.Input((None, 2)), layers.Dense(3)]), make_plan())
+  private.compile('sgd', tf.keras.losses.MeanSquaredError())
+  for length in (3, 2, 1):
+    private.fit(PoissonBatches(
+        X.reshape(-1, 3, 2)[:, :length], np.ones([len(X), length, 3]), 0.25),
+                steps_per_epoch=1, verbose=0)
+  assert private.ledger().steps == 3

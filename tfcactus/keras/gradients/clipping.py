@@ -7,6 +7,7 @@ import math
 
 import tensorflow as tf
 
+from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import forms, gram
 
 CLIP_MARGIN = 1e-5
@@ -69,12 +70,13 @@ def check_roundings(num_examples: int, rows: int) -> None:
 def most_positions(drawn: float, rows: int) -> float:
   """Returns at how many positions Gram norms leave roundings that `CLIP_MARGIN` covers.
 
-  That is for sums over `drawn` examples in physical batches of `rows`; 0 if infinite.
+  That is for sums over `drawn` examples, those of all replicas together, in physical
+  batches of `rows`; 0 if infinite.
   """
   if not 0 < drawn < math.inf:
     return 0.0 if drawn else math.inf
   covered = MOST_ROUNDINGS / (gram.MOST_CANCELLATION * drawn)
-  return (covered - drawn / rows - 2) / rows
+  return (covered - drawn / rows - 1 - replicas.number()) / rows
 
 
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:

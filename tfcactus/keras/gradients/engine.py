@@ -223,7 +223,8 @@ class Engine:
     """Raises ValueError if gradients on random data depend on places in the batch."""
     specs = tf.nest.map_structure(lambda t: tf.TensorSpec(
         [self.rows * self._each] + t.shape[1:], t.dtype), batch)
-    key = f'{specs} {self.routes.summary()}'
+    # Equal sizes may be those of other examples, or of other trained weights.
+    key = f'{specs} {self._each} {self.routes.trained} {self.routes.summary()}'
     if key not in tested:
       place_test.check(self._model, lambda rows: clipping_lib.numbers_of_rows(
           self._pass(rows).gradients, self._clipping, self.routes.groups),

@@ -444,6 +444,8 @@ def of_examples(found: dict[str, tf.Tensor], shape: Sequence[int]) -> GradientFo
   """Returns the form of a variable's gradients from stacked results of `of_example`."""
   if 'ids' in found:
     return Rows.merged(found['ids'], found['values'], shape[0])
+  # Vectorised code on inputs of unknown length loses it.
+  found['values'].set_shape([None, *shape])
   return Dense(found['values'], shape)
 
 

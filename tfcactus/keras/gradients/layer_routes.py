@@ -61,8 +61,8 @@ class Routes(NamedTuple):
     opened: Whether layers that are not of Keras run as written.
     trained: Ids of the trainable variables that the routes were decided for.
     lean: Whether written-out kernels of examples would take too much memory.
-    drawn: Number of examples in a draw for which the clipping margin is to cover the
-      rounding of Gram norms; infinite if none may be used.
+    drawn: Number of examples in a draw, over all replicas, for which the clipping
+      margin is to cover the rounding of Gram norms; infinite if none may be used.
     by_gram: Ids of the variables whose norms Gram matrices give; known once a step has
       been traced.
   """

@@ -109,12 +109,13 @@ class Step:
     mean, deviation = self._drawn()
     return found._replace(
         lean=physical_batch.is_lean(
-            self._model, found, self._given_rows or mean, self.views * self._each),
+            self._model, found, self._given_rows or mean / self._replicas,
+            self.views * self._each),
         drawn=mean + 8 * deviation)
 
-  def _drawn(self) -> tuple[float, float]:
-    """Returns mean and standard deviation of a replica's number of examples."""
-    mean = self._plan.expected_batch_size / self._replicas
+  def _drawn(self, shares: int = 1) -> tuple[float, float]:
+    """Returns mean and standard deviation of the size of one of `shares` of a draw."""
+    mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
   @contextlib.contextmanager
@@ -149,7 +150,7 @@ class Step:
   def _physical_rows(self, routes: layer_routes.Routes) -> int:
     """Returns the size of the physical batch: the given one, or what memory allows."""
     rows = self._given_rows or physical_batch.physical_rows(
-        *self._drawn(), self._model, routes, self.views * self._each)
+        *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
       clipping_lib.check_roundings(self._plan.num_examples, rows)
     return rows
@@ -225,7 +226,7 @@ class Step:
       penalty of weight regularizers, a part of the loss).
     """
     self._settled = None  # The model may have been compiled with another loss.
-    self._each = each
+    self._each = each = _known(each)
     routes = self.routes()
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
@@ -258,6 +259,15 @@ class Step:
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+
+def _known(each: int | None) -> int:
+  """Returns the number of rows of a unit; ValueError if TensorFlow lets it vary."""
+  if each is None:
+    raise ValueError(
+        'Expected batches of one examples_per_unit for each compile(), got others '
+        'before; call compile() again before batches of another.')
+  return each
 
 
 def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
