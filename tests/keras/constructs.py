@@ -608,7 +608,7 @@ PRIVATE: dict[str, Construct] = {
     'loss of the branch': _line(APART, loss=_loss(
         ACROSS['branch'])),
     'loss with a state': _losses('write', 'real', _state),
-    'loss in Python': _losses('write', 'real', _pairs(
+    'loss in Python': _losses('runs Python', 'real', _pairs(
         lambda y, p: tf.ensure_shape(tf.numpy_function(
             lambda a, b: ((a - b)**2).mean(-1), [y, p], p.dtype), [p.shape[0]]))),
     'loss of one number': _losses('loss per example', 'real', _pairs(
