@@ -44,28 +44,12 @@ class Plan(Protocol):
     """Number of weights, or None."""
 
   @property
-  def num_examples(self) -> int:
-    """Size of the training set."""
-
-  @property
   def groups(self) -> int:
     """Number of steps over which noise is correlated."""
 
   @property
   def adaptive_clipping(self) -> object:
     """The rule of an adaptive clipping norm, or None."""
-
-
-class Scheme(Protocol):
-  """The fields of a `SamplingScheme` that this module reads."""
-
-  @property
-  def draws_epochs(self) -> bool:
-    """Whether a draw is an epoch."""
-
-  @property
-  def batches_per_epoch(self) -> int:
-    """Number of batches in an epoch."""
 
 
 def check(plan: Plan) -> None:
@@ -125,16 +109,10 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
   return Gaussian((1 - 2.0**-48) / per_scale)
 
 
-def distance(plan: Plan, draws: int, scheme: Scheme) -> float:
-  """Returns a bound on the total variation between released and accounted noise.
-
-  It is for all steps of `draws` draws of a sampling scheme, each a step or an epoch.
-  """
+def distance(plan: Plan, steps: int) -> float:
+  """Returns a bound on the total variation between released and accounted noise."""
   if plan.arithmetic == 'float':
     return 0.0
-  # Batches of a pass may be smaller than planned, but there are no more than examples.
-  steps = draws * (max(scheme.batches_per_epoch, plan.num_examples)
-                   if scheme.draws_epochs else 1)
   return 1.01 * steps * (plan.dim or LARGEST_DIM) * discrete_gaussian.DISTANCE
 
 

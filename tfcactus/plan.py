@@ -376,7 +376,7 @@ class PrivacyPlan:
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike,
-        distance=arithmetic_lib.distance(self, count, scheme))
+        distance=arithmetic_lib.distance(self, scheme.most_steps(count)))
     checked = accounting.AdaptedDpEvent, accounting.ValidationDpEvent
     if self.unit == 'example' or all(isinstance(x, checked) for x in self.releases):
       return found

@@ -162,6 +162,12 @@ class SamplingScheme(abc.ABC):
   def batches_per_epoch(self) -> int:
     """Batches in an epoch, which uses each example once (on average)."""
 
+  def most_steps(self, draws: int) -> int:
+    """Returns the largest number of steps that `draws` draws can be released in."""
+    # Batches of a pass may be smaller than planned; there are at most num_examples.
+    return draws * max(self.batches_per_epoch, self.num_examples) if (
+        self.draws_epochs) else draws
+
   @abc.abstractmethod
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Makes a new draw.

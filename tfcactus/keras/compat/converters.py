@@ -382,7 +382,8 @@ def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
 
 
 _LOGGED = ('uses a while_loop', 'while pfor was converting', 'created at:')
-"""What TensorFlow logs as errors of loops over rows, and before it raises."""
+"""Parts of messages that TensorFlow logs about loops that it cannot vectorise, or
+vectorises slowly. If it fails, it raises an error, too."""
 
 
 @contextlib.contextmanager

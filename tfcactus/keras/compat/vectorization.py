@@ -37,7 +37,8 @@ def is_standing_in() -> bool:
 
 
 FAILURES = (NotImplementedError, TypeError, ValueError)
-"""What `over_rows` raises if it cannot vectorise a function, or the function fails."""
+"""Exceptions that `over_rows` raises if it cannot vectorise a function, or that the
+function itself raises."""
 
 
 def own_words(error: BaseException) -> str:
