@@ -376,8 +376,8 @@ def few_positions(positions: int, shape: Sequence[int]) -> bool:
 
 _SHORT, _LARGE = 32, 2**16
 """Most positions, and fewest entries of a kernel, for which Gram matrices are faster.
-The weighted sum takes float64 products, which cost a CPU four to five times the time
-of float32 products; a kernel is written once and read three times."""
+The weighted sum takes float64 products, which cost a CPU more time than float32
+products; a kernel is written once and read three times."""
 
 
 _SMALL = 1024
