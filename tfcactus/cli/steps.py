@@ -18,8 +18,6 @@ from tfcactus.cli import command
 from tfcactus.noise import library
 from tfcactus.release import planner
 
-SAMPLINGS = ('poisson', 'fixed', 'allocation')
-
 
 def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   """Returns a dict of (name, value) pairs; raises ValueError on a repeated name."""
@@ -105,14 +103,8 @@ class StepGroup:
           'Expected batches with sampling allocation and with no other, which then '
           f'has no sampling probability, got sampling={self.sampling!r}, '
           f'batches={self.batches!r} and sampling_prob={self.sampling_prob}.')
-    if self.batches is not None:
-      event = accounting.RandomAllocationDpEvent(self.batches, event)
-    elif self.sampling == 'fixed':
-      event = dp_accounting.SampledWithoutReplacementDpEvent(
-          self.sampling_prob.denominator, self.sampling_prob.numerator, event)
-    elif prob < 1:
-      event = dp_accounting.PoissonSampledDpEvent(prob, event)
-    return dp_accounting.SelfComposedDpEvent(event, steps)
+    return dp_accounting.SelfComposedDpEvent(
+        _SAMPLED[self.sampling](self, event), steps)
 
   def _noise(self) -> noise_lib.Noise:
     """Returns the noise of the family, or of the table, which fixes the multiplier."""
@@ -131,6 +123,24 @@ class StepGroup:
           'Expected no --noise-multiplier with a table, which has its own, got '
           f'{self.noise_multiplier}.')
     return table
+
+
+def _poisson(group: StepGroup, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """Returns the event of a step that draws each record independently."""
+  prob = float(group.sampling_prob)
+  return dp_accounting.PoissonSampledDpEvent(prob, event) if prob < 1 else event
+
+
+_SAMPLED: dict[str, Callable[[StepGroup, dp_accounting.DpEvent],
+                             dp_accounting.DpEvent]] = {
+    'poisson': _poisson,
+    'fixed': lambda group, event: dp_accounting.SampledWithoutReplacementDpEvent(
+        group.sampling_prob.denominator, group.sampling_prob.numerator, event),
+    'allocation': lambda group, event: accounting.RandomAllocationDpEvent(
+        group.batches or 0, event)}
+"""For each sampling, the event of one step (or epoch) from the event of its noise."""
+
+SAMPLINGS = tuple(_SAMPLED)
 
 
 def named_table(name: str) -> library.Table:

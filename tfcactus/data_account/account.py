@@ -214,11 +214,12 @@ class DataAccount:
                            for text in entry.get('conditions', ())))
 
   def epsilon_if_planned(self) -> float:
-    """Returns an upper bound on epsilon of the entries, had they been fixed before.
+    """Returns epsilon, bounded from above, of the entries had they been fixed before.
 
-    No guarantee for entries that depend on earlier results: only the budget is one.
+    Epsilon is that of the account's delta. No guarantee for entries that depend on earlier results: only the budget is one.
     """
     book = self._refreshed()
+    # The leak that was spent comes off the account's delta.
     events, delta = book.events(book.spent, used=True)
     return accounting.PhiAccountant(book.relation).compose(
         dp_accounting.ComposedDpEvent(events)).get_epsilon(delta)
