@@ -216,7 +216,8 @@ class DataAccount:
   def epsilon_if_planned(self) -> float:
     """Returns epsilon, bounded from above, of the entries had they been fixed before.
 
-    Epsilon is that of the account's delta. No guarantee for entries that depend on earlier results: only the budget is one.
+    Epsilon is that of the account's delta. No guarantee for entries that depend on
+    earlier results: only the budget is one.
     """
     book = self._refreshed()
     # The leak that was spent comes off the account's delta.
