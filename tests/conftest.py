@@ -1,8 +1,16 @@
 """Sets one thread for each test process where there are several, and rare collections.
+
+Hypothesis tries the same examples in each run, and without limits of time;
+`--hypothesis-profile=default` tries others.
 """
 
 import gc
 import os
+
+import hypothesis
+
+hypothesis.settings.register_profile('repeated', derandomize=True, deadline=None)
+hypothesis.settings.load_profile('repeated')
 
 if 'PYTEST_XDIST_WORKER' in os.environ:
   # Two workers on two cores: more threads would only wait for each other.

@@ -93,7 +93,7 @@ def test_a_fork_while_a_thread_draws_does_not_lock_the_child():
   with stream._lock:  # As a thread holds it that draws noise ahead.
     child = os.fork()
     if child == 0:
-      signal.alarm(5)
+      signal.alarm(60)
       stream.words(1)
       os._exit(0)
   assert os.waitpid(child, 0)[1] == 0

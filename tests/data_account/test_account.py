@@ -410,7 +410,9 @@ def test_killed_processes_show_all_that_they_released(make, tmp_path, kills):
     sigma = entry.get('what', 'plan').partition('=')[2].rstrip(')')
     shown.update({sigma or 'plan': entry['count']})
   assert released <= shown and sum((shown - released).values()) <= kills + 3
-  assert sum(released.values()) > 20 * kills and released['plan'] > 5 * kills
+  # Between kills come 20 entries or more; all but those at work were released.
+  assert sum(released.values()) >= 20 * kills - (kills + 3)
+  assert released['plan'] > 5 * kills
   # The total is the composition of what ran.
   ran = accounting.PhiAccountant().compose(RUN, shown.pop('plan'))
   for sigma, count in shown.items():

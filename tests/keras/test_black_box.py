@@ -112,9 +112,10 @@ def test_sides_of_a_split_are_kept_as_fair_coins_would_put_them(fraction, monkey
   assert all(set(part) <= side for part, side in zip(seen, every))
   kept, less = sum(map(len, seen)), min(fraction, 1 - fraction)
   assert abs(kept - 8000 * less) < 5 * (4000 * less) ** 0.5 * 2
-  assert abs(len(seen[0]) - kept / 2) < 2.5 * kept**0.5
+  # Six standard errors.
+  assert abs(len(seen[0]) - kept / 2) < 6 * 0.5 * kept**0.5
   # Neither side has more early or late records than the other.
-  assert abs(found.area - 0.5) < 5 * (1 / 6 / kept) ** 0.5 * 2**0.5
+  assert abs(found.area - 0.5) < 6 * (1 / 3 / kept) ** 0.5
   assert not found.bounds.note
 
 

@@ -130,8 +130,7 @@ def test_sigmoid_noise_is_falling_and_cnn_noise_need_not_be():
 def test_one_release_comes_near_the_linear_program(loss, slack):
   ask = {'utility': 1.884781, 'epsilon': 0.3, 'norm': 1, 'bins': 10}
   table = learned_noise.LearnedNoise(
-      5, loss=loss, progress=False, max_seconds=60, epochs=6000,
-      decay=0.9995, **ask).solve()
+      5, loss=loss, progress=False, epochs=6000, decay=0.9995, **ask).solve()
   found = truncated.account(table, epsilon=0.3, norm=1)
   best = tfcactus.search.truncated_noise(5, **ask)
   assert best.delta.lower <= found.delta.upper < slack * best.delta.upper

@@ -219,7 +219,8 @@ def test_noise_too_large_for_its_grid_is_refused(call):
   with pytest.raises(ValueError, match='exact steps'):
     call(noise.Gaussian(1e20))
   values = [call(noise.Gaussian(1e4)).value for _ in range(3)]
-  assert len({repr(value) for value in values}) == 3
+  # Three whole numbers of this noise are all alike once in a billion runs.
+  assert len({repr(value) for value in values}) > 1
 
 
 def test_tf_data_has_to_be_batched():

@@ -37,10 +37,10 @@ def _killed(tmp_path, after, *arguments):
   """Kills a run after a number of lines of its log; returns all lines."""
   log = tmp_path / 'log'
   run = subprocess.Popen(
-      [sys.executable, '-m', 'tests.training.killed_training', str(log), *BEGUN,
-       '--checkpoint', str(tmp_path / 'run'), *arguments],
+      [sys.executable, '-m', 'tests.training.killed_training', str(log), str(after),
+       *BEGUN, '--checkpoint', str(tmp_path / 'run'), *arguments],
       cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)})
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while len(_lines(log)) < after:
     assert run.poll() is None and time.monotonic() < deadline
     time.sleep(0.005)

@@ -34,8 +34,9 @@ def test_each_record_is_on_one_side():
 
 
 def test_coins_are_fresh_and_have_the_stated_probability():
-  found = [len(held(Split(0.2))) for _ in range(150)]
   assert len({frozenset(held(Split(0.5))) for _ in range(5)}) == 5
+  rng = np.random.default_rng(0)
+  found = [len(held(Split(0.2, key=rng.bytes(32)))) for _ in range(150)]
   law = stats.binom(150 * N, 0.2)
   assert law.ppf(1e-6) < sum(found) < law.ppf(1 - 1e-6)
   # Coins of a probability 2 % higher would be rejected.

@@ -1,8 +1,10 @@
 """Tests of workers of a MultiWorkerMirroredStrategy, each in its own process."""
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -16,14 +18,21 @@ import pytest
 _SCRIPT = pathlib.Path(__file__).with_name('workers_run.py')
 
 
+def _ports(count):
+  """Returns free ports; the system gives those below 32,768 to nobody else."""
+  ports = []
+  for port in random.SystemRandom().sample(range(20_000, 32_000), 1000):
+    with socket.socket() as found, contextlib.suppress(OSError):
+      found.bind(('127.0.0.1', port))
+      ports.append(port)
+    if len(ports) == count:
+      break
+  return ports
+
+
 def _start(case, workers=2):
   """Starts workers; returns their processes."""
-  ports = []
-  for _ in range(workers):
-    with socket.socket() as found:
-      found.bind(('127.0.0.1', 0))
-      ports.append(found.getsockname()[1])
-  addresses = [f'127.0.0.1:{port}' for port in ports]
+  addresses = [f'127.0.0.1:{port}' for port in _ports(workers)]
   root = str(_SCRIPT.parents[3])
   return [subprocess.Popen(
       [sys.executable, str(_SCRIPT), json.dumps(case)], text=True,
@@ -38,7 +47,7 @@ def _run(workers=2, **case):
   """Runs workers; returns the final report of each."""
   processes = _start(case, workers)
   try:
-    found = [process.communicate(timeout=240) for process in processes]
+    found = [process.communicate(timeout=600) for process in processes]
   finally:
     for process in processes:
       process.kill()

@@ -169,7 +169,7 @@ def test_empty_batches_release_noise_and_never_nan():
   model = _model()
   before = model.get_weights()
   batches = PoissonBatches(x, y, 1e-9, steps_per_epoch=3, seed=1)
-  optimizer = _sgd(noise_multiplier=1.0)
+  optimizer = _sgd(noise_multiplier=1.0, seed=1)
   model.compile(optimizer, _LOSS)
   model.fit(batches, epochs=2, verbose=0)
   assert optimizer.released_steps == 6
@@ -179,7 +179,7 @@ def test_empty_batches_release_noise_and_never_nan():
 
 @pytest.mark.parametrize('eager', [False, True])
 def test_a_batch_of_no_rows_at_all_is_noise(eager):
-  model, optimizer = _model(), _sgd(noise_multiplier=1.0)
+  model, optimizer = _model(), _sgd(noise_multiplier=1.0, seed=1)
   before = model.get_weights()
   x, y = _data()
 

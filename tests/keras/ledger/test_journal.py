@@ -47,7 +47,7 @@ def _run_and_kill(folder, seconds, *arguments):
       [sys.executable, '-m', 'tests.keras.killed_run', str(folder), *arguments],
       cwd=ROOT,
       env={**os.environ, 'PYTHONPATH': str(ROOT)})
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while len(_lines(folder, 'released')) == before:
     assert run.poll() is None and time.monotonic() < deadline
     time.sleep(0.01)

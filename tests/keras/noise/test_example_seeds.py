@@ -95,7 +95,7 @@ def test_masks_differ_between_runs_and_between_examples(name, engine):
   assert np.std(masks) > 0.1
   assert _like(masks, again) < 0.7  # Independent masks of two values agree in half.
   for one, other in zip(masks, masks[1:]):
-    assert _like(one, other) < 0.8
+    assert _like(one, other) < 0.9  # Of 64 coins, 58 agree once in 10^11 runs.
 
 
 @representatives('name', ['Dropout of a seed', 'Dropout', 'GaussianNoise'])

@@ -52,15 +52,17 @@ def test_noise_is_drawn_while_the_device_works(small, monkeypatch):
   sampler = _sampler()
   step = _step(sampler, 500)
   drawn = _slow(sampler, monkeypatch, 0.3)
+  asked = [time.perf_counter()]
   step()
-  asked = []
-  for _ in range(3):
-    time.sleep(0.6)  # The device works.
+  for number in range(2, 5):
+    while len(drawn) < number:  # The device works.
+      assert time.perf_counter() - asked[-1] < 60
+      time.sleep(0.01)
     asked.append(time.perf_counter())
     step()
-  # The noise of each step was there before the step asked for it.
-  for (begun, ended), when in zip(drawn[1:], asked):
-    assert when - 0.7 < begun < ended < when
+  # The noise of each step was there before the step asked for it, but not long before.
+  for (begun, ended), before, when in zip(drawn[1:], asked, asked[1:]):
+    assert before < begun < ended < when
 
 
 def test_noise_of_a_device_that_waits_is_drawn_when_asked_for(small, monkeypatch):
@@ -73,7 +75,7 @@ def test_noise_of_a_device_that_waits_is_drawn_when_asked_for(small, monkeypatch
 
 
 def test_every_draw_is_used_once_and_has_the_law(small):
-  sampler = _sampler()
+  sampler = _sampler(seed=2)
   step = _step(sampler, 800, 700, 90)
   steps = np.stack([step().numpy() for _ in range(30)])
   assert np.unique(steps).size > steps.size - 5  # The grid has 2^30 cells.
@@ -92,7 +94,7 @@ def test_seeds_repeat(small):
 
 
 def test_a_step_that_fails_neither_repeats_noise_nor_stops_the_next(small, monkeypatch):
-  sampler = _sampler()
+  sampler = _sampler(seed=1)  # Two of 1,000 numbers may be one point of the grid.
   step = _step(sampler, 500)
   first = step().numpy()
   check = noise_addition.precision.check_graphs_are_as_written
@@ -161,7 +163,7 @@ ahead.take((0, PARALLEL + 1))
 threading.Thread(target=steps).start()
 '''
   run = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True,
-                       timeout=100)
+                       timeout=600)
   assert run.stdout == '3\n', run.stderr
 
 

@@ -175,7 +175,7 @@ def test_noise_is_not_saved_and_a_loaded_model_draws_anew(tmp_path):
     one.fit(batches, verbose=0)
     ways.append(one.inner.get_weights()[0].ravel() - ends)
     assert one.guarantee().upper == plan.guarantee(3).upper
-  assert abs(np.corrcoef(*ways)[0, 1]) < 4.5 / np.sqrt(_DIM)
+  assert abs(np.corrcoef(*ways)[0, 1]) < 6 / np.sqrt(_DIM)  # Equal noise gives one.
 
 
 def test_a_journal_counts_epochs_and_is_of_one_correlation(tmp_path):
