@@ -2,10 +2,12 @@
 
 import dp_accounting
 from dp_accounting import rdp
+import numpy as np
 import pytest
 
 from tfcactus import accounting
-from tfcactus.accounting.renyi import RenyiAccountant
+from tfcactus.accounting.renyi import divergence_bounds, RenyiAccountant
+from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF, PairBounds
 
 EVENT = dp_accounting.PoissonSampledDpEvent(
     0.01, dp_accounting.GaussianDpEvent(1.1))
@@ -33,6 +35,16 @@ def test_optimal_conversion_is_exact_for_randomised_response():
   got = RenyiAccountant(relation, conversion='optimal').compose(event)
   assert got.get_epsilon(0.05) >= exact.lower - 1e-6
   assert got.get_epsilon(0.05) == pytest.approx(exact.estimate, abs=0.06)
+
+
+def test_divergences_bound_the_rounding_of_masses():
+  exact = DominatingPair.from_masses([0.75, 0.25], [0.25, 0.75])
+  rounded = DominatingPair(exact.loss, exact.p * (1 - MASS_ROUNDOFF), exact.q)
+  orders = np.array([1.02, 1.5, 3.0])
+  bound = divergence_bounds(
+      accounting.Composition([(PairBounds.exact(rounded), 7)]), orders)
+  truth = np.array([7 * exact.renyi_divergence(order) for order in orders])
+  assert np.all(truth <= bound) and np.all(bound <= truth * (1 + 1e-8))
 
 
 def test_delta_inverts_epsilon():

@@ -91,7 +91,8 @@ class TradeoffCurve:
     if points is None:
       quick = all(step.loss is not None for part in parts for step, _ in part.groups)
       points = POINTS if quick else FEW_POINTS
-    # No epsilon has a delta below the probability of an infinite loss.
+    # The grid ends where delta hardly counts at the rate `least`, or hardly exceeds the
+    # probability of an infinite loss, which no epsilon falls below.
     rest = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
     low, top = 0.0, 1.0
     while top < LARGEST_LOSS and accountant.get_delta(top) > rest:
@@ -121,6 +122,8 @@ class TradeoffCurve:
     rounded = ROUNDING / gap
     if np.any(before[1:-1] - behind[1:-1] > rounded[1:] + rounded[:-1]):
       return rate[..., 0]  # The profile is not convex: a pair is not symmetric.
+    # A line plus alpha times the rate is least at one end of a cell. Beyond the last
+    # point H is also at least zero.
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
     from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
     last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
@@ -162,6 +165,7 @@ class TradeoffCurve:
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
+    # Rates from 0 to 1, dense near both. A shorter list proves less, for either bound.
     x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
     x[0] = 0.0
     normal = special.ndtr(-special.ndtri(x) - mu)
@@ -169,7 +173,7 @@ class TradeoffCurve:
     knots = np.append(x[:-1:50], 1.0)
     chords = 1 - self.best_true_positives(knots)
     lower = _least_shift(self.false_negatives, x[::20], normal[::20])[0]
-    # The curve falls, so that a cell [x, x'] is within if it is at (x, x').
+    # Both curves fall: f(x + k) - k <= f_mu(x') proves the inequality between x and x'.
     upper = _least_shift(
         lambda rate: np.interp(rate, knots, chords), x[:-1], normal[1:])[1]
     return Bounds(lower, 0.5 * (lower + upper), upper)
@@ -253,9 +257,9 @@ class AttackReport:
     true_positive: Bounds on the true positive rate of the best membership attack, by
       its false positive rate.
     advantage: Bounds on the largest true minus false positive rate of an attack.
-    posterior: Bounds on the probability that a record was in the data if the attack of
-      that false positive rate says so.
-    prior: Probability of that before the attack.
+    posterior: Bounds on the probability that a record was in the data if the best
+      attack says so, by the attack's false positive rate.
+    prior: Probability, before the attack, that the record was in the data.
     mu: Bounds on the mu of Gaussian differential privacy, for attacks whose two error
       rates are at least `LEAST_RATE`.
     regret: Bounds on how much mu alone understates error rates of attacks; below
@@ -276,7 +280,7 @@ class AttackReport:
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, statement: str, *, prior: float = 0.5,
          false_positive: Sequence[float] = RATES) -> AttackReport:
-    """Returns the report of an account; as `Guarantee.report`."""
+    """Returns the report of an account; arguments are as for `Guarantee.report`."""
     prior = _checks.delta(prior, 'prior')
     rates = {rate: true_positive_rate(accountant, rate) for rate in false_positive}
     curve = TradeoffCurve.of(accountant)

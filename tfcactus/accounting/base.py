@@ -82,8 +82,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
     """Returns why `event` cannot be composed, or None, adding it if `do_compose`."""
-    if do_compose or count != 0:
-      count = _checks.integer('count', count, 0 if not do_compose else 1)
+    count = _checks.integer('count', count, 1 if do_compose else 0)
     try:
       steps = list(event_steps.steps_of(event, self._sample))
     except event_steps.Unsupported as error:
@@ -111,7 +110,11 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return self._counts
 
   def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}, {} without pairs; REPLACE_ONE has 'replace'."""
+    """Returns {direction: composition}; {} if no step has a dominating pair.
+
+    The directions are 'remove' and 'add', or the one of this accountant; 'replace' for
+    REPLACE_ONE.
+    """
     counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -201,7 +204,9 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the largest bounds; `stays_below(part, x)` is True only if proved."""
+    """Returns the larger bounds of both directions, by `solve`, zeros for no steps."""
+    # `non_private` is the largest possible value, that of an event without noise.
+    # `stays_below(part, x)` is True only if it is proved that the value is at most x.
     if self._non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)
@@ -209,7 +214,7 @@ class TwoSidedAccountant(PairAccountant):
       # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         bounds = solve(part)
-        if any(map(math.isnan, bounds)):
+        if any(map(math.isnan, bounds)):  # Overflow has left nothing known.
           bounds = Bounds(0.0, non_private, non_private)
         best = Bounds(*map(max, best, bounds))
     return best

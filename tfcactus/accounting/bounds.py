@@ -103,9 +103,10 @@ def crossing(holds: Callable[[float], bool], low: float, high: float, *,
              ) -> tuple[float, float]:
   """Returns (low, high) around the argument at which `holds` turns True, by bisection.
 
-  `holds` is False at the low end, unless that is the given `low`, which is not checked.
-  It is True at the high end, which is raised as need be, unless that is inf: then it is
-  False up to `limit`. A `tolerance` of zero gives neighbouring floats.
+  `holds` is False at the low returned, unless this is the given `low`, which is not
+  checked, and True at the high returned, which may lie beyond the given `high`. If
+  `holds` is False at `limit`, the result is (`limit`, inf). A `tolerance` of zero gives
+  neighbouring floats.
   """
   while not holds(high):
     if high >= limit:

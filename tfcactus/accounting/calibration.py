@@ -67,7 +67,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
   least, most = math.log(low), math.log(high)
 
   def excess(log_value: float) -> float:
-    """Returns log(cost / target) at the noise e^log_value."""
+    """Returns log(cost / target) at the noise e^log_value, finite for `brentq`."""
     value = cost(math.exp(log_value))
     return math.log(max(value, 1e-300) / target) if value < math.inf else 1e3
 

@@ -18,7 +18,7 @@ from tfcactus.pairs.dominating_pair import DominatingPair
 
 
 def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """Converts an event that `PhiAccountant` supports to a dict of kind and fields."""
+  """Returns an event as a dict of kind and fields; ValueError for unknown classes."""
   kind = type(event)
   if _CLASSES.get(kind.__name__) is not kind:
     raise ValueError(
@@ -65,7 +65,7 @@ def _value_config(value: Any) -> Any:
   if isinstance(value, noise_lib.Noise):
     return {'noise': noise_lib.to_config(value)}
   if isinstance(value, run_laws.RunLaw):
-    law: Any = value  # A dataclass.
+    law: Any = value  # Every law is a dataclass, which its base class does not say.
     return {'runs': {'law': type(value).__name__, **{
         field.name: _value_config(getattr(value, field.name))
         for field in dataclasses.fields(law) if field.init}}}
@@ -92,7 +92,7 @@ def _value_from(config: Any) -> Any:
 
 
 def arrays_config(arrays: list[np.ndarray]) -> str:
-  """Returns arrays as text."""
+  """Returns arrays as text: a compressed npz file in base64."""
   buffer = io.BytesIO()
   np.savez_compressed(buffer, *arrays)
   return base64.b64encode(buffer.getvalue()).decode('ascii')

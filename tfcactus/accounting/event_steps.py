@@ -114,9 +114,10 @@ class NoiseStep(PairedStep):
       return StepLoss.of(bounds if direction == 'remove' else bounds.reversed())
     if prob < 1 and replace and not sample.fixed_size:
       return StepLoss.of(_cached(type(noise).replaced_pair, noise, prob))
+    # A record that replaces or displaces another moves a query by two sensitivities.
     shift = sample.rows * (2 if replace or sample.fixed_size else 1)
-    # Noise is symmetric: without sampling its pair serves both directions. The
-    # reversed pair would hide mass at infinity.
+    # Noise is symmetric: without sampling its pair serves both directions. The reversed
+    # pair is wider: Q-mass that was lost by raising losses has infinite losses there.
     way = 'replace' if prob == 1 else direction
     if noise.gaussian_std is None:
       bounds = _sampled(noise_base.known_pair(noise, shift), prob, way)
@@ -150,6 +151,7 @@ class AllocatedStep(PairedStep):
 
   def loss(self, direction: str) -> StepLoss:
     mu, bins = 1 / self.std, self.num_batches
+    # A pilot of few cells takes fewer nodes; any number of nodes is sound.
     return StepLoss(
         lambda cells: gaussian.allocated_pair(
             mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
@@ -199,8 +201,8 @@ def _cached(make: Callable[..., pair_lib.PairBounds], *args: object
 
 @functools.lru_cache(maxsize=32)
 def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of a person's rows, each a shift of `each`, cached."""
-  # P is the output with the rows, Q without them.
+  """Returns bounds on the pair (with a person's rows, without them), cached."""
+  # Each row in the sample shifts the query by `each` sensitivities.
   weights, beyond = groups.most_likely(np.exp(sample.log_weights))
   # Noise is symmetric: its pair is that of its own reverse.
   return groups.mean_of([noise_base.known_pair(noise, each * rows)
@@ -211,7 +213,7 @@ def _grouped(noise: noise_lib.Noise, each: int, sample: Sample) -> pair_lib.Pair
 def _allocated(one: NoiseStep | PairStep, num_batches: int, direction: str
                ) -> pair_lib.PairBounds:
   """Returns bounds on the pair of an epoch of random allocation, cached."""
-  # P is the release with the record. A step's own pair has it in Q.
+  # `allocated` takes a pair with the record in P. A `PairStep` has the record in Q.
   with_it = (noise_base.known_pair(one.noise, 1) if isinstance(one, NoiseStep) else
              one.bounds.reversed())
   return allocation.allocated(with_it, num_batches, direction)
@@ -226,7 +228,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)
-  if direction == 'replace':
+  if direction == 'replace':  # Proposition 29: the larger of both profiles.
     return envelope.envelope_of([add, remove])
   return add if direction == 'add' else remove
 
@@ -237,7 +239,7 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """Yields (step, repetitions) of an event on `sample`; Unsupported without account."""
+  """Yields (step, repetitions) of an event; Unsupported if `sample` has no account."""
   # This default takes an event as noise; other kinds of events are registered below.
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:

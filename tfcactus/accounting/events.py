@@ -195,6 +195,7 @@ _UNPROVED = {
           "record and the other gain one; use Split(fraction), a secret coin",
     'position': 'an added record moves others to other positions, and so to the other '
                 "side; use Split(fraction), a secret coin, or by='id'"}
+"""Reasons, by kind of split, why it is not proved for the other relations."""
 
 
 def check_split(by: str, relation: dp_accounting.NeighboringRelation) -> None:
@@ -263,7 +264,7 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
-  """Returns the event of one release with `noise`: dp_accounting's own if any."""
+  """Returns the event of one release with `noise`, of dp_accounting if it has one."""
   return noise.dp_event
 
 

@@ -117,8 +117,8 @@ def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
   upper = pair_lib.DominatingPair.from_symmetric_profile(
       np.concatenate([alpha[:-1], end]), value * (1 + ROUNDOFF) + np.append(
           0.0, room[1:]))
-  # Tangents at neighbouring points a and b meet at alpha = sqrt(a b). A point below
-  # both tangents is below the profile, and so are chords between such points.
+  # Tangents at neighbouring points a and b meet at alpha = sqrt(a b). Between two such
+  # meeting points the chord is the tangent at the point between them.
   root = np.exp(0.5 * (loss[:-1] + loss[1:]))
   met = value[:-1] - (slope * alpha)[:-1] * np.expm1(0.5 * np.diff(loss))
   met = met - _PLACE_ROUNDOFF * (1 + loss[1:]) * root * slope[:-1]

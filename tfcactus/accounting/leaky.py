@@ -89,11 +89,11 @@ def part(accountant: PairAccountant, left: Part) -> Part:
     return Part(0.0, (1 + _ROOM) * max(math.sqrt(math.fsum(
         step.loss.mu**2 * count for step, count in found.groups
         if step.loss is not None)) for found in accountant.compositions().values()))
-  if not left.leak > 1e-300:
+  if not left.leak > 1e-300:  # No leak is left; shares of it would underflow.
     return Part(0.0, math.inf)
   curve = _Curve(accountant, left.leak)
   leak = left.leak
-  for _ in range(2):
+  for _ in range(2):  # Points added for one leak lower the best leak.
     leak = _balanced(curve, left)
     curve.refine(leak)
   return Part(leak, curve.mu(leak))
@@ -116,6 +116,7 @@ class _Curve:
   def __init__(self, accountant: PairAccountant, leak: float):
     """Bounds the profile down to a small share of `leak`, if losses are finite."""
     self._accountant = accountant
+    # A delta below the mass of infinite losses has no finite epsilon.
     top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
         LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
     self._deltas: dict[float, float] = {}

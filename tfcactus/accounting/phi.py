@@ -45,12 +45,13 @@ class PhiAccountant(base.TwoSidedAccountant):
       direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
-        replaced. The account is exact if all events have one for k rows: noise on all
-        records or on Poisson samples, and records added or removed under samples of
-        fixed size. Else it applies the power curve of all events together k times.
+        replaced. If k rows have an exact account in every event, this account is exact.
+        They have one under noise on all records or on Poisson samples, and if added or
+        removed under samples of fixed size. Else the power curve of all events together
+        is applied k times (`composition.repeated`).
       sampled_alike: Whether each event describes how all rows of a person are sampled
-        together. False if the event holds for each row by itself, such as one batch of
-        an epoch that has the other rows elsewhere; no account is then exact.
+        together. False if it describes each row by itself, as if the person's other
+        rows were in other batches of the epoch; no account of k > 1 is then exact.
       distance: Bound on the total variation distance between all that is released and
         all that the events describe, for the same data. Bounds then hold for what is
         released: delta grows by (1 + e^epsilon) times the distance.
@@ -89,6 +90,8 @@ class PhiAccountant(base.TwoSidedAccountant):
     account = self._of_rows(part)
     if not self.distance:
       return account.epsilon(delta)
+    # (1 - share) delta is for the events, the share is for the distance. Conversely, if
+    # delta holds for what is released, (1 + share) delta holds for the events.
     for share in _SHARES:
       found = account.epsilon(delta * (1 - share))
       if self._added_delta(found.upper) < 0.99 * share * delta:
@@ -102,14 +105,14 @@ class PhiAccountant(base.TwoSidedAccountant):
     return Bounds(max(lower - added, 0.0), estimate, min(upper + added, 1.0))
 
   def _added_delta(self, epsilon: float) -> float:
-    """Returns a bound on (1 + e^epsilon) `distance`, for any rounding of it."""
+    """Returns (1 + e^epsilon) `distance`, rounded up; inf if e^epsilon overflows."""
     if not self.distance:
       return 0.0
     return 1.01 * self.distance * (
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns the account of all rows of one person, exact or by its power curve."""
+    """Returns the account of a person's rows: `part`, if exact, or its power curve."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

@@ -140,7 +140,7 @@ class Buckets:
   p: np.ndarray  # Shape (buckets,), P-masses.
   q: np.ndarray  # Shape (buckets,), Q-masses.
   # Shape (buckets,), as `q`, but losses raised to the lowest bucket have at most the
-  # Q-mass that their P-mass has at the label, e^-label times.
+  # Q-mass of a true loss there: their P-mass times e^-label.
   q_kept: np.ndarray
   p_inf: float  # P-mass of infinite losses and of labels above the highest bucket.
   known_inf: float  # P-mass of infinite losses only.
@@ -156,9 +156,9 @@ class Buckets:
                     ).astype(np.int64)
     below, above = label < first, label >= first + buckets
     place = np.clip(label - first, 0, buckets - 1)
-    raised = np.exp(np.minimum(_numerics.log_mass(pair.p) - first * width,
-                               LARGEST_EPSILON))
-    kept = np.where(below, np.minimum(pair.q, raised), pair.q)
+    at_label = np.exp(np.minimum(_numerics.log_mass(pair.p) - first * width,
+                                 LARGEST_EPSILON))
+    kept = np.where(below, np.minimum(pair.q, at_label), pair.q)
     p, q, q_kept = (
         np.bincount(place[~above], mass[~above], buckets)
         for mass in (pair.p, pair.q, kept))
@@ -179,6 +179,8 @@ class Buckets:
             join(self.q_kept, other.q_kept)]
     p, q, kept = (mass[-first:-first + size].copy() for mass in full)
     low, q_low, kept_low = (float(np.sum(mass[:-first])) for mass in full)
+    # Sums of labels below the lowest bucket are raised to it, those above the highest
+    # count as infinite.
     p[0] += low
     q[0] += q_low
     kept[0] += min(kept_low, low * math.exp(min(-first * self.width, LARGEST_EPSILON)))
@@ -187,6 +189,7 @@ class Buckets:
     levels = CONVOLUTION_ROUNDOFF * math.log2(4 * size) * math.sqrt(2 * size)
     worst = max(float(np.linalg.norm(x) * np.linalg.norm(y)) for x, y in (
         (self.p, other.p), (self.q, other.q)))
+    # Masses sum to about one: the errors add, and twice that covers their product.
     return Buckets(
         self.width, first, p, q, kept, min(p_inf, 1.0),
         self.known_inf + other.known_inf - self.known_inf * other.known_inf,
@@ -218,7 +221,8 @@ class Buckets:
     if guarantee == 'pdp':
       return self.p_inf + float(np.sum(self.p[above])) + self.error
     gain = self.p * -np.expm1(np.minimum(epsilon - loss, 0.0))
-    # If even the lowest true loss lies above epsilon, both masses are used.
+    # If even the lowest true loss lies above epsilon, both masses are used. 1e-12 per
+    # release covers the rounding of losses.
     sure = loss - self.releases * (self.width + 1e-12) >= epsilon
     with np.errstate(over='ignore', invalid='ignore'):
       exact = np.nan_to_num(
@@ -276,5 +280,6 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
     centre = float(p @ loss) / float(np.sum(p))
     mean += count * centre
     variance += count * float(p @ (loss - centre)**2)
+  # Half the buckets, but for two of rounding and two percent, cover each sign.
   reach = max(abs(mean) + SPREAD * math.sqrt(variance), single, 1e-9)
   return 1.02 * reach / (buckets // 2 - 2)

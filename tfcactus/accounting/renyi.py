@@ -62,7 +62,7 @@ MAX_ORDER = 1e12
 """Largest order: beyond it the divergence is practically the largest loss."""
 
 _LEAST = 1e-300
-"""Replaces a false positive rate of zero; safe, as the function is decreasing."""
+"""Replaces a false positive rate of zero; safe, as a trade-off function decreases."""
 
 _HALVINGS = 62
 """Bisections that resolve an interval of 1400 in log(y / (1 - y)) to its last digit."""
@@ -174,17 +174,21 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Returns upper bounds on D_order, shape (n,); `finite` omits infinite losses."""
-  slack = sum(count * (ROUNDOFF / np.abs(orders - 1) + np.where(
-      orders < 1, pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / np.abs(orders - 1),
-      pair_lib.LOSS_ROUNDOFF if step.loss is None else 0.0))
-              for step, count in part.groups)
+  # D_order is a log moment over order - 1. A pair adds the rounding of its masses and
+  # losses; moments have a closed form only above order one.
+  apart = np.abs(orders - 1)
+  of_pair = pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / apart
+  slack = sum(count * (ROUNDOFF / apart + np.where(
+      (orders < 1) | (step.loss is None), of_pair, 0.0)) for step, count in part.groups)
   return known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack
 
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences, shape (n,), not rounded up; inf for
-  intractable groups of orders. `finite` omits infinite losses.
+  """Returns a composition's Renyi divergences, shape (n,), not rounded up.
+
+  They are inf at orders at which they are intractable. `finite` omits infinite
+  losses.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
@@ -232,6 +236,7 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
     return np.exp(np.min(_largest_power(
         orders[:, None], log_bound[:, None], np.log(x)), axis=0))
 
+  # At the rate e^low, y is at most delta: smaller rates gain nothing.
   low = -40.0
   while power(np.exp([low]))[0] > delta:
     if low == _LOWEST:

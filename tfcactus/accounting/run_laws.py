@@ -62,8 +62,10 @@ class RunLaw(abc.ABC):
     return float(self.derivative(np.ones(1))[0])
 
   def quantile(self, u: float) -> int:
-    """Returns the number of runs at a uniform `u` in [0, 1): the smallest k with
-    P(K <= k) > u. Probabilities beyond 2^24 runs are put there."""
+    """Returns the smallest k with P(K <= k) > u, for a uniform `u` in [0, 1).
+
+    The probability of more than 2^24 runs is given to 2^24 runs.
+    """
     most = 64
     while True:
       most = int(min(2 * most, self.most, 2**24))
@@ -91,6 +93,8 @@ class RunLaw(abc.ABC):
 class NegativeBinomialRuns(RunLaw):
   """Truncated negative binomial number of runs: at least one, with a heavy tail.
 
+  f(x) = (u^-eta - 1) / (gamma^-eta - 1), where u = 1 - x + gamma x; gamma is in (0, 1).
+
   Attributes:
     mean: Mean number of runs, above one.
     eta: Shape, in (-1, 10,000]: 1 is the geometric law, 0 the logarithmic one. A
@@ -114,7 +118,7 @@ class NegativeBinomialRuns(RunLaw):
 
   @functools.cached_property
   def gamma(self) -> float:
-    """The parameter of the law that gives the mean."""
+    """The parameter gamma of f that gives the mean."""
     return math.exp(optimize.brentq(lambda t: self._mean_at(t) - self.mean,
                                     math.log(_LEAST_GAMMA), -1e-15, xtol=1e-15))
 
@@ -178,7 +182,7 @@ class PoissonRuns(RunLaw):
 
   @property
   def _share(self) -> float:
-    """The probability that the Poisson number is admitted."""
+    """The probability of a Poisson number that the law admits: at least one, or any."""
     return -math.expm1(-self.rate) if self.at_least_one else 1.0
 
   def generating(self, x: np.ndarray) -> np.ndarray:

@@ -292,6 +292,7 @@ def _largest_order(rho: float, s: float, omega: float) -> float | None:
   low, high = 2 + 1e-12, 2 + 2 / s
   if omega <= low or excess(low) > 0:
     return None
+  # Moved below the root by more than the search is off.
   top = optimize.brentq(excess, low, high, xtol=1e-12) * (1 - 1e-12)
   return min(top, omega)
 
@@ -361,7 +362,7 @@ def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
     m = np.diff(k) / np.diff(orders)
     c = k[:-1] - m * a
-    # (m x + c) / (x (x - 1)) is largest at a stationary point or an end.
+    # D_x / x <= (m x + c) / (x (x - 1)): largest at a stationary point or an end.
     root = np.sqrt(np.maximum(c * c + m * c, 0.0))
     points = [np.clip((-c + sign * root) / m, a, b) for sign in (-1, 1)]
     best = np.maximum(divergences[:-1] / a, divergences[1:] / b)

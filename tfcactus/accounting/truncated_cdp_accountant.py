@@ -73,7 +73,7 @@ class TCDPAccountant(PairAccountant):
     """Returns the guarantee of everything composed with `omega` and the least rho.
 
     Args:
-      omega: Above one, finite unless only claims were composed.
+      omega: Above one, finite unless only `TCDPDpEvent` releases were composed.
 
     Raises:
       ValueError: if a divergence below omega is infinite.

@@ -143,7 +143,7 @@ class SearchDpEvent(events.SteppedDpEvent):
   event: Setting
   score: str = attr.ib(kw_only=True)
 
-  # DpEvent compares by the fields that it has itself: none. Events may hold lists.
+  # By identity: DpEvent's own comparison sees no fields, and lists have no hash.
   __eq__ = object.__eq__
   __hash__ = object.__hash__
 
@@ -283,9 +283,10 @@ def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
 
 def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
                 ) -> DominatingPair:
-  """Returns a pair that a run dominates, of (low, high) deltas in both directions."""
+  """Returns a pair that a run dominates, made of (low, high) deltas at `epsilon`."""
+  # `low` has lower bounds on H, `high` upper ones, both in their field `high`. They are
+  # moved apart by the rounding of H, which would show in slopes between close points.
   low, high = (_Profile.of(epsilon, *tables) for tables in zip(own, reverse))
-  # Slopes between close points see the rounding of H.
   lines = lower_lines(high.x, np.maximum(low.high - 8 * EPS, 0.0),
                       high.high + 8 * EPS, 0.0)
   return views.pair_from_profile(lines.slope[1:], np.clip(lines.height[1:], 0.0, 1.0))
@@ -293,6 +294,8 @@ def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
 
 def _top(part: Composition, runs: float) -> float:
   """Returns the epsilon up to which the profile of a run matters."""
+  # At a delta below the mass of infinite losses, epsilon is infinite, and where most of
+  # delta is such mass it may have no finite bound: larger deltas follow.
   delta = 1.001 * part.p_inf[1] + LEAST_DELTA / runs
   while delta < 1:
     epsilon = part.epsilon(delta).upper
@@ -311,10 +314,11 @@ def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
 def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
                        ) -> np.ndarray:
   """Returns upper bounds that are at most the delta of all runs shown, `part`."""
+  # A few points tell whether the composition is worth its time.
   some = epsilon[::epsilon.size // 6]
   if np.all(_deltas(part, some)[1] > high[::epsilon.size // 6]):
     return high
-  # Most of the points are where statements are made.
+  # Most of the points are where delta is one that people ask for.
   first, last = (min(part.epsilon(delta).upper, epsilon[-1]) for delta in (1e-3, 1e-8))
   points = np.unique(np.concatenate([
       np.linspace(first, last, POINTS), np.linspace(0.0, epsilon[-1], POINTS // 4)]))
@@ -435,11 +439,14 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
   moved = np.arange(int(np.argmax(p > q)), p.size)[:, None]
 
   def gain(first: np.ndarray) -> np.ndarray:
-    """Returns the gains of results above those from `first` on, up to their own."""
+    """Returns each moved result's gain if it ranks just above result `first`."""
+    # Below it are the results from `first` to its own. Those of larger loss move too.
     a, b = (np.interp(total[moved + 1] - total[first], table, slope) for total in sums)
     return np.where(first > moved, -np.inf, p[moved] * a - math.exp(epsilon) * (
         q[moved] * b))
 
+  # First every `step`-th place is tried, then places near the best of these; the last
+  # round has only the best.
   step = -(-p.size // PLACES)
   first = np.broadcast_to(np.arange(0, p.size, step), (moved.size, -(-p.size // step)))
   for near in (np.arange(-step, step + 1, -(-step // 6)), np.zeros(1, np.int64)):

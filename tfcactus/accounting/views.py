@@ -62,6 +62,7 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
   y = np.append(1.0, np.maximum(y, 1 - x[1:]))
   keep = lower_hull(x, y)
   x, y = x[keep], np.minimum.accumulate(y[keep])
+  # H(alpha) = p_inf + sum of q_i (x_i - alpha)^+, whose slope grows by q_i at x_i.
   slope = np.append(np.diff(y) / np.diff(x), 0.0)
   q = np.diff(slope)
   real = q > 0
@@ -81,6 +82,7 @@ def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
     One minus the P-probability with which the best test at that level rejects.
   """
   level = _checks.shares('false_positive', false_positive)
+  # The best tests reject the outcomes of largest loss (Neyman and Pearson).
   order = np.argsort(-pair.loss, kind='stable')
   x = np.append(0.0, np.cumsum(pair.q[order]))
   y = pair.p_inf + np.append(0.0, np.cumsum(pair.p[order]))
@@ -105,6 +107,7 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
         'Expected false_positive to increase from 0 to 1, with a '
         'false_negative for each.')
   q, p = np.diff(x), -np.diff(y)
+  # p / q falls along a convex curve, here up to the rounding of the points.
   if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(np.diff(p / q) > 1e-9):
     raise ValueError(
         'Expected false_negative to be convex and fall to 0 within [0, 1].')
@@ -146,9 +149,9 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
   """Returns bounds on the probability under P that a composed loss is at most `loss`.
 
-  P and Q are the composed laws of the dominating pair. The privacy profile is convex in
-  e^epsilon. Its slope is minus the probability of a larger loss under Q. Difference
-  quotients on both sides bracket the slope.
+  P and Q are the composed laws of the dominating pair. P's probability of a larger loss
+  is delta(loss) plus e^loss times Q's. Q's is minus the slope of the privacy profile,
+  which is convex in e^epsilon: difference quotients on both sides bracket the slope.
 
   Args:
     composition: One direction of a composition, as in `PhiAccountant.compositions`.

@@ -75,6 +75,7 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
   if x.shape != y.shape:
     raise ValueError(
         f'Expected a value of cdf for each loss, got {y.size} for {x.size}.')
+  # Either message names the first pair of values that are out of order.
   for name, array, bad in (('loss to increase', x, np.diff(x) <= 0),
                            ('cdf not to fall', y, np.diff(y) < 0)):
     if np.any(bad):
@@ -89,6 +90,7 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
   p = np.diff(y, prepend=0.0)
   with np.errstate(over='ignore', under='ignore', invalid='ignore'):
     q = np.where(p > 0, p * np.exp(-x), 0.0)
+  # Losses whose masses are no floats count as infinite, which is safe.
   known = (x <= LARGEST_LOSS) & (np.minimum(p, q) >= LEAST_MASS)
   total = float(np.sum(q))
   if total > 1 + 1e-12:

@@ -222,7 +222,7 @@ class LevyComposition:
     """Returns about the epsilon whose `side` bound is `delta`; inf if search fails."""
     try:
       return root(lambda x: side(self.delta(x)), delta, precision=1e-13,
-                           limit=MAX_PERIOD)
+                  limit=MAX_PERIOD)
     except IntractableError:
       return math.inf
 
@@ -230,7 +230,8 @@ class LevyComposition:
     """Returns bounds on the P-probability that the total loss is at most `loss`, real.
 
     The bounds assume a continuous distribution function at `loss`. At a jump `estimate`
-    is near its middle, and `upper` may be the value below it.
+    is near its middle, and `upper` may be the value below it. The bounds leave out the
+    integral of |phi| / t beyond 2^200 times the last node.
     """
     loss = _checks.real('loss', loss)
     value, below, above = self._nodes(self._period(loss)).cdf(loss)
@@ -302,6 +303,8 @@ class LevyComposition:
     reach = x - self._centre
     if reach <= 0:
       return 1.0
+    # At scale i, t has |t (L - centre)| in [pi / 2, 3 pi / 2] for losses from 3^i reach
+    # to 3^(i + 1) reach beyond the centre. The tail is at most the sum over all scales.
     scales = np.arange(max(int((LOG_LARGEST - math.log(reach)) / math.log(3)) + 2, 1))
     t = np.multiply.outer(np.arange(1, 4), 0.5 * math.pi / reach * 3.0**-scales)
     t = np.maximum(t, 1e-300)

@@ -78,7 +78,7 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
   """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho))."""
-  # Fewer records are not enough; a negative result says nothing.
+  # A histogram needs at least so many records. A negative result says nothing.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:
     raise ValueError(
@@ -159,7 +159,7 @@ def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarra
 
 
 def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
-  """Returns the guarantee of Theorem 17, an order of magnitude loose.
+  """Returns the guarantee of Theorem 17, whose rho is an order of magnitude too large.
 
   Raises ValueError if its hypothesis 1 < sqrt(2) sigma <= bend fails, or bend <= 8.
   """
@@ -187,7 +187,7 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
   if rho < 1 and omega >= 1 / math.sqrt(2 * rho):
     return noise
   limit = renyi_limit(noise)
-  if omega < limit:
+  if omega < limit:  # Divergences are finite below `limit`. Two counts double them.
     needed = 2 * truncated_cdp.certificate(
         lambda order: renyi_divergence(noise, order), omega,
         orders=300).rho
@@ -202,7 +202,7 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
 
 
 def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> float:
-  """Returns Corollary 18's bound on the largest error of all counts, but for `beta`."""
+  """Returns Corollary 18's bound on the largest count error, with chance 1 - `beta`."""
   histogram_noise(rho, omega)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
@@ -211,7 +211,7 @@ def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> 
 
 def subsampled_divergence(divergence: Callable[[int], float], order: int,
                           sampling_prob: float) -> float:
-  """Returns D_order(sP + (1-s)Q || Q) from D_k(P || Q), k = 2..order, exactly."""
+  """Returns D_order(sP + (1-s)Q || Q), given divergence(k) = D_k(P || Q) for k >= 2."""
   # Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018); s is `sampling_prob`.
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)

@@ -62,7 +62,7 @@ COARSE_CELLS = 1 << 14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepLoss:
-  """The privacy loss of one step, in one direction (add or remove).
+  """The privacy loss of one step, in one direction (add, remove or replace).
 
   Attributes:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
@@ -124,7 +124,9 @@ class StepLoss:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Composition:
-  """The composition of independent groups of steps, in one direction (add or remove).
+  """The composition of groups of steps, in one direction (add, remove or replace).
+
+  Dominating pairs are composed as if independent, also for steps chosen adaptively.
 
   Attributes:
     groups: Pairs (StepLoss or PairBounds, number of steps).

@@ -263,6 +263,7 @@ class Contour:
     decay, first = self._decay(order, grid, log_need)
     if first:
       return float(grid[first]), float(decay[first])
+    # Else between 2 and 2e7 nodes, by a coarse grid and then within one of its cells.
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
       grid = _geometric(low, high, points)
@@ -274,8 +275,9 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns bounds on log |phi| on the increasing `grid`, and an index or None."""
-    # From that index on the integral, at most |phi| / (pi t), is below exp(-log_need).
+    """Returns bounds on log |phi| on the increasing `grid`, and where they suffice."""
+    # From the index returned on, the rest of the integral, at most |phi| / (pi t), is
+    # below exp(-log_need). None if no index suffices.
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self.groups), np.zeros_like(grid))
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
@@ -316,7 +318,7 @@ SHARE = 1e-11
 """Mass that is set aside, as a share of delta. Affects speed and width only."""
 
 ROUNDS = 3
-"""Rounds of the search for a delta of which the mass is that share."""
+"""Most rounds until the mass set aside is a small enough share of delta."""
 
 
 @dataclasses.dataclass(frozen=True)

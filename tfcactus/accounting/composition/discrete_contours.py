@@ -1,7 +1,9 @@
 """Contours for discrete losses beside losses in closed form.
 
-One loss whose phi decays is enough for a contour, since |phi| of the others is at most
-one. Discrete losses are then not put on a lattice, and only rounding is left.
+A contour is an integral of phi, the characteristic function of the total loss
+(`composition.contour`). It needs phi to decay. One step whose phi decays is enough,
+since |phi| of the others is at most one. Discrete losses then need no lattice, and only
+rounding is left.
 """
 
 from __future__ import annotations

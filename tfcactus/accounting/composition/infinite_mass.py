@@ -24,7 +24,7 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
   `masses` are pairs (probability of an infinite loss in one step, number of steps).
   """
   given = [(p, count) for p, count in masses if p > 0]
-  if sum(count for _, count in given) <= 1:
+  if sum(count for _, count in given) <= 1:  # Not computed, hence not rounded.
     return given[0][0] if given else 0.0
   total = -math.expm1(math.fsum(
       count * (math.log1p(-p) if p < 1 else -math.inf) for p, count in given))

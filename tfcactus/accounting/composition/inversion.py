@@ -57,13 +57,13 @@ class Saddles:
 
   @functools.cached_property
   def epsilon(self) -> np.ndarray:
-    """The epsilon at which c minimises the integrand on the real line."""
+    """The epsilon at which c minimises the integrand on the real line, made to rise."""
     c = self.orders
     return np.maximum.accumulate(self.mean - 1 / c - 1 / (1 + c))
 
   @functools.cached_property
   def log_delta(self) -> np.ndarray:
-    """The saddle point estimate of log delta at `epsilon`."""
+    """The saddle point estimate of log delta at `epsilon`, made to fall."""
     c = self.orders
     curvature = np.maximum(self.variance, 0) + 1 / c**2 + 1 / (1 + c)**2
     return np.minimum.accumulate(
@@ -267,7 +267,8 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Returns the epsilon of `delta` by Newton from a guess, or IntractableError."""
+    """Returns the epsilon whose estimate is `delta`, by Newton's method on its log."""
+    # `epsilon` is a guess. Raises IntractableError if the method does not converge.
     if not self.tables:
       raise IntractableError
     reach = 2 / max(table.order for table in self.tables)  # Limits a Newton step.
@@ -332,4 +333,4 @@ def solved(make: Callable[[float], Profile], delta: float, guess: float
 
 def margin(order: float) -> float:
   """Returns how far below its epsilon a table's errors at tilt `order` are small."""
-  return 2 / order
+  return 2 / order  # Errors, in proportion to e^(-order epsilon), grow by e^2 at most.

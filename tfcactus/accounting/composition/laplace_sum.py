@@ -67,6 +67,7 @@ class LaplaceSum:
   @classmethod
   def of(cls, top: float, count: int) -> LaplaceSum:
     """Returns the method; raises IntractableError if it would take too long."""
+    # log of the mass of one release's two atoms, to which |phi| falls.
     atoms = math.log1p(math.exp(-top)) - math.log(2)
     decays = count * atoms < DECAYED
     if count > (QUICK_COUNT if decays else MAX_COUNT) or top * count > MAX_LOSS:
@@ -127,7 +128,8 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
   bits = max(bits, *((x / 2).denominator.bit_length() for x in (a, at)))
   # Integers: h_k in units of 2^-bits.
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
-  # `growth` is e^h_0 rounded down, `rising` has the sums over j of W_0.
+  # `growth` is e^h_0 rounded down, `rising` has the sums over j of W_0. For i from
+  # e^2 h_0 on, h_0^i / i! <= e^-i: what is left out is below a unit per coefficient.
   terms = max(count, math.ceil(7.4 * largest / (1 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
   rising = [0, *itertools.accumulate(math.comb(count - 1, j) for j in range(count))]

@@ -109,7 +109,8 @@ class Lattice:
       """Returns the epsilon at which Chernoff's bound at tilt c is exp(log_delta)."""
       return (log_mass + float(_numerics.log_kernel(c)) - log_delta) / c
     near = self._tilt(reached, -math.inf)[1]
-    # Values of `bulk`, the largest small loss, to try near a rough epsilon.
+    # Values of `bulk`, the largest small loss, to try near a rough epsilon; with -inf
+    # nothing is left out.
     bulks = [share * near / self.steps or -math.inf for share in BULK_SHARES
              ] if 0 < near < math.inf else [-math.inf]
     for bulk in bulks:
@@ -135,7 +136,8 @@ class Lattice:
       return log_mass - c * epsilon + float(_numerics.log_kernel(c))
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
-      # No finite loss comes near epsilon.
+      # The pilot's upper pair bounds the steps too: finite losses add less than e^-600
+      # to delta, with room for rounding less than 1e-250.
       upper = infinite_mass.beside(0.0, 1e-250, self.p_inf)[1]
       return Bounds(p_low, p_high, upper)
     view = _View(self, tilt, epsilon, bulk)
@@ -236,7 +238,7 @@ class _View:
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    """Returns suffix sums of the upper pair's masses at `_losses`, less `_excess`."""
+    """Returns suffix sums of the upper pair's masses at `_losses`, as computed."""
     # P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
     upper = self._upper
     return self._scale * upper.suffix(self._near, shift)[self._range]

@@ -29,7 +29,7 @@ from tfcactus.accounting.bounds import Bounds, Method
 from tfcactus.pairs.dominating_pair import lower_hull
 
 FIRST = 16
-"""Number of lines in the range of the first epsilons, per unit of the scale."""
+"""Number of the first lines over a range of epsilon as wide as the scale."""
 
 LARGEST = 650.0
 """Largest epsilon at which delta is computed: e^epsilon is a float."""
@@ -44,7 +44,7 @@ MOST_KINKS = 300
 """Kinks examined at once."""
 
 LEAST_SCALE = 1e-3
-"""Least distance of the first lines, times FIRST, where none is known."""
+"""Least scale: at epsilon zero there is no other. Affects speed only."""
 
 FALLS = 0.9
 """Ratio of delta over `FIRST` lines above which no larger epsilon is tried."""
@@ -114,8 +114,10 @@ class Lines:
 
   def best(self, rows: int, gain: Callable[[np.ndarray, np.ndarray], np.ndarray]
            ) -> tuple[float, float]:
-    """Returns the kink with the largest gain(level, power's value), and that value."""
-    # Between kinks, and so over all of them, the gain has to rise and then fall.
+    """Returns (b, R_k(b)) at the kink b of largest gain(b, R_k(b)), for k = `rows`."""
+    # As b grows, the gain has to rise and then fall, as (R_k(b) - delta) / b and R_k(b)
+    # minus a multiple of b do, since R_k is concave. So the best of all kinks lies
+    # between the neighbours of the best of a choice of kinks.
     kinks = self.kinks_of_power(rows)
     while True:
       places = np.unique(np.linspace(0, kinks.size - 1, MOST_KINKS).astype(np.int64))
@@ -127,7 +129,7 @@ class Lines:
                     places[min(best + 1, places.size - 1)] + 1]
 
   def power(self, level: np.ndarray, rows: int) -> np.ndarray:
-    """Returns the bound applied `rows` times."""
+    """Returns the bound applied `rows` times, R_k(level) for k = `rows`."""
     for _ in range(rows):
       level = self(level)
     return level
@@ -212,7 +214,8 @@ class Repeated:
 
 
 def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndarray:
-  """Returns about the epsilon of least e^epsilon b + delta for each level b."""
+  """Returns, for each level b, roughly the epsilon at which a line is least there."""
+  # That line is e^epsilon b + delta(epsilon); `delta` has the values at `x`.
   found = []
   for level in levels:
     value = np.log(np.exp(x) * level + delta + 1e-300)

@@ -37,7 +37,7 @@ from tfcactus.accounting.composition.losses.gaussian_parts import (
 )
 
 SHARES = (0.1, 0.3, 0.2, 0.06, 0.03)
-"""First levels to try in turn, over the distance from the least loss to epsilon."""
+"""First levels to try in turn, as shares of epsilon minus the least total loss."""
 
 MAX_GUESSES = 8
 """Largest number of guesses of epsilon."""
@@ -74,6 +74,7 @@ class SplitContours:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
+    near = self._near(log_delta)
 
     def attempt(share: float) -> Bounds:
       """Returns bounds on epsilon from a split; `share` is as for `_Split.of`."""
@@ -89,7 +90,6 @@ class SplitContours:
       split.check(profile)
       return profile.bracket(delta, found)
 
-    near = self._near(log_delta)
     return _first(attempt)
 
   @contour.one_thread
@@ -112,6 +112,7 @@ class SplitContours:
       before = near
       near = max(_Split.of(self.groups, SHARES[0], near, log_delta=log_delta
                            ).epsilon_at(log_delta), 0.0)
+      # The estimates fall from guess to guess while the guess is far too large.
       if 0.7 * before <= near:
         break
     return near

@@ -36,7 +36,7 @@ APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
-"""Outcomes of small losses only are kept if the log of their tilted mass is below."""
+"""Outcomes of small losses only are left out if their log tilted mass is above."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns (x, u): Chernoff's bound with exponent u at x is exp(-LOG_TAIL)."""
+    """Returns (x, u): the least x at which Chernoff's bound is exp(-LOG_TAIL), by u."""
+    # The bound at x is e^(growth(u) - u x). The search is over log u.
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',
@@ -120,7 +121,7 @@ class TiltedSum:
              for first, weight, _, _ in tilted]
       log_phi = sum(count * part for part, (*_, count) in zip(own, tilted))
       phi = np.exp(log_phi)
-      # The derivative of the product with respect to each group's phi.
+      # Error of the product over that of one phi: its derivative with respect to phi.
       error = sum(count * np.exp(log_phi.real - part.real)
                   for part, (*_, count) in zip(own, tilted))
     mass = fft.irfft(phi, points)

@@ -84,11 +84,10 @@ class TwoSteps:
       return Bounds(0.0, 0.0, 0.0)
     # An estimate by even cells, then by cells that are narrow where that needs it.
     near = root(lambda x: self._at(even, x).estimate, delta, width=1e-8,
-                         precision=0.1 * CLOSE, limit=MAX_EPSILON)
+                precision=0.1 * CLOSE, limit=MAX_EPSILON)
     cells = self._cells(near)
     near = root(lambda x: self._at(cells, x).estimate, delta, near=near,
-                         width=1e-5 * (1e-3 + near), precision=0.1 * CLOSE,
-                         limit=MAX_EPSILON)
+                width=1e-5 * (1e-3 + near), precision=0.1 * CLOSE, limit=MAX_EPSILON)
     at = self._at(cells, near)
     move = CLOSE * near + LOSS_ROUNDOFF
     step = 1e-6 * (near + 1e-3)
@@ -201,15 +200,10 @@ class TwoSteps:
 
 @dataclasses.dataclass(frozen=True)
 class _Cells:
-  """The loss of one release, with its outcomes put into cells.
+  """The loss of one release, with its outcomes put into cells."""
 
-  Shapes: `loss` and `raised`, the P-masses moved to the cells' ends, which raises
-  delta, are (cells + 1,); the merged cells' losses `mean`, bounds on their errors and
-  P-masses `p` are (cells,).
-  """
-
-  loss: np.ndarray
-  raised: np.ndarray
-  mean: np.ndarray
-  p: np.ndarray
-  mean_error: np.ndarray
+  loss: np.ndarray  # Shape (cells + 1,), losses at the ends of the cells.
+  raised: np.ndarray  # Shape (cells + 1,), P-masses moved to the ends: raises delta.
+  mean: np.ndarray  # Shape (cells,), losses of cells merged into atoms: lowers delta.
+  p: np.ndarray  # Shape (cells,), P-masses of the cells.
+  mean_error: np.ndarray  # Shape (cells,), bounds on the errors of `mean`.

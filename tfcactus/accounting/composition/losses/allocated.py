@@ -74,6 +74,7 @@ class AllocatedGaussian(base.ReleaseLoss):
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     # Bounds by convexity, replaced by estimates where these have kept their digits.
+    # Both only guide the choice of tilts: bounds on delta use `log_moment`.
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
     bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
     step = self._law.log_bound(q + near) - bound

@@ -45,7 +45,10 @@ class TiltedLoss(abc.ABC):
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on phi's absolute error at `t` >= 0, (n,); at 0 also log_mgf's."""
+    """Returns bounds on phi's absolute error at `t` >= 0, shape (n,).
+
+    The bound at t = 0 also holds for the error of `log_mgf`.
+    """
 
 
 class TiltedSum(TiltedLoss):
@@ -100,7 +103,7 @@ class Loss(abc.ABC):
 
 
 class ReleaseLoss(Loss):
-  """The loss of one Gaussian release in which a record takes part at random."""
+  """The loss of one Gaussian release, in which a record may take part at random."""
 
   mu: float  # Sensitivity over standard deviation of the release.
   direction: str  # 'add' or 'remove'.
@@ -118,7 +121,7 @@ class ReleaseLoss(Loss):
 
 def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray, rounded: float | None = None) -> np.ndarray:
-  """Returns bounds on the rounding error of phi at `t`, and of log M at 0."""
+  """Returns bounds on the rounding error of phi at `t`, shape (n,); of log M at 0."""
   # Each term of phi carries the errors of its phase and of its weight. The weight is an
   # exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
   # e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).

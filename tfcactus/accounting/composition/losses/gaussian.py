@@ -16,6 +16,7 @@ from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 
 _TINY = float(np.finfo(np.float64).tiny)
+"""The least normal float; smaller results have lost digits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,13 @@ class GaussianLoss(SampledGaussian):
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if self.normal:
       return gaussian_delta(mu, epsilon)
-    # Removal: s H(Q0 || P0) at e^z = (e^eps - 1 + s) / s. Addition:
-    # e^eps s e^z H(P0 || Q0) at e^-z, e^z = (e^-eps - 1 + s) / s.
+    # Let P0 = N(0, 1), Q0 = N(mu, 1). Removal: s H(Q0 || P0) at
+    # e^z = (e^eps - 1 + s) / s. Addition: e^eps s e^z H(P0 || Q0) at e^-z,
+    # e^z = (e^-eps - 1 + s) / s. No such z (`certain`): all losses are above epsilon
+    # (removal), or none is (addition).
     remove = self.direction == 'remove'
     signed = epsilon if remove else -epsilon
+    # Above 30, log odds is computed without e^signed, which may overflow.
     odds = np.expm1(np.minimum(signed, 30.0)) + s
     certain, close = odds <= 0, np.abs(odds) <= ROUNDOFF * (1 + s)
     odds = np.where(certain, 1.0, odds)
@@ -142,6 +146,6 @@ def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarr
       for from_zero, above in ((near, y - slack), (far, y + slack)))
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
-  # Add the error of underflow. Below, nan becomes delta 0 with error 1.
+  # Phi(x) underflows below -37. An overflow that ended in nan leaves delta in [0, 1].
   error = error + _TINY * (x < -37)
   return (np.where(np.isnan(value), 0.0, value), np.where(np.isnan(error), 1.0, error))

@@ -153,7 +153,7 @@ class PartLoss(quadrature.SampledGaussian):
       raise IntractableError
     y = np.arange(-quadrature.REACH, top, min(GROWTH_CELL / self.mu, 0.5))
     log_u = (1 + order) * self.log_u(y)
-    base = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
+    whole = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
     moved, growth = self._shifted(y, strip[:, 0])
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
         np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
@@ -162,7 +162,7 @@ class PartLoss(quadrature.SampledGaussian):
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
         (moved + log_u)[:, None, :] + at[:, None] * turn[:, None, :])
-    return (growth[:, None] + bound - base + GROWTH_SLACK)[:, np.searchsorted(at, t)]
+    return (growth[:, None] + bound - whole + GROWTH_SLACK)[:, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
     """Returns an upper bound on the output's mode under tilts <= `order`."""
@@ -215,13 +215,14 @@ class RareLoss(base.Loss):
     for loss, large, count in self._laws:
       full, part = loss.cumulants(orders), large.cumulants(orders)
       total += count * full
-      # -log(1 - share) and its derivatives; `off` is the derivative of log share.
+      # `rest` is -log of the share of M without large losses in any step: the sum of
+      # -log(1 - share), with derivatives; `off` is the derivative of log share.
       share = _share(part[0], full[0])
       odds, off = share / (1 - share), part[1] - full[1]
       rest += count * np.stack([
           np.log1p(odds), odds * off,
           odds * (off * off + part[2] - full[2]) + (odds * off)**2])
-    # log(1 - e^-rest).
+    # The measure's share of M is 1 - e^-rest: add its log, with derivatives.
     grown = np.expm1(np.minimum(rest[0], 700.0))
     slope = rest[1] / grown
     return total + np.stack([
@@ -258,7 +259,7 @@ class TiltedRare(base.TiltedLoss):
 
   order: float
   parts: TiltedParts
-  # For each part, M of a step's large losses over M of its losses below `high`.
+  # For each of `parts`, M of a step's large losses over M of its losses below `high`.
   shares: Sequence[float]
   # log of M of the outcomes with a large loss, over M of all outcomes of losses below
   # `high`, for all steps together.

@@ -73,11 +73,12 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   def truncated(self, most: float, last: int | None = None
                 ) -> tuple[GroupedGaussian, float]:
-    """Returns the loss with at most as many rows in a sample as need be, and a mass."""
-    # Samples with more rows have at most the returned mass. They count as samples with
-    # the largest number that is kept: so the loss is that of a person of fewer rows,
-    # and P differs from it by at most the mass. The mass is at most `most`, unless
-    # `last`, the largest number that may be kept, forbids that.
+    """Returns the loss of a person of fewer rows, and a bound on P's change in mass.
+
+    The number kept is the least for a mass of at most `most`. Where `last`, the largest
+    number that may be kept, is less, the mass may be larger.
+    """
+    # Samples with more rows count as samples with the number kept.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
     kept = max(int(np.argmax(beyond <= most)), 1)
@@ -124,8 +125,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return max(value, 0.0), error + slip * (grown if remove else 1.0)
 
   def _level(self, target: float) -> tuple[float, float, float]:
-    """Returns y with log u(y) near `target`, and an interval's width and rise."""
-    # The interval around y holds the exact place; log u rises by so much on it.
+    """Returns (y, width, rise): log u(y) is near `target`, at an output y."""
+    # An interval of that width around y holds the exact place. On this interval log u
+    # rises by at most `rise`.
     log_u = lambda y: float(self._ratios(np.array([y]))[0][0])
     low, high = -LARGEST_LEVEL, 1.0
     if log_u(low) > target:

@@ -26,6 +26,7 @@ _SERIES = 0.5
 remainder is about z^22 / 22!."""
 
 _TERMS = 20
+"""Number of terms of that series."""
 
 
 def _curvature(z: np.ndarray) -> np.ndarray:
@@ -53,6 +54,7 @@ def log_moment(s: np.ndarray, top: float) -> np.ndarray:
   steep = s.real * top > STEEP
   log_m = _numerics.log1p(_excess(np.where(steep, 0.0, s), top)[0])
   far = np.where(steep, s, STEEP / top)
+  # M = e^(s a) (1 + (s / (s + 1)) e^(-(2 s + 1) a)) (s + 1) / (2 s + 1).
   ratio = (1 + (far / (far + 1)) * np.exp(-(2 * far + 1) * top)) * (
       (far + 1) / (2 * far + 1))
   return np.where(steep, far * top + np.log(ratio), log_m)

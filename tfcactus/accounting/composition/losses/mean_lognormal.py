@@ -54,7 +54,7 @@ MAX_WHOLE = 1000
 """Moments of integer orders up to this are known."""
 
 STEEPEST = 0.5 * math.pi - 1e-9
-"""Largest angle of t at which the integrand is bounded."""
+"""Largest angle of t at which the integrand is bounded: cos(angle) must be positive."""
 
 _STRIPS = np.linspace(0.03, 1.5, 50)
 """Half widths of strips about a ray of u."""
@@ -114,6 +114,7 @@ class MeanLognormal:
 
   def reach(self, order: float, start: float) -> float:
     """Returns the largest Im q that the ray chosen for order + i start serves."""
+    # That of angles within 1.2 / sqrt(left) of the ray's. Affects speed and width only.
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)

@@ -66,8 +66,8 @@ class SampledGaussian(base.ReleaseLoss):
   @property
   def _bend(self) -> float:
     """Returns about the best strip of `log_decay`, over t, for many small losses."""
-    # Near z = 0, arg u is about s strip for s = `sampling_prob`. The value minimises
-    # the log of the bound on |phi(t)|, which is then strip^2 / (2 mu^2) - t s strip.
+    # Near z = 0, arg u is about s strip for s = `sampling_prob`. The bound on |phi(t)|
+    # then has the log strip^2 / (2 mu^2) - t s strip, least at strip = t s mu^2.
     return self.sampling_prob * self.mu**2
 
   @property
@@ -146,8 +146,8 @@ class SampledGaussian(base.ReleaseLoss):
     return 0.0
 
   def _shifted(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two terms of log of a bound on the density's modulus at z + i strip."""
-    # The last axis of the first belongs to `y`; the second has the shape of `strip`.
+    """Returns log of a bound on the density's modulus at z + i strip, as two terms."""
+    # The first depends on `y`, its last axis; the second has the shape of `strip`.
     return self._log_density(y), 0.5 * (strip / self.mu)**2
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
