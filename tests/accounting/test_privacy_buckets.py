@@ -89,6 +89,18 @@ def test_brackets_the_phi_accountant(sampling_prob):
     assert a.upper - a.lower < 1e-2 * a.upper
 
 
+def test_a_loss_at_epsilon_does_not_count_as_larger():
+  loss = 0.5 - 5e-13  # Rounding may raise it to the label of the next bucket.
+  p = np.array([0.5])
+  pair = DominatingPair(np.array([loss]), p, p * math.exp(-loss))
+  for width in (0.1, 0.125):
+    for buckets in (privacy_buckets.Buckets.of(pair, width, 64),
+                    privacy_buckets.Buckets.of(pair, width, 64).repeated(3)):
+      most = buckets.releases * loss  # The largest total loss.
+      assert buckets.lower(most, 'pdp') == 0
+      assert buckets.lower(most - 2 * buckets.releases * width, 'pdp') > 0.1
+
+
 def test_continuous_noise_is_bracketed_and_has_no_pdp():
   gaussian = dp_accounting.GaussianDpEvent(4.0)
   mine = privacy_buckets.PrivacyBucketsAccountant().compose(gaussian, 10)

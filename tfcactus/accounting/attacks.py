@@ -150,7 +150,7 @@ class TradeoffCurve:
     rate, missed = rate[rate <= missed], missed[rate <= missed]
     if not rate.size:  # A test has smaller errors of both kinds.
       return math.inf, LEAST_RATE
-    mu = -special.ndtri(rate) - special.ndtri(missed)
+    mu = -special.ndtri(rate) - special.ndtri(missed)  # Of the curve by each point.
     best = int(np.argmax(mu))
     return max(float(mu[best]), 0.0), float(rate[best])
 

@@ -110,11 +110,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     return self._counts
 
   def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}; {} if no step has a dominating pair.
-
-    The directions are 'remove' and 'add', or the one of this accountant; 'replace' for
-    REPLACE_ONE.
-    """
+    """Returns {'add', 'remove' or 'replace': composition}; {} if no step has a pair."""
     counts = [(step, count) for step, count in self._steps_composed().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -214,7 +210,7 @@ class TwoSidedAccountant(PairAccountant):
       # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         bounds = solve(part)
-        if any(map(math.isnan, bounds)):  # Overflow has left nothing known.
+        if any(map(math.isnan, bounds)):  # They prove nothing.
           bounds = Bounds(0.0, non_private, non_private)
         best = Bounds(*map(max, best, bounds))
     return best

@@ -44,6 +44,7 @@ _EVENTS = ('NoOpDpEvent', 'NonPrivateDpEvent', 'GaussianDpEvent',
            'SelfComposedDpEvent', 'PoissonSampledDpEvent',
            'SampledWithoutReplacementDpEvent')
 _CLASSES: dict[str, type[dp_accounting.DpEvent]] = {each.__name__: each for each in (
+    # Older releases of dp_accounting lack some events.
     *(getattr(dp_accounting, name) for name in _EVENTS if hasattr(dp_accounting, name)),
     noise_lib.NoiseTableDpEvent, events.DominatingPairDpEvent,
     events.RandomAllocationDpEvent, events.AdaptedDpEvent, events.ThresholdDpEvent,

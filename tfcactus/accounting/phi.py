@@ -79,6 +79,7 @@ class PhiAccountant(base.TwoSidedAccountant):
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
+      # One event without an account for k rows leaves the whole without one.
       if self._together._maybe_compose(event, count, True) is not None:
         self._together = None
     return error

@@ -213,6 +213,13 @@ class Buckets:
     """Labels of the buckets, shape (buckets,): upper bounds on the losses in them."""
     return (self.first + np.arange(self.p.size)) * self.width
 
+  @property
+  def _least(self) -> np.ndarray:
+    """Lower bounds on the losses in each bucket, shape (buckets,)."""
+    # `of` adds LOSS_ROUNDOFF to a loss that is as uncertain; once more for labels.
+    return self._labels - self.releases * (
+        self.width * (1 + 2 * ROUNDOFF) + 3 * pair_lib.LOSS_ROUNDOFF)
+
   def upper(self, epsilon: float, guarantee: str) -> float:
     """Returns an upper bound on delta at `epsilon`; `guarantee` is 'adp' or 'pdp'."""
     loss = self._labels
@@ -221,9 +228,8 @@ class Buckets:
     if guarantee == 'pdp':
       return self.p_inf + float(np.sum(self.p[above])) + self.error
     gain = self.p * -np.expm1(np.minimum(epsilon - loss, 0.0))
-    # If even the lowest true loss lies above epsilon, both masses are used. 1e-12 per
-    # release covers the rounding of losses.
-    sure = loss - self.releases * (self.width + 1e-12) >= epsilon
+    # If even the lowest true loss lies above epsilon, both masses are used.
+    sure = self._least >= epsilon
     with np.errstate(over='ignore', invalid='ignore'):
       exact = np.nan_to_num(
           self.p - math.exp(min(epsilon, LARGEST_EPSILON)) * self.q_kept)
@@ -235,7 +241,7 @@ class Buckets:
   def lower(self, epsilon: float, guarantee: str) -> float:
     """Returns a lower bound on delta at `epsilon`; `guarantee` is 'adp' or 'pdp'."""
     if guarantee == 'pdp':
-      sure = self._labels - self.releases * self.width > epsilon
+      sure = self._least > epsilon
       return max(self.known_inf + float(np.sum(self.p[sure])) - self.raised -
                  self.error, 0.0)
     if epsilon > LARGEST_EPSILON:

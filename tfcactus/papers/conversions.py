@@ -75,7 +75,6 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
   if x.shape != y.shape:
     raise ValueError(
         f'Expected a value of cdf for each loss, got {y.size} for {x.size}.')
-  # Either message names the first pair of values that are out of order.
   for name, array, bad in (('loss to increase', x, np.diff(x) <= 0),
                            ('cdf not to fall', y, np.diff(y) < 0)):
     if np.any(bad):

@@ -7,6 +7,7 @@ import pytest
 from tfcactus import accounting
 from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import contour, inversion
+from tfcactus.accounting.composition.losses import base
 
 
 def test_a_profile_of_which_every_measure_is_left_out_is_not_solved():
@@ -14,6 +15,23 @@ def test_a_profile_of_which_every_measure_is_left_out_is_not_solved():
   profile = inversion.Profile([], lambda epsilon: 1e-120)
   with pytest.raises(IntractableError):
     inversion.solved(lambda guess: profile, 1e-100, 1.0)
+
+
+def test_the_error_of_phi_counts_in_full_where_phi_vanishes():
+  class Loss(base.TiltedLoss):
+    log_mgf = 0.0
+
+    def log_phi(self, spacing, count):
+      return np.array([0.0, -1.0, -690.8, -1e4], np.complex128)
+
+    def error(self, t):
+      return np.full(t.shape, 1e-3)
+
+  for steps in (1, 3):
+    log_phi, slack = inversion.log_phi_of([(Loss(), steps)], 1.0, 4)
+    most = np.exp(log_phi.real + slack)  # |phi| + error, each to the power of steps.
+    true = (np.exp([0.0, -1.0, -690.8, -1e4]) + 2e-3)**steps
+    np.testing.assert_allclose(most, true, rtol=1e-12)
 
 
 def test_the_table_of_one_epsilon_serves_those_close_to_it(monkeypatch):

@@ -242,7 +242,10 @@ class Contour:
 
   def transform(self, order: float, spacing: float, count: int
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log M at order + i spacing * (0..count-1), and bounds on its error."""
+    """Returns log M at order + i spacing * (0..count-1), and errors e, both (count,).
+
+    M is off by at most |M| (exp(e) - 1).
+    """
     tilted = self._tilted(order, spacing * count)
     log_mgf = math.fsum(number * part.log_mgf for part, number in tilted)
     log_phi, slack = inversion.log_phi_of(tilted, spacing, count)

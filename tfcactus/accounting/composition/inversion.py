@@ -46,6 +46,10 @@ STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
 X >= 1 for c > 0."""
 
 
+LEAST = 1e-300
+"""Smaller |phi| of a step are raised to this, so that errors over |phi| are floats."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Saddles:
   """Tilts c with the epsilon and delta whose saddle point they are."""
@@ -180,6 +184,7 @@ class Table:
     with np.errstate(under='ignore'):
       phi = np.exp(log_phi)
     s = order + 1j * self._t
+    # Terms at -t are conjugates of those at t: the real part is doubled, but at zero.
     weight = np.full(count, spacing / math.pi)
     weight[0] *= 0.5
     slope = -weight * phi / (s + 1)
@@ -196,6 +201,7 @@ class Table:
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
     self._turning = base.PHASE_ROUNDOFF * float(np.sum(size * (order + self._t)))
+    # e^-745 is the least float: the bound is not rounded to zero.
     self._tail = math.exp(max(log_tail, -745.0)) / (math.pi * self._t[-1])
 
   def _scale(self, epsilon: float) -> float:
@@ -230,18 +236,22 @@ class Table:
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log phi of a sum at spacing * (0..count-1), and absolute error bounds."""
+  """Returns log phi of a sum at spacing * (0..count-1), and `slack`, both (count,).
+
+  phi is off by at most |phi| (e^slack - 1).
+  """
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:
     own = part.log_phi(spacing, count)
+    own = np.maximum(own.real, math.log(LEAST)) + 1j * own.imag
     log_phi += n * own
     at_zero = part.error(t[:1])
     if part.cut_off and n * float(at_zero[0]) > MAX_NORMALISATION:
       raise IntractableError
-    error = part.error(t) + at_zero
-    # An error e of phi moves log phi by at most log(1 + e / |phi|).
-    slack += n * np.log1p(error * np.exp(-np.maximum(own.real, -600.0)))
+    error = part.error(t) + at_zero + LEAST
+    # If each phi is off by e, phi^n is off by at most (|phi| + e)^n - |phi|^n.
+    slack += n * np.log1p(error * np.exp(-own.real))
   return log_phi, slack
 
 

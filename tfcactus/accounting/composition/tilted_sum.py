@@ -125,6 +125,7 @@ class TiltedSum:
       error = sum(count * np.exp(log_phi.real - part.real)
                   for part, (*_, count) in zip(own, tilted))
     mass = fft.irfft(phi, points)
+    # The norm of the error of `phi`, by Parseval's equation, and of transforming back.
     self._norm_error = levels * (
         math.sqrt(float(np.mean(error * error))) + float(np.linalg.norm(mass)))
     self._mass = np.roll(mass, -(window.start % points))

@@ -45,10 +45,7 @@ class TiltedLoss(abc.ABC):
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on phi's absolute error at `t` >= 0, shape (n,).
-
-    The bound at t = 0 also holds for the error of `log_mgf`.
-    """
+    """Returns bounds on phi's absolute error at `t` >= 0, (n,), and log_mgf's at 0."""
 
 
 class TiltedSum(TiltedLoss):

@@ -26,7 +26,6 @@ _SERIES = 0.5
 remainder is about z^22 / 22!."""
 
 _TERMS = 20
-"""Number of terms of that series."""
 
 
 def _curvature(z: np.ndarray) -> np.ndarray:
