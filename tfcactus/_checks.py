@@ -1,7 +1,8 @@
 """Argument checks with uniform error messages.
 
-Each check returns the value converted to its canonical Python type, and raises
-`ValueError` naming the argument, the expected value and the value received.
+Each check but `choice`, which returns nothing, returns the value in its canonical
+Python type. Each raises a `ValueError` that names the argument, what was expected and
+what came.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def real(name: str, value: object) -> float:
     raise ValueError(f'Expected {name} to be a number, got {name}={value!r}.')
   try:
     number = float(value)
-  except OverflowError:
+  except OverflowError:  # An integer beyond the largest float.
     number = math.inf
   if not math.isfinite(number):
     raise ValueError(f'Expected {name} to be finite, got {name}={value!r}.')
@@ -72,6 +73,7 @@ def integer(name: str, value: object, minimum: int, maximum: int | None = None) 
     raise ValueError(f'Expected {name} >= {minimum}, got {name}={value!r}.')
   whole = int(value)
   if maximum is not None and whole > maximum:
+    # Python refuses to print integers of thousands of digits.
     raise ValueError(
         f'Expected {name} <= {maximum}, got a number of {whole.bit_length()} bits.')
   return whole
@@ -137,24 +139,23 @@ def numbers_of(name: str, value: object) -> np.ndarray:
     ) from error
   if np.any(np.isnan(array)):
     raise ValueError(
-        f'Expected numbers in {name}, got {value!r}, which has or is none; leave out '
-        'what is missing.')
+        f'Expected {name} without NaN, got {value!r}; leave out missing values.')
   return array
 
 
 class Fixed:
   """Mixin that makes the attributes in `_FIXED` read-only once `__init__` has set them.
 
-  They determine what is released, and the account reads them long after. Properties in
-  `_FIXED` can never be set; without this class the error of Python 3.9 would not name
-  them. This class goes before other bases.
+  Fixed attributes determine what is released, and the account reads them long after.
+  Properties in `_FIXED` can never be set; without this class the error of Python 3.9
+  would not name them. List this class before other bases.
   """
 
   _FIXED: Mapping[str, str] = {}
   """Remedies in error messages, by attribute name."""
 
   def __setattr__(self, name: str, value: Any) -> None:
-    """Raises AttributeError for a new value of a fixed attribute."""
+    """Raises AttributeError for a value of a fixed attribute that replaces another."""
     if name in self._FIXED and (
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):

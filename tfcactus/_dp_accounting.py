@@ -19,13 +19,14 @@ class _OnDemand(types.ModuleType):
 
   def __getattr__(self, name: str) -> Any:
     if sys.modules.get(self.__name__) is self:
-      # Some versions of dp_accounting access attributes during their own import.
+      # Some versions of dp_accounting access attributes during their own import, when
+      # import_module would still return this placeholder.
       del sys.modules[self.__name__]
     return getattr(importlib.import_module(self.__name__), name)
 
 
 def _import() -> None:
-  """Imports dp_accounting; only its files keep references to the placeholders."""
+  """Imports dp_accounting; afterwards only its modules hold the placeholders."""
   stand_ins = {name: _OnDemand(name) for name in _ON_DEMAND if name not in sys.modules}
   sys.modules.update(stand_ins)
   try:

@@ -14,7 +14,7 @@ DIGITS = 6
 
 def upper(value: float, digits: int = DIGITS) -> str:
   """Rounds up to at most `digits` >= 1 digits; the text reads back >= `value`."""
-  # Also rounds the delta that a guarantee is stated at: it holds at every larger delta.
+  # Deltas are rounded up too: a guarantee holds at every larger delta.
   return _rounded(value, digits, decimal.ROUND_CEILING)
 
 
@@ -25,8 +25,8 @@ def lower(value: float, digits: int = DIGITS) -> str:
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
   """Returns `value` with at most `digits` digits, in a rounding mode of `decimal`."""
-  # repr reads back as the same float, so a short number keeps its text. Reading text
-  # is monotone, so a number rounded in decimals stays on its side of the bound.
+  # repr reads back as the same float, so a short number keeps its text. A larger
+  # decimal never reads back as a smaller float, so the rounded one stays a bound.
   context = decimal.Context(prec=digits, rounding=rounding)
   number = float(context.create_decimal(repr(float(value))))
-  return repr(number + 0.0).removesuffix('.0')
+  return repr(number + 0.0).removesuffix('.0')  # -0.0 + 0.0 is 0.0.

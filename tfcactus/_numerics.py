@@ -1,4 +1,4 @@
-"""Accurate elementary functions that numpy lacks."""
+"""Accurate elementary functions that numpy lacks, and bounds on rounding errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from scipy import special
 def log1p(z: np.ndarray) -> np.ndarray:
   """Returns log(1 + z) of complex z, accurate near 0; -690 (log 1e-300) at -1."""
   real, imag = z.real, z.imag
-  square = real * (2 + real) + imag * imag  # |1 + z|^2 - 1.
+  # `square` is |1 + z|^2 - 1: its log1p keeps digits near z = 0. Near z = -1, `square`
+  # is near -1 and has lost digits; there |1 + z| itself has them.
+  square = real * (2 + real) + imag * imag
   size = np.where(
       square > -0.5, 0.5 * np.log1p(np.maximum(square, -0.5)),
       np.log(np.maximum(np.hypot(1 + real, imag), 1e-300)))
@@ -32,7 +34,7 @@ def log_mass(mass: np.ndarray) -> np.ndarray:
 def expm1(z: np.ndarray) -> np.ndarray:
   """Returns exp(z) - 1 of complex z, accurate for small |z|."""
   grown = np.expm1(z.real)
-  half = np.sin(0.5 * z.imag)
+  half = np.sin(0.5 * z.imag)  # cos(y) - 1 = -2 sin(y / 2)^2, where nothing cancels.
   return grown * np.cos(z.imag) - 2 * half * half + 1j * ((grown + 1) * np.sin(z.imag))
 
 
@@ -48,8 +50,8 @@ def expm1_i(x: np.ndarray) -> np.ndarray:
 def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
   """Returns log(1 - prob + prob e^z), prob in (0, 1), z <= 700, to a few ulps."""
   # log1p keeps the digits of results near zero. Where the mixture is below 1/2, the
-  # argument of log1p is near -1 and has lost digits; there the function takes the
-  # logarithm of a sum of positive terms.
+  # argument of log1p may be near -1 and have lost digits; the logarithm of the mixture,
+  # a sum of positive terms, has them there.
   near = np.log1p(prob * np.expm1(z))
   if prob <= 0.5:
     return near
@@ -72,11 +74,11 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def sum_roundoff(terms: int) -> float:
-  """Bounds the error of a sum of products, relative to the sum of their moduli."""
+  """Bounds the error of a sum of `terms` products, relative to the sum of moduli."""
   # Holds for numpy's pairwise sums and for `product`. A complex dot product of n terms
   # is within sqrt(2) n EPS in any order of summation (Higham, "Accuracy and Stability
-  # of Numerical Algorithms", sections 3.1 and 3.6). For a block that is 46 EPS; the
-  # other terms bound the sum over blocks.
+  # of Numerical Algorithms", sections 3.1 and 3.6): 46 EPS for a block. Adding up the
+  # blocks costs EPS / 2 for each of them; 2 EPS are room.
   return (48 + 0.5 * terms / BLOCK) * EPS
 
 
@@ -90,10 +92,11 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
                   count: int) -> np.ndarray:
-  """Returns log sum(weight exp(i t loss)) at t = spacing * (0..count-1)."""
-  # `weight` sums to one. The function sums phi - 1 instead of phi, so that a million
-  # steps keep their digits. The points are uniform, so the exponentials factorise into
-  # two lists of about sqrt(count) points.
+  """Returns log sum(weight exp(i t loss)) at t = spacing * (0..count-1), (count,)."""
+  # `weight` sums to one. Write phi for the sum of weight exp(i t loss). The function
+  # sums phi - 1, so that the log keeps its digits when a million steps multiply it. The
+  # points are uniform: each t is one of about sqrt(count) coarse points plus one of
+  # about sqrt(count) fine ones, and exp(i t loss) the product of two exponentials.
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
   fine = expm1_i(np.multiply.outer(spacing * np.arange(short), loss))
@@ -108,7 +111,10 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
 
 def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
               start: float = 0.0) -> np.ndarray:
-  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1)."""
+  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1), (count,).
+
+  Exponentials are products over coarse and fine points, as in `log_phi_table`.
+  """
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
   fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))

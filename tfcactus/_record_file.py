@@ -30,7 +30,8 @@ def lock(file: int, path: str, *, wait: bool = False) -> None:
 def whole(file: int) -> bytes:
   """Returns all complete lines of a file; cuts off an incomplete last line.
 
-  A process was killed while it wrote such a line, so that nothing followed from it.
+  The process that wrote such a line was killed before `append` returned, hence before
+  it released anything on account of that record.
   """
   os.lseek(file, 0, os.SEEK_SET)
   data = b''

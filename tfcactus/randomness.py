@@ -14,15 +14,19 @@ from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 
 PARALLEL = 2**19
-"""Largest number of normals drawn at once in one thread; several threads draw more."""
+"""Largest number of draws that one thread makes; several threads share more."""
 
 _PARTS = 8
+"""Number of streams that share a large number of draws."""
+
 _CHUNK = 2**15
+"""Number of draws made at once, so that they stay in a core's cache."""
+
 Size = Union[int, tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
 """Points drawn for each pair of normals wanted. A point of the square lies in the disc
-with probability 0.785, so these are almost always enough; if not, more are drawn."""
+with probability pi / 4, so these are almost always enough; if not, more are drawn."""
 
 
 class KeyStream:
@@ -52,7 +56,7 @@ class KeyStream:
     return stream
 
   def _start(self, key: bytes, block: int = 0) -> None:
-    """Begins with a block of a key's stream; a key serves one stream only."""
+    """Begins at `block`, in blocks of the cipher; a key serves one stream only."""
     self._key = key
     self._cipher = Cipher(algorithms.AES(key), modes.CTR(
         block.to_bytes(16, 'big'))).encryptor()
@@ -72,7 +76,8 @@ class KeyStream:
   def replayed(self, position: int) -> KeyStream:
     """Returns a stream that repeats this stream's words from `position` on.
 
-    Read it at most up to this stream's position, for numbers needed again.
+    It is for numbers that are needed again: do not read it beyond this stream's own
+    position, whose next words would then be used twice.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(
@@ -97,6 +102,7 @@ class KeyStream:
         self._rekey()
       size = 8 * count
       self._used += count
+      # Encrypting zeros gives the key stream itself.
       zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
       return np.frombuffer(self._cipher.update(zeros), np.uint64)
 
@@ -105,7 +111,7 @@ class KeyStream:
     words = self.words(count)
     if probability >= 1:
       return np.ones(count, bool)
-    # Exact: a double below one has 53 bits, shifted by a power of two.
+    # A float times a power of two is exact: only `int` rounds, downwards.
     return words < np.uint64(int(probability * 2.0**64))
 
   def subset(self, size: int, total: int) -> np.ndarray:
@@ -126,6 +132,7 @@ class KeyStream:
       words = self.words(total)
       order = np.argsort(words)
       ranked = words[order]
+      # Equal words would be ranked by the sort, not at random: then draw again.
       if np.all(ranked[1:] > ranked[:-1]):
         return order
 
@@ -146,7 +153,7 @@ class KeyStream:
   def normals(self, count: int) -> np.ndarray:
     """Returns standard normals, float64, with tails out to 13 standard deviations."""
     # Source: Marsaglia and Bray, "A Convenient Method for Generating Normal Variables"
-    # (1964), on points of a grid of 2^-63.
+    # (1964), on points of a grid of 2^-63: sqrt(-2 log 2^-126) = 13.
     return self.filled(count, np.float64, KeyStream._few_normals)
 
   def filled(self, count: int, dtype: type,
@@ -161,7 +168,7 @@ class KeyStream:
     if count > PARALLEL:
       self._fill_parts(out, draw)
       return out
-    for start in range(0, count, _CHUNK):  # Chunks stay in a core's cache.
+    for start in range(0, count, _CHUNK):
       part = out[start:start + _CHUNK]
       part[:] = draw(self, part.size)
     return out
@@ -186,6 +193,8 @@ class KeyStream:
 
   def _few_normals(self, count: int) -> np.ndarray:
     """Returns normals as `normals` does, all at once and in this thread."""
+    # A uniform point of the unit disc, of squared radius s, gives two normals: its
+    # coordinates times sqrt(-2 log(s) / s).
     pairs = (count + 1) // 2
     out = np.empty((2, pairs))
     done = 0
@@ -195,7 +204,7 @@ class KeyStream:
       s = points[0] * points[0]
       s += points[1] * points[1]
       inside = np.flatnonzero((s < 1) & (s > 0))[:pairs - done]
-      # All indices are valid: mode 'clip' only skips the check of take().
+      # All indices are valid: mode 'clip' only makes take() skip its check.
       s = s.take(inside, mode='clip')
       stretch = np.log(s)
       stretch /= s
@@ -211,7 +220,7 @@ _STREAMS: weakref.WeakSet[KeyStream] = weakref.WeakSet()
 
 
 def _unlock() -> None:
-  """Gives streams new locks: a thread that a fork leaves behind may hold the old."""
+  """Gives streams new locks: a thread that the fork left behind may hold an old one."""
   for stream in list(_STREAMS):
     stream._lock = threading.Lock()
 
@@ -273,18 +282,20 @@ class SystemRandom:
     """Returns int64 in [low, high), exactly uniform."""
     span = int(high) - int(low)
     if not 0 < span < 2**63:
-      raise ValueError(f'Expected low < high, got {low!r} and {high!r}.')
+      raise ValueError(
+          f'Expected low < high, less than 2^63 apart, got {low!r} and {high!r}.')
     count = math.prod(_shape(size))
     return self._stream.integers(span, count).reshape(_shape(size)) + int(low)
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:
   """Returns uniforms in (0, 1) whose resolution near zero is 2^-106, not 2^-53."""
-  # Inverted survival functions then draw cells far rarer than 2^-53 at their rate.
+  # Inverted survival functions then draw cells far rarer than 2^-53 as often as due.
   u = rng.random(size) + rng.random(size) * 2.0**-53
   # Both halves are zero with probability 2^-106; the sum rounds up to one with 2^-54.
   return np.clip(u, 2.0**-106, 1 - 2.0**-53)
 
 
 def _shape(size: Size) -> tuple[int, ...]:
+  """Returns `size` as a shape; an integer is the length of a vector."""
   return tuple(size) if isinstance(size, (tuple, list)) else (int(size),)

@@ -3,7 +3,8 @@
 The sentences also state what a guarantee takes as public. If the data size N and the
 sampling probability q come from private data, the divisor q N of a mean and the number
 of releases can reveal an added example. Under add-or-remove a guarantee assumes that
-they do not. Under the other two relations both neighbours have the same N.
+N and q are public constants. Under the other two relations both neighbours have the
+same N.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example'
 
 
 def in_units(text: str, unit: str) -> str:
-  """Returns sentences on examples as sentences on units; `unit` is their word."""
+  """Rewords sentences about examples to be about units; `unit` is the word for one."""
   if unit == 'example':
     return text
   text = re.sub(r'\bnum_examples\b', 'num_units', text)
@@ -96,6 +97,7 @@ def public(relation: dp_accounting.NeighboringRelation, constants: str,
            unit: str = 'example') -> str:
   """Returns a clause, without a full stop, on what a guarantee takes as public.
 
-  `constants` names them, more than one; `unit` is a word for one row.
+  `constants` lists the public constants in words, at least two of them, since the
+  clause's verb is a plural; `unit` is a word for one row.
   """
   return _PUBLIC[relation].format(constants=constants, unit=unit)
