@@ -51,7 +51,10 @@ def requests() -> dict[str, Request]:
 
 
 def check(name: str, request: Request) -> str:
-  """Recomputes a shipped table's certificate from its arrays; returns a report line."""
+  """Recomputes a shipped table's certificate from its arrays; returns a report line.
+
+  Raises ValueError if the request or a recomputed number differs from the stored one.
+  """
   shipped = noise.load(TABLES / f'{name}.npz')
   stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else

@@ -35,12 +35,13 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
   """
   request = _request_of(table, cost)
   price = float(table.info['multipliers']['price'])
+  # A table that was designed for a function stores no power; `make` wants 2 with one.
   checked_cost = cost_lib.make(
       2.0 if request['power'] is None else request['power'], cost)
   if isinstance(table, radial_table.RadialTable):
     return isotropic.certify(table, request['objective'], checked_cost,
                              request['budget'], price, table.info['solver'])
-  theta = np.zeros(table.bins)
+  theta = np.zeros(table.bins)  # Multipliers of shifts by 1, 2, ..., `bins` cells.
   for shift, share in table.info['multipliers']['shifts'].items():
     theta[int(shift) - 1] = share
   mechanism = table.info['mechanism']

@@ -27,12 +27,12 @@ _REACH = 12.0
 """Standard deviations that the cells cover by default."""
 
 _MAX_GAUSSIAN_CELLS = 200_000
-
 _MAX_LAPLACE_CELLS = 100_000
-
 _MAX_SINH_NORMAL_CELLS = 1_000_000
-
 _MAX_CELLS = 1_000_000
+_MAX_SHELLS = 200_000
+"""Largest sizes of tables, which catch mistaken arguments; `_MAX_CELLS` is for
+`Staircase`."""
 
 _RADIAL_REACH = 9.0
 """Standard deviations (sigma / sqrt 2) of the radius that the shells cover each way."""
@@ -45,8 +45,8 @@ _SHELL_RULE = 0.12
 epsilon (measured). Only quality depends on it: accountants read the table itself."""
 
 _MAX_WIDTH = 1 / 40
-
-_MAX_SHELLS = 200_000
+"""Largest default width of a shell, in units of sensitivity: in few dimensions
+`_SHELL_RULE` alone gives coarse shells."""
 
 
 def normal_log_mass(edges: np.ndarray) -> np.ndarray:
@@ -57,6 +57,7 @@ def normal_log_mass(edges: np.ndarray) -> np.ndarray:
 
 def central_log_mass(edges: np.ndarray) -> np.ndarray:
   """Returns log N(0, 1) masses between edges; only edges[0] = -edges[1] is below 0."""
+  # The mass of the middle cell is twice that of its upper half.
   log_mass = normal_log_mass(np.maximum(edges, 0.0))
   log_mass[0] += np.log(2.0)
   return log_mass
@@ -85,6 +86,7 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
     """Returns log(noise multiplier / target) at the scale target * e^log_factor."""
     return float(np.log(build(target * np.exp(log_factor)).noise_multiplier / target))
 
+  # Quantisation changes the noise multiplier a little: widen the bracket as needed.
   step = 1e-3
   while error(-step) > 0 or error(step) < 0:
     step *= 3
@@ -156,6 +158,7 @@ class DiscretizedGaussian:
 
     def build(sigma: float) -> scalar_table.ScalarTable:
       """Returns the table of a normal of standard deviation `sigma`."""
+      # The running minimum undoes rises by rounding: the density must not increase.
       log_mass = np.minimum.accumulate(central_log_mass(edges / (self.bins * sigma)))
       slope = log_mass[-1] - log_mass[-2] if self.tail_ratio is None else (
           np.log(self.tail_ratio))
@@ -200,7 +203,8 @@ class DiscretizedLaplace:
     """Builds the noise table; its `info` carries no certificate."""
     cells = self.bins + 1 if self.cells is None else self.cells
     width = 1.0 / (self.bins * self.scale)
-    # Mass of cell i >= 1: exp(-i w) sinh(w / 2); of cell 0: 1 - exp(-w / 2).
+    # Mass of cell i >= 1: exp(-i w) sinh(w / 2); of cell 0: 1 - exp(-w / 2). For a wide
+    # cell sinh could overflow, and is exp(w / 2) / 2 to rounding.
     log_mass = np.append(
         np.log(-np.expm1(-width / 2)),
         np.log(np.sinh(width / 2)) - width * np.arange(1, cells + 1)
@@ -219,8 +223,9 @@ class DiscretizedLaplace:
 class DiscretizedSinhNormal:
   """Request for sinh-normal noise on cells, with a geometric tail beyond the last one.
 
-  By default the tail starts where less than about 1e-32 of the mass is left. It is
-  heavier than the noise's own, and all moments of the table's privacy loss are finite.
+  By default the tail starts where less than about 1e-32 of the mass is left. The tail
+  is heavier than that of sinh-normal noise: all moments of the table's privacy loss are
+  finite.
 
   Attributes:
     sigma: Standard deviation of the underlying normal, over the sensitivity.
@@ -250,6 +255,7 @@ class DiscretizedSinhNormal:
           'change bins or cells.')
 
   def _noise(self) -> sinh_normal.SinhNormal:
+    """Returns the law that the table quantises."""
     return sinh_normal.SinhNormal(self.sigma, self.bend)
 
   def _cells(self) -> int:

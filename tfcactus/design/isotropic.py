@@ -112,7 +112,7 @@ class Isotropic:
     if rough is not None and self.solver == 'interior-point':
       start = rough.on(layout, program.log_volumes)
     else:
-      start = gaussian_start(program, self.dim, layout, cost)
+      start = start_masses(program, self.dim, layout, cost)
     solution = solvers.solve(program, start, solver=self.solver, warm=rough is not None)
     p = grid.into_budget(program, solution.p)
     log_density = np.minimum.accumulate(np.log(p) - program.log_volumes)
@@ -177,12 +177,14 @@ class Isotropic:
       return _checks.integer('bins', self.bins, 1)
     dim = self.dim
     mode = sigma * np.sqrt(dim)
+    # Length of the range of radii that shells cover: from zero, or around the mode.
     reach = mode + 12 * sigma if dim <= grid.FLAT_DIM else 12 * sigma
     if dim == 1:
       # In one dimension whole-cell shifts are exact for cells of any width.
       wanted = min(max(20, 10 / sigma), max(_MODEST / reach, 1))
     else:
-      # A unit shift changes the radius by at most about 10 / sqrt(dim).
+      # A unit shift changes the radius by at most about 10 / sqrt(dim), and by no more
+      # than one. With shells of width rule / sqrt(dim) there are span / rule^2 pairs.
       span = min(10.0, np.sqrt(dim)) * reach * np.sqrt(dim)
       rule = min(max(np.sqrt(span / _PAIRS), _FINEST),
                  _COARSEST * max(1.0, np.sqrt(sigma)))
@@ -222,7 +224,7 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
   SolverError if the gap or a constraint is not met.
   """
   layout = grid.Layout(table.first_radius, table.width, table.log_density.size - 1,
-                   table.log_tail_ratio)
+                       table.log_tail_ratio)
   program = grid.radial_program(objective, table.dim, layout, cost, budget)
   return convex_program.certify(
       program, np.exp(table.log_density + program.log_volumes), np.ones(1), price,
@@ -238,17 +240,19 @@ class Rough(NamedTuple):
 
   def where(self, width: float) -> grid.Layout:
     """Returns the layout of shells of this width that cover the mass."""
-    first, rough, *_ = self.layout
+    first, wide, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
     outer = self.mass.size - 1 - int(np.argmax(np.cumsum(self.mass[::-1]) > _EMPTY))
-    low = width * np.ceil((first + rough * inner) / width)
-    high = first + rough * outer
+    low = width * np.ceil((first + wide * inner) / width)
+    high = first + wide * outer
+    # The tail continues the mean slope of the last eight coarse shells.
     fall = np.diff(self.log_density)[max(outer - 8, 0):outer]
     return grid.Layout(float(low), width, int(np.ceil((high - low) / width)),
-                   float(np.mean(fall)) * width / rough)
+                       float(np.mean(fall)) * width / wide)
 
   def on(self, layout: grid.Layout, log_volume: np.ndarray) -> np.ndarray:
     """Returns masses of finer shells under the coarse density, not normalised."""
+    # e^-600 is the least mass: solvers take logarithms.
     middle = (self.layout.first + self.layout.width * (np.arange(self.mass.size) - 0.5))
     finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
     log_p = log_volume + np.interp(finer, middle, self.log_density)
@@ -256,17 +260,19 @@ class Rough(NamedTuple):
 
 
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
-            width: float) -> Rough:
+           width: float) -> Rough:
   """Returns a coarse optimum near a normal's typical radius, no finer than `width`."""
+  # `mode` and `spread` are mean and standard deviation of the radius of normal noise.
+  # The tail has the slope of the normal's log density at mode + spread.
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
-  rough = max(width, _COARSE_RULE / np.sqrt(dim))
-  low, high = max(mode - 9 * spread, rough), mode + 9 * spread
-  layout = grid.Layout(low, rough, int(np.ceil((high - low) / rough)),
-                   -rough * (mode + spread) / sigma**2)
+  wide = max(width, _COARSE_RULE / np.sqrt(dim))
+  low, high = max(mode - 9 * spread, wide), mode + 9 * spread
+  layout = grid.Layout(low, wide, int(np.ceil((high - low) / wide)),
+                       -wide * (mode + spread) / sigma**2)
   program = grid.radial_program(objective, dim, layout, cost, budget)
   if objective in ('kl', 'chi2'):
-    start = gaussian_start(program, dim, layout, cost)
+    start = start_masses(program, dim, layout, cost)
   else:
     # High orders start from the optimum of a low one.
     start = coarse('chi2', dim, cost, budget, sigma, width).on(
@@ -275,11 +281,11 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
   return Rough(layout, program.mass * p, np.log(p) - program.log_volumes)
 
 
-def gaussian_start(program: convex_program.Program, dim: int, layout: grid.Layout,
-           cost: Cost) -> np.ndarray:
-  """Returns masses, within budget, from which a solver starts."""
-  # Above `FLAT_DIM` dimensions they are those of a radial Gaussian whose far tail is
-  # exponential, else of an exponential density.
+def start_masses(program: convex_program.Program, dim: int, layout: grid.Layout,
+                 cost: Cost) -> np.ndarray:
+  """Returns masses of shells 0..cells, within budget, from which a solver starts."""
+  # Up to `FLAT_DIM` dimensions the shells start at zero, where a plain exponential
+  # density will do; above, a radial Gaussian whose far tail is exponential.
   if dim <= grid.FLAT_DIM:
     return grid.exponential_start(program)
   outer = layout.first + layout.width * np.arange(program.mass.size)
@@ -288,7 +294,8 @@ def gaussian_start(program: convex_program.Program, dim: int, layout: grid.Layou
   def shaped(log_size):
     """Returns masses of the density of standard deviation e^log_size per coordinate."""
     size = np.exp(log_size)
-    # Optimal tails are no steeper than exponential.
+    # Optimal tails are no steeper than exponential. Here they begin one standard
+    # deviation, 0.7 size, beyond the typical radius, size sqrt(dim).
     steep = np.maximum(middle - size * (np.sqrt(dim) + 0.7), 0.0)
     log_density = -0.5 / size**2 * (middle**2 - middle[0]**2 - steep**2)
     log_p = program.log_volumes + log_density
@@ -296,6 +303,8 @@ def gaussian_start(program: convex_program.Program, dim: int, layout: grid.Layou
     return p / (program.mass @ p)
 
   center = np.log(cost.size(program.budget) / np.sqrt(dim))
+  # Strictly within the budget; by less in many dimensions, where the mass concentrates
+  # in a thin layer of radii.
   low, high = center - 1.0, center
   for _ in range(50):
     guess = 0.5 * (low + high)

@@ -115,6 +115,7 @@ class ScalarRequest:
     reach, slope = grid.tail_shape(self.objective, cost, budget, 1)
     bins = self.bins
     if bins is None:
+      # At least ten cells a standard deviation, but at most `_DEFAULT_CELLS` in all.
       bins = int(np.clip(np.ceil(10 / sigma), 20, max(_DEFAULT_CELLS // reach, 1)))
     bins = _checks.integer('bins', bins, 1)
     cells = self.cells
@@ -164,8 +165,9 @@ class ScalarRequest:
 
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
-  """Returns (program, shifts, solution); large grids start from a coarse optimum."""
-  # Shifts whose divergence exceeds those of the program's shifts join them in rounds.
+  """Returns (program, its shifts in cells, solution) of a request."""
+  # Large grids start from the optimum of a coarse grid, and from the shifts that bind
+  # there. In rounds, the shifts whose divergence is larger than allowed are added.
   bins = max(request.bins // _REFINE, 2)
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
@@ -197,6 +199,7 @@ def _optimum(request: ScalarSpec
     if np.max(values) <= allowed:
       break
     over = np.flatnonzero(values > allowed) + 1
+    # Add the worst eight in the first round, sixteen in the second, and so on.
     keep = over[np.argsort(values[over - 1])[-8 * (rounds + 1):]]
     shifts = np.union1d(shifts, keep)
     p = solution.p

@@ -33,7 +33,8 @@ NO_DELTA = 1e-10
 """Deltas below this are beyond the linear program's accuracy."""
 
 SPIKES = 1e-9
-"""Least mass of a cell, as a share of the largest, if masses may increase with |z|."""
+"""Least mass of a cell, as a share of the largest, if masses may increase with |z|:
+tables have no empty cells between others."""
 
 _SMALLEST = 1e-300
 """Mass of the second cell where a very narrow density leaves it empty."""
@@ -155,7 +156,7 @@ class Truncated:
           f'{_format.upper(gap, 2)} (delta {_format.upper(found.delta)}, lower '
           f'bound {_format.lower(found.lower_bound)}); change bins.')
     among = ('never increase with |z|' if self.monotone else
-             'may rise, under the full shift only, which is not their account')
+             'may rise, for the full shift alone (smaller shifts may cost more)')
     w = found.w
     if not self.monotone:
       w = np.maximum(w, SPIKES * np.max(w))
@@ -183,7 +184,7 @@ class Truncated:
         'statement': (f'The global optimum to {_format.upper(gap, 2)} relatively'
                       if proved else 'Not proved to be the optimum') +
                      ' of the Extended Moments Accountant\'s bound of order '
-                     f'{found.order:.6g} (distinguishing mass counted linearly) '
+                     f'{found.order:.6g} (the mass omega counted linearly) '
                      'among tables of this grid that never increase with |z|. '
                      'Not the optimum of delta.'}
 
@@ -239,12 +240,14 @@ class TruncatedForm(abc.ABC):
 
   def _masses(self, edges: np.ndarray, scale: float) -> np.ndarray:
     """Returns the masses, of sum one, of mirrored pairs of cells between edges >= 0."""
+    # The running minimum undoes rises by rounding: the density must not increase.
     shape = np.minimum.accumulate(self._log_mass(edges, scale))
     w = np.exp(shape - shape[0])
     return w / np.sum(w)
 
   def _sought_scale(self, edges: np.ndarray, bins: int, utility: float) -> float:
     """Returns the scale at which the table has this utility."""
+    # The bracket is from all mass in the innermost cells to nearly uniform noise.
     cost = tiling.cell_cost(edges.size - 1, bins, self.norm)
 
     def excess(log_scale: float) -> float:
@@ -262,6 +265,7 @@ class TruncatedForm(abc.ABC):
     scale = (_checks.positive('scale', self.scale) if self.utility is None else
              self._sought_scale(edges, bins, self.utility))
     w = self._masses(edges, scale)
+    # Cells that underflow are cut off; a table has at least two.
     kept = max(int(np.count_nonzero(w)), 2)
     info = fields.uncertified(
         self.mechanism,

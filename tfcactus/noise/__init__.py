@@ -63,6 +63,7 @@ def of_event(event: dp_accounting.DpEvent) -> Noise | None:
     if law.event_type is not None and isinstance(event, law.event_type):
       if event.noise_multiplier == 0:
         return NoNoise()
+      # A LaplaceDpEvent, too, calls its scale noise_multiplier.
       return law(event.noise_multiplier)  # type: ignore[call-arg]
   return None
 

@@ -156,7 +156,7 @@ class Noise(abc.ABC):
         "accounting='scalar-unproven' to the plan.")
 
   def max_error(self, dim: int, beta: float) -> float:
-    """Returns t with P(|noise| > t in one of `dim` coordinates) <= beta, or inf."""
+    """Returns t with P(|noise| > t in some of `dim` coordinates) <= beta, or inf."""
     del dim, beta
     return math.inf
 

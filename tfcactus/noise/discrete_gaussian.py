@@ -40,7 +40,11 @@ LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
 """Bound on the absolute value of a draw, about 16 `SCALE`."""
 
 _COLUMNS = 2**16
+"""Number of columns of the table, and of whole numbers it can draw."""
+
 _FINE = 64
+"""Bits of a limit that the table keeps apart, in `Table.fine`."""
+
 _PRECISION = 320
 """Bits after the binary point in which weights e^(-k^2 / 2 s^2) are computed."""
 
@@ -53,7 +57,8 @@ class Table(NamedTuple):
   -2^15.
 
   Attributes:
-    packed: uint64, shape (columns,): `coarse`, 48 bits, then `other`, 16 bits.
+    packed: uint64, shape (columns,): `coarse` in the leading 48 bits, `other` in the
+      last 16.
     fine: uint64, shape (columns,).
   """
 
@@ -119,7 +124,7 @@ def draw(rng: SystemRandom, count: int) -> np.ndarray:
 
 
 def _draw(stream: KeyStream, count: int) -> np.ndarray:
-  """Returns the draws that are made at once, in this thread."""
+  """Returns `count` draws, made at once in this thread."""
   z = table_draws(stream, count)
   for _ in range(2):
     z <<= _SHIFT
@@ -131,18 +136,22 @@ def table_draws(stream: KeyStream, count: int) -> np.ndarray:
   """Returns `count` independent draws of the table's law, int64."""
   packed, fine = table()
   low = np.uint64(_COLUMNS - 1)
-  words = stream.words(count)  # 48 bits of u, then the column.
+  # A word is the leading 48 bits of u, then the column. The result is
+  # np.where(take_other, other, column), computed in place to save time.
+  words = stream.words(count)
   column = words & low
-  chosen = packed.take(column.view(np.int64), mode='clip')  # Mode: no check.
+  # All indices are valid: mode 'clip' only makes take() skip its check.
+  chosen = packed.take(column.view(np.int64), mode='clip')
   take_other = words >= chosen
+  # Now the last 16 bits of `chosen` are other ^ column. The leading 48 are zero where
+  # those of u equal `coarse`; there 64 further bits of u decide.
   chosen ^= words
-  # With equal leading 48 bits, 64 further bits decide.
   ties = np.flatnonzero(chosen <= low)
   if ties.size:
     take_other[ties] = stream.words(ties.size) >= fine[column[ties].view(np.int64)]
   chosen &= low
   chosen *= take_other
-  column ^= chosen
+  column ^= chosen  # column ^ (other ^ column) is other.
   found = column.view(np.int64)
   found -= _COLUMNS // 2
   return found

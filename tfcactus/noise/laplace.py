@@ -68,6 +68,7 @@ class Laplace(base.ScalarNoise):
     ends_mass = 0.5 + 0.5 * math.exp(-top)
     middle = from_cells(
         2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass)
+    # The two half-lines beyond the peaks are one atom each.
     loss, far = np.array([-top, top]), 0.5 * math.exp(-top)
     p = np.array([far, 0.5])
     return PairBounds(*(

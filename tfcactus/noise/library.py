@@ -157,4 +157,5 @@ def _entries() -> tuple[Entry, ...]:
 
 
 def _folder():
+  """Returns the directory of the shipped tables, which may be inside an archive."""
   return resources.files('tfcactus.noise') / 'tables'

@@ -281,9 +281,9 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
   `shift` is in sensitivities. The laws of the noise and the shifted noise are mirror
   images: moves outwards, of positive loss, are enough. The probability of moving out by
-  more than d shells is known up to an error; since losses increase outwards, adding the
-  error makes them stochastically larger, hence H: the upper pair. Subtracting it gives
-  the lower.
+  more than d shells is known up to an error. Losses increase outwards, so adding the
+  error raises them stochastically, and with them the profile: this is the upper pair.
+  Subtracting the error gives the lower pair.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
@@ -293,6 +293,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   padded = np.append(log_f, np.full(band + 1, -np.inf))
   top = max(np.max(log_f[:count] - np.maximum(
       padded[band:count + band], log_f[-1])), 1e-3)
+  # Grid of losses: `width` is at most 1e-3 unless that takes more than 4 CELLS points.
   width = max(min(2 * top / cells_lib.CELLS, 1e-3), top / (4 * cells_lib.CELLS))
   size = int(np.ceil(top / width)) + 4
   # P-masses on grid points 0, `width`, ... of the upper pair, masses of cells between
@@ -329,7 +330,10 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 def _rates(further: np.ndarray) -> np.ndarray:
-  """Returns probabilities of moves from those of larger ones, made monotone."""
+  """Returns chances of moves out by 1, 2, ... shells, the last by more than the band.
+
+  Entry (i, d) of `further` is the chance of a move out by more than d shells.
+  """
   survival = np.clip(further, 0.0, 1.0)
   survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
   return -np.diff(survival, axis=1, append=0.0)
@@ -370,6 +374,7 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
       total += np.bincount(place, p[exists] * part, alpha.size + 1)
   above, below = (np.cumsum(total[::-1])[::-1][1:] for total in totals)
   value = above - alpha * below
+  # Rounding of the sums over terms and of the running sums.
   value += np.finfo(np.float64).eps * (np.max(terms[1:]) + terms.size) * (
       above + alpha * below)
   # Bounds the profile's gain from mass moved by rounding and from shells left out.

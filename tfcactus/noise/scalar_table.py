@@ -183,7 +183,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def half_density(self) -> np.ndarray:
-    """Log densities of cells 0, 1, ...; a tail is enumerated to a mass of 1e-30."""
+    """Log densities of cells 0, 1, ..., (cells,); the tail down to a mass of 1e-30."""
     return np.concatenate(
         [self.log_density, self.log_density[-1] + self.log_tail_ratio *
          np.arange(1, 1 + self._tail_cells)]
@@ -265,6 +265,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The largest i with survival[i] > u; survival[0] = 1 > u always holds.
     cell = last - np.searchsorted(self.survival[::-1], u, side='right')
     if np.isfinite(self.log_tail_ratio):
+      # Cells beyond N have geometric masses.
       tail_cells = np.floor(np.log(fine_uniform(rng, size)) / self.log_tail_ratio)
       cell = cell + np.where(cell == last, tail_cells, 0.0)
     sign = np.where(rng.random(size) < 0.5, -1.0, 1.0)
@@ -361,6 +362,7 @@ def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray
 
 def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
   """Returns the pair of two laws on common outcomes, from their log masses."""
+  # Both laws come from one table, whose total mass is one only up to rounding.
   total = np.sum(np.exp(log_p))
   both = np.isfinite(log_p) & np.isfinite(log_q)
   p, q = np.exp(log_p) / total, np.exp(log_q) / total
@@ -374,8 +376,8 @@ def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
                   ) -> DominatingPair:
   """Returns the exact pair (P, Q) of two mixtures with a common component."""
   # P is the noise shifted by u with probability `prob`, else by w; Q is shifted by v
-  # instead of u. `shifts` are (w, u, v) in cells. They are worst-case records only if
-  # `table` is monotone; see `pairs.overlap`.
+  # instead of u. `shifts` are (w, u, v) in cells. The callers' shifts are proved to be
+  # the worst ones for monotone tables only; see `pairs.overlap`.
   without, one, other = _shifted_log_masses(table, shifts)
   log_out, log_in = np.log1p(-prob), np.log(prob)
   return log_mass_pair(

@@ -54,8 +54,8 @@ SERIES_TERMS = 24
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns the most shells a unit shift crosses, but with probability `REACH_TAIL`."""
-  # It is the half bandwidth of `transition`.
+  """Returns how many shells a unit shift crosses, except with chance `REACH_TAIL`."""
+  # This number is the half bandwidth of `transition`.
   change = 1.0
   if first_radius > 1 and dim > 1:
     # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2, where
@@ -295,8 +295,10 @@ def log_volumes(dim: int, first_radius: float, width: float, shells: int) -> np.
 def enumerate_shells(dim: int, first_radius: float, width: float,
                      log_density: np.ndarray, log_tail_ratio: float
                      ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns log densities and log masses of all shells, in inner balls' volumes."""
-  # The tail goes down to a mass of 1e-30. Both arrays are read-only.
+  """Returns log densities and log masses of all shells, the tail down to 1e-30.
+
+  Densities are per volume of the innermost ball. Both arrays are read-only.
+  """
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)
   while True:

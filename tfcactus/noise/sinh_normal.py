@@ -126,13 +126,15 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
-    # The noise is an odd, 1-Lipschitz function of a normal of standard deviation sigma.
+    """Returns an upper bound on log E exp(t Z): that of N(0, sigma^2)."""
+    # |Z| is at most |sigma y| for the underlying y, and E exp(t Z) = E cosh(t Z).
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells, with exact Renyi moments; needs bend >= sigma."""
     self.check_accounted()
     shift = _checks.integer('shift', shift, 1)
+    # y is the outcome minus shift / 2: the loss is odd and increasing in y.
     reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
     top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
     y = np.linspace(-top, top, cells_lib.CELLS + 1)
@@ -174,6 +176,8 @@ def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  #
 
 def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
   """Returns the order below which Renyi divergences are finite."""
+  # The log density falls like -c e^(2 |z| / bend), so the moment converges as long as
+  # order > (order - 1) e^(2 shift / bend).
   return -1 / math.expm1(-2 * shift / noise.bend)
 
 
@@ -252,6 +256,7 @@ def _threshold(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pylint: disable=redefined-outer-name
   """Returns log delta(epsilon), epsilon >= 0; -inf if delta is zero to rounding."""
+  # `near` and `far` are the logs of the P- and Q-mass of losses above epsilon.
   t = _threshold(noise, epsilon, shift)
   steep = noise.bend / noise.sigma
   with np.errstate(over='ignore'):
@@ -264,7 +269,10 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
-  """Returns the pair plus one atom (p, q) for the tail, which lowers the profile."""
+  """Returns the pair plus one atom (p, q) for its tail.
+
+  The pair with the whole tail dominates the result, since merging is post-processing.
+  """
   q = max(q, 1e-300)
   if p <= q:
     return pair

@@ -101,7 +101,7 @@ class NoiseTable(Noise):
     """Returns the log densities of cells or shells of whole numbers `index` >= 0."""
     last = self.log_density.size - 1
     beyond = np.maximum(index - last, 0)
-    with np.errstate(invalid='ignore'):
+    with np.errstate(invalid='ignore'):  # 0 * -inf, where a table has no tail.
       tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
     return self.log_density[np.minimum(index, last).astype(np.int64)] + tail
 

@@ -75,6 +75,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
 
 
 def _is_whole(value: float) -> bool:
+  """Returns whether the number is whole up to rounding."""
   return abs(value - round(value)) <= _WHOLE * max(value, 1.0)
 
 

@@ -64,8 +64,10 @@ class Problem:
     return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray) -> np.ndarray:
-    """Maps derivatives by the masses of pairs(w)[direction] to a gradient by w."""
+    """Maps derivatives with respect to pairs(w)[direction] to a gradient for w."""
     by_p, by_q = composed_delta.unsampled(direction, by_p, by_q, self.sampling_prob)
+    # The noise is the first 2 n outcomes, the shifted noise the last 2 n, and each mass
+    # of w is spread over two mirrored cells.
     n = self.cells
     full = by_p[:2 * n] + by_q[self.bins:]
     return 0.5 * (full[n:] + full[:n][::-1])
@@ -90,8 +92,8 @@ class Solution:
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  Unless `monotone` (masses that never increase outwards), the full shift is not the
-  worst, and delta does not account the table.
+  `monotone` asks for masses that never increase outwards. Without it the full shift is
+  not the worst, and the delta of the solution is not the table's privacy cost.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -111,7 +113,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 
 def _program_of(problem: Problem, monotone: bool) -> _Program:
   """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1."""
-  # The variables x are w, one excess per outcome and direction, and delta.
+  # The variables x are w, one excess per outcome and direction, and delta. An excess is
+  # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta.
   n = problem.cells
   maps = _pair_maps(problem)
   outcomes = maps[0][0].shape[0]
@@ -153,7 +156,9 @@ def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_mat
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """Returns a lower bound on the optimum for any multipliers: all x are in [0, 1]."""
+  """Returns a lower bound on the optimum, valid for any multipliers y <= 0 and z."""
+  # objective @ x = y @ A x + z mass @ x + reduced @ x, where A x <= right, mass @ x = 1
+  # and all x are in [0, 1].
   objective, upper, right, mass = program
   y = np.minimum(result.ineqlin.marginals, 0.0)
   z = np.asarray(result.eqlin.marginals)

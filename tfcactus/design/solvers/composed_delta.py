@@ -34,11 +34,11 @@ FEW = 32
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), with gradients by P and Q."""
+  """A composed delta sup_A P^n(A) - e^epsilon Q^n(A), and its gradients."""
 
   delta: float
-  by_p: np.ndarray
-  by_q: np.ndarray
+  by_p: np.ndarray  # Gradient with respect to the masses of P.
+  by_q: np.ndarray  # Gradient with respect to the masses of Q.
 
 
 def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
@@ -50,10 +50,10 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
   both = (p > 0) & (q > 0)
   a, b = p[both], q[both]
   loss = np.log(a) - np.log(b)
-  lost = float(np.sum(p[q <= 0]))
+  lost = float(np.sum(p[q <= 0]))  # Probability of an infinite loss in one release.
   grid = _Grid.around(loss, a, epsilon, steps,
                       points or (POINTS if steps <= FEW else 2 * POINTS))
-  by_a, by_loss, finite = grid.test(loss, a, epsilon, steps)
+  by_a, by_loss, finite = grid.composed(loss, a, epsilon, steps)
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
   # The derivatives of loss = log p - log q enter both gradients.
   by_p[both] = by_a + by_loss / a
@@ -68,7 +68,7 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
   """Returns Poisson-sampled (P, Q) of noise p and shifted noise q, per direction.
 
   The first pair is for a removed record, the second for an added one. Without sampling
-  symmetry makes both cost the same, and one pair is returned.
+  both cost the same, since the noise is symmetric, and one pair is returned.
   """
   if sampling_prob == 1:
     return [(p, q)]
@@ -78,7 +78,10 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
 
 def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
               sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Maps gradients by pair `direction` of `sampled_pairs` to noise, shifted noise."""
+  """Maps gradients for P and Q of one of `sampled_pairs` to those for p and q.
+
+  `direction` is the index of the pair. Returns (gradient for p, gradient for q).
+  """
   if sampling_prob == 1:
     return by_p, by_q
   mixed, plain = (by_p, by_q) if direction == 0 else (by_q, by_p)
@@ -104,12 +107,14 @@ class _Grid:
     reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest, steps * largest) + 1e-9
     low = min(steps * mean - reach, epsilon)
     high = max(steps * mean + reach, epsilon)
+    # A few points of room at both ends, so that split losses do not wrap around.
     width = (high - low) * 1.02 / (points - 8)
     return cls(width, points, math.floor(low / width) - 2)
 
-  def test(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
-           ) -> tuple[np.ndarray, np.ndarray, float]:
+  def composed(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
+               ) -> tuple[np.ndarray, np.ndarray, float]:
     """Returns delta's derivatives with respect to mass and to loss, and delta."""
+    # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell
     at = cell % self.points

@@ -41,6 +41,7 @@ def solve(program: convex_program.Program, start: np.ndarray
   unit = start / (program.mass @ start)
   x = cp.Variable(start.size, pos=True)
   tops, within, rest = _constraints(cp, program, unit, x)
+  # The right side of each of `tops` is the variable to minimise.
   problem = cp.Problem(cp.Minimize(tops[0].args[1]), [*tops, within, *rest])
   try:
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
@@ -67,7 +68,7 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
   tops = [value <= top for value, _ in values]
   rest = [(program.mass * unit) @ x == 1]
   rest += [cone for _, cones in values for cone in cones]
-  if program.log_volume is not None:
+  if program.log_volume is not None:  # The density p / volume never increases outwards.
     ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
     rest.append(x[:-1] >= cp.multiply(ratio, x[1:]))
   within = cp.multiply(program.cost * unit / program.budget, x)
@@ -143,4 +144,5 @@ def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: 
 
 def _square_over(cp: ModuleType, a: Any, b: Any, bound: Any) -> Any:
   """Returns the cone a^2 / b <= bound, elementwise."""
+  # |(2 a, bound - b)| <= bound + b if and only if a^2 <= b bound.
   return cp.SOC(bound + b, cp.vstack([2 * a, bound - b]), axis=0)

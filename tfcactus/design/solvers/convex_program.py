@@ -106,7 +106,7 @@ class Program:
     return np.zeros(self.mass.size) if self.log_volume is None else self.log_volume
 
   def divergences(self, p: np.ndarray) -> np.ndarray:
-    """Returns D_k(p), shape (shifts,), sums of phi; see `Divergence.report`."""
+    """Returns D_k(p), (shifts,): sums of phi, not yet mapped by `Divergence.report`."""
     e = self._edges
     return np.add.reduceat(e.weight * self.divergence.value(*e.cells(p)),
                            e.starts) + self._tails * p[-1]
@@ -131,7 +131,8 @@ class Program:
   def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """Returns diag(p) H diag(p) of sum theta_k D_k, a graph Laplacian, as edges."""
     # Entry (d, i) of shape (bandwidth + 1, N + 1) is the weight of the edge between i
-    # and i + d; row 0 is zero. H is the Hessian of the sum with respect to p.
+    # and i + d; row 0 is zero. H is the Hessian of the sum with respect to p. H p = 0,
+    # since the sum is homogeneous of degree one: rows of the result sum to zero.
     e = self._edges
     size = (self.bandwidth + 1) * p.size
     where = np.abs(e.second - e.first) * p.size + np.minimum(e.first, e.second)
@@ -169,7 +170,8 @@ class Program:
 
 def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
   """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines."""
-  # Every evaluated value is a valid lower bound; `price` is a first guess.
+  # The minimum over i is concave in the price, and each of its values is a valid lower
+  # bound. `price` is a first guess.
   def least(price):
     """Returns the minimum over i at this price, and its index i."""
     values = lead + price * cost
@@ -202,6 +204,7 @@ def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
 
 def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
   """Returns sum_{j <= i} v_j values_j / v_i, for volumes over thousands of decades."""
+  # Inside a block volumes change by a factor of e^300, which floats can hold.
   block = np.floor((log_volume - log_volume[0]) / 300).astype(int)
   # Volumes never decrease outwards by much; a decrease stays in its block.
   block = np.maximum.accumulate(block)
@@ -260,7 +263,10 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns multipliers as JSON; shifts, keyed from '1', sum to one, tiny left out."""
+  """Returns multipliers as JSON values: 'price', and 'shifts' by number from '1'.
+
+  Those of shifts are scaled to sum to one; tiny ones are left out.
+  """
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])

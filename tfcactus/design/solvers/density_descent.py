@@ -3,9 +3,9 @@
 The variables are the decrements of the log density from each cell to the next, at
 least zero: every point is exactly monotone, and the full shift the worst. (Without
 monotonicity the optimum is a comb of spikes one unit apart, which protects whole
-changes only.) The bound on utility needs no constraint: the log density, or log shape,
-is multiplied by the power that meets it. Decrements are scaled by the curvature that
-the shift gives them.
+changes only.) The bound on utility needs no constraint: decrements give the log of a
+shape, and the density is the power of that shape that meets the bound. Decrements are
+scaled by the curvature that the shift gives them.
 
 The start is the density of least Fisher information in the range, the best for many
 releases: psi^2, where psi is the ground state of -psi'' + kappa z^2 psi and kappa
@@ -26,6 +26,8 @@ ROUNDS = 3
 """Number of times that the scaling is chosen anew."""
 
 MAX_ITERATIONS = 500
+"""Maximum number of iterations of L-BFGS in a round."""
+
 MEMORY = 30
 """Number of past gradients that L-BFGS keeps."""
 
@@ -95,7 +97,9 @@ def _ground_state(problem: Problem) -> np.ndarray:
 
 
 def _coarse_start(problem: Problem) -> np.ndarray | None:
-  """Returns decrements of the solution on the widest cells that tile the range."""
+  """Returns decrements of the optimum on the widest cells that tile the range."""
+  # None if the budget is close to the cost of the narrowest noise on these cells, or to
+  # that of uniform noise.
   for bins in range(1, problem.bins):
     whole = problem.bins % bins == 0 and problem.cells * bins % problem.bins == 0
     if not whole:
@@ -122,6 +126,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
   density = _Fitted(problem, value)
   evaluations = 0
   for i in range(2 * ROUNDS):
+    # The first rounds use the whole budget, the others if less of it is better.
     if i == ROUNDS and not density.better_within_budget(steps):
       break
     w, power = density.fit(steps)
@@ -205,6 +210,7 @@ class _Fitted:
       # The power changes with the shape so that the cost stays constant.
       centred_cost = self._problem.cost - w @ self._problem.cost
       by_shape -= self._price(w, gain, steps) * power * w * centred_cost
+    # A decrement lowers the log shape of all cells beyond it.
     by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
     value = max(value, 0.0) + LEAST_VALUE
     return math.log(value), by_steps / value

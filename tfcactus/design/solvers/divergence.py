@@ -24,11 +24,13 @@ _SERIES = 0.05
 """Argument below which (1 + v)^order is a series, so that nothing cancels."""
 
 _TERMS = 14
+"""Number of terms of that series."""
 
 _ORDERS = (0.05, 256.0)
 """Smallest and largest order that float64 can carry through a design."""
 
 _LEAST_RATE = 1e-6
+"""Smallest sampling rate Q; 'chi2' is the limit for small rates."""
 
 Pairwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

@@ -33,6 +33,7 @@ def tail_shape(objective: str, cost: Cost, budget: float,
   log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
   log_pull = _log_pull(objective, np.exp(log_s), dim)
   size = cost.size(budget)
+  # Largest radius to look at: several times the typical one.
   span = size * (60.0 / np.sqrt(dim) + 3)
   radius = np.linspace(0.0, span, 1201)[1:]
   log_cost = np.log(np.maximum(cost.at(radius), 1e-300))
@@ -72,7 +73,8 @@ def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
   with np.errstate(over='ignore', invalid='ignore'):
     ratio = np.exp(slope[:, None] * cosine)
     pull = -parsed.slope(np.ones_like(ratio), ratio) @ weight
-  # Rounding spoils tiny slopes and huge ones overflow: extrapolate by powers.
+  # Rounding spoils tiny slopes, where the mean goes like slope^2, and huge ones
+  # overflow: extrapolate by that power, and by one so high that no slope gets there.
   good = np.flatnonzero((slope > 1e-2) & np.isfinite(pull) & (pull > 0))
   first, last = good[0], good[-1]
   log_pull = np.log(np.maximum(pull, 1e-300))
@@ -93,6 +95,7 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
+  # The last unknown stands for a geometric series of cells on either side.
   ratio = np.exp(log_ratio)
   mass = np.full(cells + 1, 2.0)
   mass[0] = 1.0
@@ -122,9 +125,10 @@ def scalar_shift(objective: str, k: int, cells: int,
   second = np.concatenate([right + k, k - between])
   weight = np.concatenate([np.ones(right.size), np.full(between.size, 0.5)])
   log_scale = np.maximum(second - cells, 0) * log_ratio
+  # Pairs wholly in the tail: a geometric series of phi(1, ratio^k).
   tail = divergence.parse(objective).value(np.array(1.0), np.exp(k * log_ratio))
   return convex_program.Shift(first, np.minimum(second, cells), log_scale, weight,
-                        float(tail / -np.expm1(log_ratio)))
+                              float(tail / -np.expm1(log_ratio)))
 
 
 FLAT_DIM = 50
@@ -168,6 +172,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   i, j, chance = _overlaps(dim, first, width, shells)
   # Densities of shells beyond `cells` are multiples of the last free density.
+  # `relative` is the log of a shell's mass over the unknown that gives it.
   beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
@@ -195,6 +200,7 @@ def _overlaps(dim: int, first: float, width: float, shells: int
   # probabilities of inward moves are known to relative precision.
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)
   band, _ = shell_geometry.transition(dim, first, width, shells)
+  # Column s of `inward` holds the chances of moving in by s + 1 shells.
   inward = band[:, band.shape[1] // 2 - 1::-1]
   j, step = np.nonzero(inward > 0)
   i = j - step - 1
@@ -206,14 +212,15 @@ def _overlaps(dim: int, first: float, width: float, shells: int
 
 def _count_shells(dim: int, layout: Layout) -> int:
   """Returns the number of shells until the tail's mass is negligible for objectives."""
-  forgotten = -90.0 if dim <= FLAT_DIM else -30.0
+  # The least log mass that counts, relative to the last free shell.
+  least = -90.0 if dim <= FLAT_DIM else -30.0
   first, width, cells, log_ratio = layout
   count = 1024
   while True:
     steps = np.arange(1, count)
     log_mass = steps * log_ratio + (dim - 1) * np.log1p(
         steps * width / (first + cells * width))
-    below = np.flatnonzero(log_mass < forgotten)
+    below = np.flatnonzero(log_mass < least)
     if below.size or count > 10 * MAX_SHELLS:
       return cells + int(steps[below[0]] if below.size else steps[-1])
     count *= 2

@@ -22,6 +22,8 @@ from scipy import linalg
 from tfcactus.design.solvers import convex_program
 
 _TO_BOUNDARY = 0.99
+"""Share of the way to the nearest boundary that a step goes at most."""
+
 _LARGEST_MOVE = 2.0
 """Maximum change of log p in one step."""
 
@@ -107,6 +109,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
         if best is None:
           raise
         break
+      # A step that had to be shortened was badly centred: centre the next one more.
       centering = 0.06 if length > 0.9 else 0.15 if length > 0.5 else 0.4
   state = best or state
   return convex_program.Solution(state.p, state.theta, state.price, steps)
@@ -343,7 +346,8 @@ def _advance(state: _State, du: np.ndarray, dual: np.ndarray, top: float,
     raise _breakdown()
   p, moved = state.p * np.exp(length * du), state.fall + length * fall
   if length * np.max(np.abs(du)) < _LINEAR:
-    # A step linear in p keeps mass and cost constraints that are met.
+    # A step linear in p keeps mass and cost constraints that are met. `bent` is the
+    # `fall` to which such a step leads.
     bent = state.fall + np.log1p(length * fall / (1 + length * du[1:])
                                  ) if fall.size else fall
     if np.all(bent > 1e-3 * state.fall):

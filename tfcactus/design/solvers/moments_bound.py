@@ -107,8 +107,8 @@ def _next_order(problem: Problem, w: np.ndarray) -> Solution:
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   """Solves one order's program from `start`, decrements of log masses (cells - 1,)."""
-  w, _ = density_descent.descend(problem, start,
-                          lambda masses: bound(problem, masses, order))
+  w, _ = density_descent.descend(
+      problem, start, lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
   # Where a bound or a mass was capped, the slope is no tangent.
   masses = np.concatenate([m for pair in problem.pairs(w) for m in pair])
