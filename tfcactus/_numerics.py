@@ -111,10 +111,8 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
 
 def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
               start: float = 0.0) -> np.ndarray:
-  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1), (count,).
-
-  Exponentials are products over coarse and fine points, as in `log_phi_table`.
-  """
+  """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1)."""
+  # Coarse and fine points are as in `log_phi_table`; the result has shape (count,).
   short = max(int(math.sqrt(count)), 1)
   coarse = -(-count // short)
   fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))

@@ -16,12 +16,8 @@ import numpy as np
 PARALLEL = 2**19
 """Largest number of draws that one thread makes; several threads share more."""
 
-_PARTS = 8
-"""Number of streams that share a large number of draws."""
-
-_CHUNK = 2**15
-"""Number of draws made at once, so that they stay in a core's cache."""
-
+_PARTS = 8  # Streams that share a large number of draws.
+_CHUNK = 2**15  # Draws made at once, so that they stay in a core's cache.
 Size = Union[int, tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
@@ -76,8 +72,7 @@ class KeyStream:
   def replayed(self, position: int) -> KeyStream:
     """Returns a stream that repeats this stream's words from `position` on.
 
-    It is for numbers that are needed again: do not read it beyond this stream's own
-    position, whose next words would then be used twice.
+    For numbers that are needed again: do not read it beyond this stream's own position.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(

@@ -97,7 +97,6 @@ def public(relation: dp_accounting.NeighboringRelation, constants: str,
            unit: str = 'example') -> str:
   """Returns a clause, without a full stop, on what a guarantee takes as public.
 
-  `constants` lists the public constants in words, at least two of them, since the
-  clause's verb is a plural; `unit` is a word for one row.
+  `constants` lists two or more public constants in words; `unit` is a word for one row.
   """
   return _PUBLIC[relation].format(constants=constants, unit=unit)

@@ -267,7 +267,7 @@ def test_other_strategies_and_requests_are_not_accounted():
     def solve(self, steps):
       return correlated.BandedStrategy(self.bands)
 
-  with pytest.raises(ValueError, match='can be drawn by'):
+  with pytest.raises(ValueError, match='whose inverse float64 can apply'):
     Quiet([0.7, 0.2])
   for found in (Long([1.0, 0.9]), Nothing(2), Again(2)):
     with pytest.raises(ValueError, match='BandedToeplitz, BlockedBidiagonal'):

@@ -183,9 +183,10 @@ class Strategy(abc.ABC):
     off = np.max(np.abs(found - np.eye(2 * size)[:, :period]))
     if not (off <= TOLERANCE and reach < size):
       raise ValueError(
-          f'Expected a matrix of {size} bands that can be drawn by in float64, got one '
-          f'by which the identity comes out {off:.1e} off; use less correlation.')
-    self.check_growth(20 * size)
+          f'Expected a matrix of {size} bands whose inverse float64 can apply, got one '
+          f'whose product with its inverse is {off:.1e} off the identity; use less '
+          'correlation.')
+    self.check_growth(20 * size)  # A first look; `solved` checks all steps of a plan.
 
   def check_growth(self, steps: int) -> None:
     """Refuses a matrix C whose inverse has large entries, by which noise would grow.
@@ -199,8 +200,8 @@ class Strategy(abc.ABC):
                   for step in range(min(self.period, steps)))
     if not grown <= _LARGEST:
       raise ValueError(
-          f'Expected a matrix by which noise does not grow, got {grown:.1e} times what '
-          f'is drawn within {steps} steps; use less correlation.')
+          f'Expected a matrix whose noise does not grow beyond {_LARGEST:.0e} times a '
+          f'draw, got {grown:.1e} times within {steps} steps; use less correlation.')
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Strategy) and self.digest == other.digest

@@ -88,7 +88,7 @@ class BlockedBidiagonal(base.Strategy):
 
 
 class _BlockedRows(base.NoiseRows):
-  """Draws blocked noise; keeps the previous draw unless it can be repeated."""
+  """Draws blocked noise; keeps each draw for one step unless `again` repeats it."""
 
   def __init__(self, shares: np.ndarray, scales: np.ndarray):
     self._shares, self._scales = shares, scales
@@ -102,7 +102,7 @@ class _BlockedRows(base.NoiseRows):
     place, last = self._place, self._last
     self._place = (place + 1) % self._scales.size
     if place and last is None:
-      assert again is not None, 'Of a draw that was not kept.'
+      assert again is not None, 'The previous draw was not kept: pass again.'
       last = again()
     noise = fresh()
     self._last = noise.copy() if again is None and self._place else None

@@ -96,7 +96,7 @@ PREFIX_SUMS = Workload()
 
 
 def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
-  """Returns the power series `series` / `divisor`, from order zero, to len(series)."""
+  """Returns the power series `series` / `divisor`, from order zero, (len(series),)."""
   # scipy.signal takes long to import.
   from scipy import signal  # pylint: disable=import-outside-toplevel
   return signal.lfilter([1.0], divisor, series)

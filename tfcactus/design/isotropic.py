@@ -252,7 +252,7 @@ class Rough(NamedTuple):
 
   def on(self, layout: grid.Layout, log_volume: np.ndarray) -> np.ndarray:
     """Returns masses of finer shells under the coarse density, not normalised."""
-    # e^-600 is the least mass: solvers take logarithms.
+    # Relative masses are at least e^-600, since solvers take logarithms.
     middle = (self.layout.first + self.layout.width * (np.arange(self.mass.size) - 0.5))
     finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
     log_p = log_volume + np.interp(finer, middle, self.log_density)
@@ -262,8 +262,8 @@ class Rough(NamedTuple):
 def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
            width: float) -> Rough:
   """Returns a coarse optimum near a normal's typical radius, no finer than `width`."""
-  # `mode` and `spread` are mean and standard deviation of the radius of normal noise.
-  # The tail has the slope of the normal's log density at mode + spread.
+  # The tail has the slope of a normal log density one standard deviation of the radius,
+  # `spread`, beyond the typical radius.
   mode = sigma * np.sqrt(dim)
   spread = sigma / np.sqrt(2)
   wide = max(width, _COARSE_RULE / np.sqrt(dim))
@@ -303,8 +303,8 @@ def start_masses(program: convex_program.Program, dim: int, layout: grid.Layout,
     return p / (program.mass @ p)
 
   center = np.log(cost.size(program.budget) / np.sqrt(dim))
-  # Strictly within the budget; by less in many dimensions, where the mass concentrates
-  # in a thin layer of radii.
+  # Strictly within the budget. The margin shrinks with the layer of radii that holds
+  # the mass, which is ever thinner in many dimensions.
   low, high = center - 1.0, center
   for _ in range(50):
     guess = 0.5 * (low + high)

@@ -227,7 +227,7 @@ class Training:
     self.wide = request.utility is None
 
   def run(self, epochs: int) -> None:
-    """Makes so many updates."""
+    """Makes `epochs` updates."""
     self.last = float(self._many(
         tf.constant(epochs), tf.constant(self._width(), tf.float64)))
 
@@ -325,11 +325,12 @@ def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarr
 
 
 class SigmoidModel(tf.Module):
-  """p = mirrored softmax of log(A^2 + sum B_j^2 sigmoid(C (x - F_j))): equation (4)."""
+  """Masses in proportion to A^2 + sum_j B_j^2 sigmoid(C (x - F_j)): equation (4)."""
 
   def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
     super().__init__(name='sigmoid_model')
     reach = cells / bins
+    # The cells left of zero, which the rising sigmoids are for; the right half mirrors.
     self._x = tf.constant(-(np.arange(cells) + 0.5) / bins)[:, None]
     self._slope = STEEPNESS * bins
     self.bias = tf.Variable(BIAS * (sigmoids / PAPER_SIGMOIDS)**0.5, dtype=tf.float64)

@@ -52,7 +52,8 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
   exponent = tf.where(both, (1 + order) * log_p - order * log_q,
                       tf.constant(-math.inf, p.dtype))
   gamma = tf.reduce_logsumexp(exponent)
-  # The probability of any infinite loss, and the moments' bound on finite ones.
+  # The probability of any infinite loss, and the moments' bound on finite ones, capped
+  # where it says nothing, so that gradients stay finite.
   return -tf.math.expm1(steps * tf.math.log1p(-_omega(pair))) + tf.exp(tf.minimum(
       steps * gamma - order * epsilon, 50.0))
 
@@ -84,7 +85,8 @@ def _omega(pair: Pair) -> tf.Tensor:
 
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
-  # Its gradient takes slopes between buckets that are `reach` further on either side.
+  # A loss lies between two buckets. Its gradient is the slope between the buckets that
+  # are `reach` further out than these two, on either side.
 
   @tf.custom_gradient
   def count(masses, loss, width):

@@ -40,11 +40,7 @@ LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
 """Bound on the absolute value of a draw, about 16 `SCALE`."""
 
 _COLUMNS = 2**16
-"""Number of columns of the table, and of whole numbers it can draw."""
-
-_FINE = 64
-"""Bits of a limit that the table keeps apart, in `Table.fine`."""
-
+_FINE = 64  # Bits of a limit that `Table.fine` holds.
 _PRECISION = 320
 """Bits after the binary point in which weights e^(-k^2 / 2 s^2) are computed."""
 

@@ -281,9 +281,8 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
   `shift` is in sensitivities. The laws of the noise and the shifted noise are mirror
   images: moves outwards, of positive loss, are enough. The probability of moving out by
-  more than d shells is known up to an error. Losses increase outwards, so adding the
-  error raises them stochastically, and with them the profile: this is the upper pair.
-  Subtracting the error gives the lower pair.
+  more than d shells is known up to an error. Losses increase outwards. Hence adding the
+  error raises them stochastically: the upper pair; subtracting it gives the lower pair.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
@@ -330,10 +329,8 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 def _rates(further: np.ndarray) -> np.ndarray:
-  """Returns chances of moves out by 1, 2, ... shells, the last by more than the band.
-
-  Entry (i, d) of `further` is the chance of a move out by more than d shells.
-  """
+  """Returns chances of moves out by d + 1 shells from those of more than d shells."""
+  # In the last column are the moves beyond the band.
   survival = np.clip(further, 0.0, 1.0)
   survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
   return -np.diff(survival, axis=1, append=0.0)

@@ -126,8 +126,7 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
-    """Returns an upper bound on log E exp(t Z): that of N(0, sigma^2)."""
-    # |Z| is at most |sigma y| for the underlying y, and E exp(t Z) = E cosh(t Z).
+    # E exp(t Z) = E cosh(t Z), and |Z| <= |Y| for the underlying Y ~ N(0, sigma^2).
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
@@ -269,10 +268,7 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
-  """Returns the pair plus one atom (p, q) for its tail.
-
-  The pair with the whole tail dominates the result, since merging is post-processing.
-  """
+  """Returns the pair plus its tail as one atom (p, q): merging lowers the profile."""
   q = max(q, 1e-300)
   if p <= q:
     return pair

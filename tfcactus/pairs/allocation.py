@@ -94,22 +94,24 @@ class _Mean:
       ratio, q = np.maximum(ratio, _LEAST)[~beyond], q[~beyond]
     if pair.q_inf > 0:
       ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
-    # Masses of cells x standard deviations out are rounded by x^2 more.
+    # A cell x standard deviations out has a mass rounded by about x^2 EPS more. What
+    # `MASS_ROUNDOFF` does not cover of this, the largest loss bounds.
     most = float(np.max(np.abs(pair.loss), initial=0.0))
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
     """Returns the pair of this ratio, for P's profile ('remove') or Q's ('add')."""
-    p, q, room = self.ratio * self.q, self.q, self.roundoff
-    # Both may be off by `room`, in opposite directions.
-    room = (1 if self.raises else -1) * 3 * room
+    p, q = self.ratio * self.q, self.q
+    # Both may be off by `roundoff`, in opposite directions.
+    room = (1 if self.raises else -1) * 3 * self.roundoff
     if direction == 'remove':
       p = p * (1 + room)
     else:
       q = q * (1 + room)
     seen = (p > 0) & (q > 0)
     p_inf, q_inf = self.infinite * (1 + room), float(np.sum(q[~seen]))
-    # A lower bound leaves out masses that are hardly floats, not those of no ratio.
+    # A lower bound leaves out masses that are hardly floats, but not outcomes that P
+    # cannot have.
     if not self.raises:
       q_inf = float(np.sum(q[self.ratio == 0]))
     # The total mass is one: mass that is missing is put where it counts most.

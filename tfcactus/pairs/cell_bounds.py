@@ -189,8 +189,8 @@ def _beyond(pieces: Sequence[Piece], start: float) -> DominatingPair:
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
   """Returns losses at the cells' ends, and upper bounds on the P-mass from each on."""
-  # The mass of each cell is moved to the upper bounds on the loss at its two ends,
-  # which are the losses returned. Both arrays have shape (cells + 1,).
+  # As by `split_fraction`, the mass of each cell moves to the upper bounds on the loss
+  # at its two ends, which are the losses returned. Both arrays are (cells + 1,).
   level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
@@ -245,6 +245,7 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
   gap = np.maximum(np.sign(excess) * (low_p - low_q), 0.0)
   total = float(np.sum(gap))
   if 0 < abs(excess) >= 0.5 * total:
+    # Errors leave little of the pair: return equal laws, which every pair dominates.
     return DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
   # The larger masses are lowered until both sums are equal.
   taken = abs(excess) / max(total, LEAST_MASS) * gap

@@ -43,7 +43,8 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = np.exp(np.log(raised) - loss)
-  # The Q-mass lost by raising losses belongs to outcomes with mass under Q only.
+  # The Q-mass lost by raising losses belongs to outcomes with mass under Q only. It is
+  # at least `p_beyond`, which is far below the rounding of the sum.
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
       lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, q_inf))

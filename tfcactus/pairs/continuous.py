@@ -164,7 +164,7 @@ class _Checked:
 
 def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
             ) -> Iterator[cell_bounds.Piece]:
-  """Yields all of the line: cells between breaks, gaps beside breaks, and the tails."""
+  """Yields pieces of the line: cells between breaks, gaps beside breaks, and tails."""
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
     """Returns log p(x) - log q(x); nan where both densities are zero."""

@@ -155,7 +155,8 @@ class DominatingPair:
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
                 p_inf: float) -> DominatingPair:
-    """Returns the pair with these positive losses that equals its own reverse."""
+    """Returns the pair of these positive losses that equals its own reverse."""
+    # The mass that is left over has loss zero.
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
     rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
@@ -216,7 +217,7 @@ class DominatingPair:
     # Outcomes with mass under P only get a finite loss: the record may be left out.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
-    # log((1-s) + s e^-loss).
+    # log((1-s) + s e^-loss), with e^-loss factored out where it is large.
     with np.errstate(over='ignore'):
       change = np.where(
           -loss < 30, _numerics.log_mixture(s, np.minimum(-loss, 30)),
@@ -284,8 +285,8 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
                    width: np.ndarray) -> np.ndarray:
-  """Returns p's share to put at low + width, not low; H rises to its chord there."""
-  # p_up = (p - e^low q) / (1 - e^-width).
+  """Returns p's share to put at low + width, the rest at low: H rises to its chord."""
+  # This share keeps both masses: p_up = (p - e^low q) / (1 - e^-width).
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     excess = -np.expm1(low + np.log(q) - np.log(p))
     share = excess / -np.expm1(-width)

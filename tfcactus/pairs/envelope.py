@@ -41,7 +41,7 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
 
 def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns the profile at e^log_alpha, its slope, and bounds on rounding."""
+  """Returns profile and slope at alpha = e^log_alpha, and a bound on its rounding."""
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]

@@ -58,6 +58,8 @@ def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
     return list(itertools.accumulate(
         range(rows), lambda product, i: product * max(first - i, 0), initial=1))
 
+  # Whole numbers, hence exact: C(rows, j) times falling factorials of `size` and of the
+  # examples outside, over that of `total`.
   drawn, left, every = falling(size), falling(total - size)[::-1], falling(total)[-1]
   return np.array([_log_share(math.comb(rows, j) * a * b, every)
                    for j, (a, b) in enumerate(zip(drawn, left))])

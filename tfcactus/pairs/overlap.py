@@ -20,8 +20,9 @@ for all draws of the others dominates the mechanism.
 **Theorem.** Let f never increase with |x|, in any dimension, and alpha >= 1. H_alpha(P
 || Q) is largest
 
-* replaced: on one line, at u = 1, v = -1; * zeroed: on one line, at u = 1, w = -1; *
-restored: at v = w, |v| = 1, the profile of a removed record.
+* replaced: on one line, at u = 1, v = -1;
+* zeroed: on one line, at u = 1, w = -1;
+* restored: at v = w, |v| = 1, the profile of a removed record.
 
 Proof. H = integral of (q f(x-u) - c f(x-w) - alpha q f(x-v))^+ with c = (alpha-1)(1-q)
 >= 0. A reflection at a hyperplane swaps points in pairs, one on either side; let y_L,
@@ -82,7 +83,7 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 
 
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Returns bounds on a zeroed record's pair, as `replaced`; fixed-size samples."""
+  """Returns bounds, as `replaced`, on a zeroed record's pair in fixed-size samples."""
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
                    near, sampling_prob)
@@ -123,6 +124,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
   for pair in (out, other):
     value, _, error = envelope.profile_at(pair, log_a)
     values.append(np.maximum(value, 0.0) + error)
+  # `share` is 1 - b of the module's docstring.
   share = (1 - sampling_prob) * -np.expm1(-log_a)
   value = sampling_prob * (share * values[0] + (1 - share) * values[1])
   alpha = 1 + sampling_prob * np.expm1(log_a)
@@ -130,12 +132,11 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds on a pair for any noise; the upper one sees a drawn record."""
-  one = np.ones(1)
+  """Returns bounds for any noise: the upper pair shows a record drawn with `prob`."""
+  zero, one = np.zeros(1), np.ones(1)
   return PairBounds(
-      DominatingPair(np.zeros(1), one, one),
-      DominatingPair(np.zeros(1), (1 - prob) * one, (1 - prob) * one,
-                              prob, prob))
+      DominatingPair(zero, one, one),
+      DominatingPair(zero, (1 - prob) * one, (1 - prob) * one, prob, prob))
 
 
 def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:

@@ -50,8 +50,8 @@ def suitable(sampling: type[SamplingScheme] | None, bands: int | None
   if bands is not None and bands > 1 and not sampling.cyclic:
     raise ValueError(
         'Expected sampling by CyclicAllocationSampling or CyclicPoissonSampling with a '
-        'correlation, whose proof needs as many steps between two times that an '
-        f'example takes part as it has bands, got {sampling.__name__}.')
+        'correlation, whose proof needs each example to take part at most once in any '
+        f'{bands} steps, its number of bands, got {sampling.__name__}.')
   return sampling
 
 

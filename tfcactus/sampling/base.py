@@ -146,8 +146,8 @@ class SamplingScheme(abc.ABC):
   def beside(self: _Scheme, count: int) -> _Scheme:
     """Returns a scheme that draws other records beside, at this rate or a lower one.
 
-    An epoch has as many batches, or fewer. Records from number `count` on, if there are
-    any, are to be left out.
+    An epoch has as many batches, or fewer. The scheme may be for more than `count`
+    records: callers leave out indices from `count` on.
 
     Args:
       count: Number of the other records.

@@ -38,7 +38,7 @@ class CyclicSampling(base.DealtSampling):
     groups: Number of groups: the bands of the noise.
   """
 
-  unproved = ('of a replaced example the new value is in the group and the batches of '
+  unproved = ('the new value of a replaced example is in the group and the batches of '
               'the old one, and no account of that is known here')
   cyclic = True
   independent = True
@@ -71,9 +71,9 @@ class CyclicSampling(base.DealtSampling):
     found = groups * max(round(batches / groups), 1)
     if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
       raise ValueError(
-          f'Expected bands that go with about {batches:.4g} batches an epoch (of '
-          f'batch_size={batch_size} of {num_examples} examples), each of as many '
-          f'groups having its turn equally often, got bands={groups}; take fewer.')
+          f'Expected bands with a multiple near {batches:.4g}, the batches of an epoch '
+          f'(batch_size={batch_size} of {num_examples} examples), got bands={groups}; '
+          'take fewer.')
     return 1 / found
 
   @property

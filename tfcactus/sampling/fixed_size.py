@@ -45,9 +45,9 @@ class FixedSizeSampling(base.SizedSampling):
     size = self.batch_size * count // self.num_examples
     if not size:
       raise ValueError(
-          f'Expected at least {-(-self.num_examples // self.batch_size)} canaries, as '
-          f'many as steps draw one of, with {self.batch_size} of {self.num_examples} '
-          f'examples in a step, got {count}; take more canaries.')
+          f'Expected at least {-(-self.num_examples // self.batch_size)} canaries, so '
+          f'that a step with {self.batch_size} of {self.num_examples} examples draws '
+          f'one of them, got {count}; take more canaries.')
     return FixedSizeSampling(count, size)
 
   @property

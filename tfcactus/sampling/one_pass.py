@@ -29,8 +29,8 @@ class OnePassSampling(base.SizedSampling):
   code = 3
   name = 'one_pass'
   relations = (relations.REPLACE, relations.ZERO_OUT)
-  unproved = ('in passes over all examples one more moves others to other batches, '
-              'and no account of that is known')
+  unproved = ('one more example moves others to other batches of a pass over all '
+              'examples, and no account of that is known')
   draws_epochs = True
   also_public = ('the sizes of the batches',)
 

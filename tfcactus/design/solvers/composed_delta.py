@@ -78,10 +78,7 @@ def sampled_pairs(p: np.ndarray, q: np.ndarray, sampling_prob: float
 
 def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
               sampling_prob: float) -> tuple[np.ndarray, np.ndarray]:
-  """Maps gradients for P and Q of one of `sampled_pairs` to those for p and q.
-
-  `direction` is the index of the pair. Returns (gradient for p, gradient for q).
-  """
+  """Maps gradients for P, Q of `sampled_pairs(...)[direction]` to those for p, q."""
   if sampling_prob == 1:
     return by_p, by_q
   mixed, plain = (by_p, by_q) if direction == 0 else (by_q, by_p)

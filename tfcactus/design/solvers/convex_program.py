@@ -263,10 +263,8 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns multipliers as JSON values: 'price', and 'shifts' by number from '1'.
-
-  Those of shifts are scaled to sum to one; tiny ones are left out.
-  """
+  """Returns multipliers as JSON values, those of shifts '1', '2', ... of sum one."""
+  # Tiny ones are left out: any multipliers give a valid bound.
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])

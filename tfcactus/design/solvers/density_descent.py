@@ -26,8 +26,6 @@ ROUNDS = 3
 """Number of times that the scaling is chosen anew."""
 
 MAX_ITERATIONS = 500
-"""Maximum number of iterations of L-BFGS in a round."""
-
 MEMORY = 30
 """Number of past gradients that L-BFGS keeps."""
 
@@ -126,7 +124,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
   density = _Fitted(problem, value)
   evaluations = 0
   for i in range(2 * ROUNDS):
-    # The first rounds use the whole budget, the others if less of it is better.
+    # After `ROUNDS` rounds on the whole budget, others follow if less of it is better.
     if i == ROUNDS and not density.better_within_budget(steps):
       break
     w, power = density.fit(steps)

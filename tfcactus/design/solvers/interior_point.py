@@ -154,9 +154,10 @@ def _certified_gap(program: convex_program.Program, state: _State,
 def _step(program: convex_program.Program, state: _State, values: np.ndarray,
           gradients: np.ndarray, gap: float) -> tuple[_State, np.ndarray, float]:
   """Returns (state, divergences, length) after a damped Newton step."""
-  # The step aims at the `gap` relative to `top`. `length` is the share of the full
-  # step. `mu` and `tau` are as in `_advance`, `pull` is minus the gradient of the
-  # Lagrangian with respect to log p; `drop` >= 0 adds `push` to it.
+  # The step aims at the `gap` relative to `top`, in equal shares for each shift, the
+  # cost and all of `drop`. `length` is the share of the full step. `mu` and `tau` are
+  # as in `_advance`, `pull` is minus the gradient of the Lagrangian with respect to
+  # log p, to which the constraints `drop` >= 0 add `push`.
   p, k = state.p, state.theta.size
   mu = gap * state.top / (k + 1 + bool(state.fall.size))
   tau = mu * p[:-1] / np.sum(p[:-1]) if state.fall.size else np.zeros(0)
