@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 
 PARALLEL = 2**19
-"""Largest number of draws that one thread makes; several threads share more."""
+"""Larger numbers of draws are shared by several threads."""
 
 _PARTS = 8  # Streams that share a large number of draws.
 _CHUNK = 2**15  # Draws made at once, so that they stay in a core's cache.

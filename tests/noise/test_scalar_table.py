@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings, strategies as st
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from tests.noise.tables import (
   bounded_scalar,
@@ -15,8 +15,8 @@ from tests.noise.tables import (
 )
 from tfcactus import noise
 
-TABLES = [gaussian_scalar(), wavy_scalar(), truncated_scalar(),
-          bounded_scalar(), bounded_scalar(bins=7, cells=5),
+TABLES = [gaussian_scalar(), gaussian_scalar(cells=240), wavy_scalar(),
+          truncated_scalar(), bounded_scalar(), bounded_scalar(bins=7, cells=5),
           gaussian_scalar(sigma=0.3, bins=7, cells=20, tail_ratio=0.2)]
 
 
@@ -33,6 +33,15 @@ class TestLaws:
     centres = edges[:-1] + 0.5 / table.bins
     mass = np.sum(np.exp(table.log_density_at(centres))) / table.bins
     assert mass == pytest.approx(1, abs=1e-12)
+
+  @pytest.mark.parametrize('t', [0.1, 1.0, 9.0, 11.0])
+  def test_moment_generating_function(self, table, t):
+    centres = (np.arange(-6000, 6000) + edge(table) + 0.5) / table.bins
+    exact = special.logsumexp(table.log_density_at(centres) + t * centres) + (
+        math.log(2 * math.sinh(0.5 * t / table.bins) / t))
+    if t / table.bins + table.log_tail_ratio >= 0:
+      exact = math.inf
+    assert exact <= table.log_mgf(t) <= exact + 1e-8
 
   def test_is_symmetric(self, table):
     z = np.linspace(0.013, 9, 77)
