@@ -67,6 +67,7 @@ class BlockedBidiagonal(base.Strategy):
     return min(1, len(self._numbers))
 
   def column(self, step: int, steps: int) -> np.ndarray:
+    # Solved for draws, z_t = x_t / scale_t + share_t z_(t-1): the shares multiply up.
     column, place = np.zeros(steps - step), step % self.bands
     block = np.cumprod(np.append(1.0, self.shares[place:])) / self.scales[place]
     column[:block.size] = block[:column.size]

@@ -284,6 +284,7 @@ class DealtSampling(SamplingScheme):
         self.num_batches, self.num_examples, 'num_batches'))
 
   def beside(self: _Dealt, count: int) -> _Dealt:
+    # A scheme is for at least as many examples as batches.
     return dataclasses.replace(self, num_examples=max(count, self.num_batches))
 
   @property

@@ -151,6 +151,7 @@ class CyclicAllocationSampling(CyclicSampling):
   name = 'cyclic_allocation'
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    # A group's turns are `groups` batches apart.
     turn = stream.integers(self.visits, self.num_examples)
     return base.dealt(turn * self.groups + group, self.num_batches)
 

@@ -42,6 +42,7 @@ class FixedSizeSampling(base.SizedSampling):
     return cls(plan.num_examples, size)
 
   def beside(self, count: int) -> FixedSizeSampling:
+    # Rounded down, so that the rate is no higher.
     size = self.batch_size * count // self.num_examples
     if not size:
       raise ValueError(

@@ -40,6 +40,7 @@ class OnePassSampling(base.SizedSampling):
     return cls(plan.num_examples, max(round(plan.sampling_prob * plan.num_examples), 1))
 
   def beside(self, count: int) -> OnePassSampling:
+    # The size is rounded up, so that there are no more batches than in a pass.
     return OnePassSampling(count, -(-count // self.batches_per_epoch))
 
   @property
