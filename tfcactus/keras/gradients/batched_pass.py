@@ -39,12 +39,12 @@ Batch = tuple[Any, Any, tf.Tensor]
 """Inputs, targets and weights: two structures of tensors and one tensor."""
 
 _LOSS_SCALE = 2.0**10
-"""Keeps float16 gradients of one example from underflowing. It is constant: dynamic
-loss scaling would leak information on the gradients."""
+"""Keeps float16 gradients of one example from underflowing; entries up to 63 still do
+not overflow. Constant: dynamic loss scaling would leak facts about gradients."""
 
 
 def loss_scale(model: keras.Model) -> float:
-  """Returns the factor that keeps float16 gradients from underflow; else 1."""
+  """Returns `_LOSS_SCALE` if a layer computes in float16, else 1."""
   layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
              for layer in layers)
@@ -52,7 +52,7 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Divides a gradient by the factor `loss_scale`, in float32 unless that is 1."""
+  """Divides a gradient by `scale`, a `loss_scale`; in float32 unless it is 1."""
   return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
 
 
@@ -64,9 +64,9 @@ class PassResult(NamedTuple):
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
-    answers: The weights that outputs of vectorised layers account for;
+    answers: The uses of weights whose gradients vectorised layers give;
       `variable_reads` checks that no use of a weight is left out.
-    edges: The operations whose rules account for the other uses.
+    edges: The other uses, whose gradients rules of operations give.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -121,7 +121,8 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
 def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
                    ) -> tf.Tensor:
   """Returns each example's weighted loss plus added losses, shape (rows,)."""
-  # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
+  # Keeps 0 * NaN out of the sum of losses. The gradient of a loss of weight zero may
+  # still be NaN; `clipping.clip_and_sum` then drops the example.
   used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
       weights, losses.dtype), tf.zeros_like(losses))
   if used.shape.rank == 2:
@@ -178,7 +179,7 @@ class _Output(NamedTuple):
   """An output of a call of a `layer` that is vectorised for a `reason`.
 
   `saved` is what `vectorized_layer.gradients` needs, None if the layer has no gradients
-  through this output; `operations` has the names of those that the call added.
+  through this output; `operations` has the names of operations that the call added.
   """
 
   tensor: tf.Tensor
@@ -193,6 +194,7 @@ class _Output(NamedTuple):
     if upstream is None:
       upstream = tf.zeros_like(self.tensor)
     with vectorized_layer.named(self.layer, self.reason):
+      # The sum over an example's rows is wanted; `averaged` below takes their mean.
       made = vectorized_layer.gradients(
           self.layer, self.saved, upstream * several if several > 1 else upstream)
     return [(variable, form.averaged(several) if several > 1 else form)
@@ -202,8 +204,8 @@ class _Output(NamedTuple):
 class _ByOperations(NamedTuple):
   """The uses of weights outside of vectorised layers, with rules of operations.
 
-  `handles` maps names of captured handles to indices of `variables`; `taps` has the
-  uses in loops.
+  `handles` maps names of the graph's tensors that stand for variables (handles) to
+  indices of `variables`; `ruled` has the uses, and `taps` those of them in loops.
   """
 
   variables: Sequence[keras.Variable]
@@ -225,7 +227,8 @@ class _ByOperations(NamedTuple):
                 for name in each.operations}
     known = {each.name: dependence.ROW_WISE
              for each in tf.nest.flatten(batch, expand_composites=True)}
-    # The proof of the pass shows what is assumed here of tensors of graphs around.
+    # Tensors of an enclosing graph are assumed to hold no examples; the proof of the
+    # pass shows whether they do.
     known.update((inside.name, dependence.CONSTANT) for outside, inside in
                  losses.graph.captures if tf.is_symbolic_tensor(outside))
     vectorized = {each.tensor.name: dependence.Value(
@@ -256,15 +259,15 @@ class _ByOperations(NamedTuple):
 def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterator[None]:
   """Calls vectorised layers on single examples, and adds their outputs to a list.
 
-  Such a layer calls its inner layers as they are: its gradient covers them. So do
-  loops, into which rules of operations look.
+  Inside such a layer, inner layers are called as they are: its gradient covers them. So
+  are layers inside loops, into which rules of operations look.
   """
   graph = tf.compat.v1.get_default_graph()
   inside: list[keras.layers.Layer] = []
 
   def called(layer: keras.layers.Layer, reason: str, call: Callable[..., Any],
              *args: Any, **kwargs: Any) -> Any:
-    """Runs `call`, the layer's own, on single examples; adds what it returns."""
+    """Runs `call`, the layer's own, on single examples; adds outputs to the list."""
     call = graphs.as_keras_calls(call)
     if inside or tf.compat.v1.get_default_graph() is not graph:
       return call(*args, **kwargs)
@@ -275,7 +278,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     start = len(graph.get_operations())
 
     def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
-      """Adds an output that carries gradients, with what these need."""
+      """Adds an output with `saved`, which its gradients need; returns the output."""
       if output.shape[0] % number:
         told = uses_lib.NoRule(
             f'layer {layer.name!r} is not called on one row for each of {number} '
@@ -316,7 +319,7 @@ def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
 
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
-  """Runs a pass per example by `tf.vectorized_map`; arguments as for `batched`."""
+  """Runs a pass on each example by `tf.vectorized_map`; arguments as for `batched`."""
   scale = loss_scale(model)
 
   @graphs.without_autograph

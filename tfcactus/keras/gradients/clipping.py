@@ -40,11 +40,11 @@ flushed to zero. A gradient with such a factor is dropped like one that is not f
 def float64_margin(entries: int, float32_roundings: int) -> float:
   """Returns the relative margin below the clipping norm if norms are taken in float64.
 
-  Entries are squared (one rounding each) and summed in parts and over the parts (fewer
-  than two each); the root halves that error and rounds. The bound, the factor and the
-  product with an entry add five roundings. 1.01 covers terms of second order. `entries`
-  is the length of a vector, whose entries had `float32_roundings` float32 roundings
-  each.
+  `entries` is the length of a vector, whose entries had `float32_roundings` float32
+  roundings each. A square has one rounding per entry; the sum, taken in parts and then
+  over the parts, has fewer than two more. The root halves these three and rounds once.
+  The bound, the factor and the product with an entry add five roundings. 1.01 covers
+  terms of second order.
   """
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
@@ -52,10 +52,11 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
 def check_roundings(num_examples: int, rows: int) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
-  It is the sum over all of num_examples, and one more, in physical batches of `rows`.
+  It is the sum over all num_examples and a neighbour's one more, `rows` at a time.
   """
   number = num_examples + 1
-  # An entry is rounded once more when the sum is scaled to whole numbers.
+  # Plus 2: one replica, and the rounding when the sum is scaled to whole numbers. The
+  # square root of the number, in the remedy, is the size with the fewest roundings.
   if number * (rows + -(-number // rows) + 2) > MOST_ROUNDINGS:
     raise ValueError(
         "Expected with arithmetic='integer' a physical batch size n with num_examples "
@@ -68,10 +69,10 @@ def check_roundings(num_examples: int, rows: int) -> None:
 
 
 def most_positions(drawn: float, rows: int) -> float:
-  """Returns at how many positions Gram norms leave roundings that `CLIP_MARGIN` covers.
+  """Returns up to how many positions of an example Gram norms may be used.
 
-  That is for sums over `drawn` examples, those of all replicas together, in physical
-  batches of `rows`; 0 if infinite.
+  Up to these, `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those of
+  all replicas together, in physical batches of `rows`. Infinite `drawn` gives 0.
   """
   if not 0 < drawn < math.inf:
     return 0.0 if drawn else math.inf
@@ -95,8 +96,9 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns each vector's float64 clipping factor and whether the vector is usable.
 
-  The caller replaces vectors that are not usable by zeros. Their factor of zero is not
-  enough, since 0 * NaN = NaN.
+  Vectors that are not finite, or whose factor is below `_SMALLEST_FACTOR`, are not
+  usable: the caller replaces them by zeros. Their factor of zero is not enough, since
+  0 * NaN = NaN.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
@@ -147,6 +149,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   """
   places, joined, groups = _joined(gradients, clipping, groups)
   norms = _squared_norms(joined, groups)
+  # L groups of norm C / sqrt(L) each have norm C together.
   bound = tf.cast(l2_norm_clip, tf.float64) / len(norms)**0.5
   found, short, finite = {}, [], []
   for number, squared in norms.items():
@@ -169,9 +172,10 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
 def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
          ) -> list[tf.Tensor]:
-  """Returns the weighted sum of each form, so many at a time as memory allows."""
-  # Each converts its numbers to float64, which takes twice their memory. TensorFlow
-  # would convert all of them before the first product.
+  """Returns the weighted sum of each form, as many at a time as memory allows."""
+  # A sum converts its numbers to float64, which takes twice their memory. TensorFlow
+  # would convert all of them before the first product: `gate` makes a sum wait for
+  # earlier ones, so that about `_AT_ONCE` numbers are converted at once.
   sizes = [sum(tensor.shape.num_elements() for tensor in each.tensors())
            for each in gradients]
   totals: list[tf.Tensor] = []
@@ -191,7 +195,7 @@ def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
 def _joined(gradients: Sequence[forms.GradientForm], clipping: str,
             groups: Sequence[int]
            ) -> tuple[list[list[int]], list[forms.GradientForm], list[int]]:
-  """Returns places and forms of `forms.joined`, and the group of each form."""
+  """Returns places and forms of `forms.joined`, and the clipping group of each form."""
   if clipping != 'per_layer':
     groups = [0] * len(gradients)
   # The joined numbers are measured, and the same numbers are added.
@@ -228,9 +232,9 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
   squared = tf.add_n([
       forms.squared_norms(tf.cast(each, tf.float64)) for each in per_example])
   entries = sum(each.shape[1:].num_elements() for each in per_example)
-  # The sum of one example is rounded to float32; two roundings are allowed for.
-  single = any(each.dtype == tf.float32 for each in per_example)
+  # A sum over one example is rounded to float32 once; two roundings are allowed for.
+  in_float32 = any(each.dtype == tf.float32 for each in per_example)
   factors, usable = clip_factors(
-      squared, l2_norm_clip, margin=float64_margin(entries, 2 if single else 0))
+      squared, l2_norm_clip, margin=float64_margin(entries, 2 if in_float32 else 0))
   return [tf.cast(forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(
       factors), each.dtype) for each in per_example]

@@ -44,7 +44,7 @@ class BatchResult(NamedTuple):
     losses: Shape (rows,) or (rows, outputs).
     added: Losses that layers added, shape (rows,).
     targets: Shape (rows, ...).
-    weights: Sample weights, zero for padding.
+    weights: Sample weights, shape (rows,) or (rows, outputs), zero for padding.
   """
 
   sums: list[tf.Tensor]
@@ -87,8 +87,8 @@ class Engine:
     example: more than one where examples are units, such as users. The mean over the
     rows of an example whose weight is not zero is clipped; or, with `local` steps, the
     difference that they make to the weights. `canaries` is the number of canaries.
-    `tested_places` has the passes of which `place_test` has shown that gradients do not
-    depend on the place in the batch, and gets those that are tested; None for no test.
+    `tested_places` has the keys of passes in which `place_test` has found no gradient
+    that depends on the place in the batch; `run` tests and adds others. None: no test.
     """
     self._canaries = canaries
     self._tested_places = tested_places
@@ -97,7 +97,7 @@ class Engine:
     self._each = each
     self._outputs = outputs
     # True where an output may carry a mask, or layers may add losses. For a vectorised
-    # model that is known only once the loop is traced.
+    # model both are known only once `_run` has traced its loop.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
     # The last batched pass that was traced for a proof, and the proved pass; None for
@@ -127,7 +127,7 @@ class Engine:
       numbers: The canary of each row, shape (batch,), from one; zero for other rows.
         None without canaries.
     """
-    # Rules of operations need a graph. Eager steps are proved anew, so traced, anyway.
+    # Rules of operations need a graph. An eager step is traced anyway, for its proof.
     run = tf.function(self._run, autograph=False) if tf.executing_eagerly() else (
         self._run)
     with example_losses.caching_proofs(self._model):
@@ -145,7 +145,8 @@ class Engine:
         lambda t: None if t is None else _pad_rows(t, chunks * size),
         (x, targets, weights, numbers))
     kept = (self._outputs, self._masked, True, self._adds)
-    # Absent masks and added losses get no arrays: a loop of fewer parts is faster.
+    # `kept` tells which results of a physical batch exist, in their structure. Absent
+    # masks and added losses get no arrays: a loop with fewer arrays is faster.
     there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
     zeros = [tf.zeros(shape, tf.float64) for shape in (
@@ -180,7 +181,7 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers until the pass is proved; ValueError for written variables."""
+    """Vectorises layers until the pass is proved; ValueError if it writes variables."""
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:
@@ -191,7 +192,7 @@ class Engine:
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch) -> tuple[Any, ...] | None:
-    """Returns None if the pass is proved right, else arguments of `after_failure`."""
+    """Returns None if the pass is proved right, else (reason, layers to vectorise)."""
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
             [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
@@ -232,7 +233,7 @@ class Engine:
       tested.add(key)
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
-    """Returns the arguments of `after_failure` for uses of weights without a rule."""
+    """Returns (reason, layers to vectorise) for uses without a rule; None: unknown."""
     variables = self._model.trainable_variables
     layers = []
     for name, index in told.uses:
@@ -263,7 +264,7 @@ class Engine:
         found.gradients, l2_norm_clip, takes_part, self._clipping, self.routes.groups,
         scales)
     if numbers is not None:
-      # Apart: a canary adds nothing to the model, not even NaN or a penalty in a layer.
+      # Apart: a canary must add nothing along the model's weights, not even NaN.
       numbers = numbers[::self._each]
       more, _ = clipping_lib.clip_and_sum(
           shadow.gradients(numbers, self._canaries, l2_norm_clip), l2_norm_clip,
@@ -307,7 +308,8 @@ class Engine:
   def _taking_part(self, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Returns which examples take part, and factors of their gradients (None for ones).
 
-    The factors turn means over `each` rows into means over the rows of nonzero weight.
+    The factors turn means over `each` rows into means over the rows of nonzero weight,
+    which local steps take themselves.
     """
     rows = batched_pass.takes_part(weights)
     if self._each == 1:
@@ -328,7 +330,8 @@ class Engine:
   def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
     """Averages gradients over an example's rows and views, and losses over views.
 
-    Keeps the predictions of each row's first view.
+    Keeps the predictions of each row's first view. Gradients get the form in which they
+    are held until the norm is known.
     """
     views = self._copies
     if views * self._each > 1:
@@ -361,7 +364,7 @@ class Engine:
         self._model, self.routes, self._compute_loss, batch)
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
-    """Runs a batched pass, as `_result`; returns the tensors that the proof follows."""
+    """Runs a batched pass and keeps it as `_result`; returns what the proof follows."""
     self._result = found = batched_pass.batched(
         self._model, self.routes, self._compute_loss, batch)
     self._look(found)

@@ -38,7 +38,7 @@ import tensorflow as tf
 from tfcactus.keras.gradients import gram
 
 _FLOAT32_TERMS = 64
-_FLUSHED = 2.0**-126
+_FLUSHED = 2.0**-126  # The smallest normal float32.
 
 _ROOT_ROUNDINGS = 4
 """Assumed error of TensorFlow's float32 square root, in units of u."""
@@ -56,7 +56,7 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.square(values), list(range(1, values.shape.rank)))
   entries = int(np.prod(values.shape[1:], dtype=np.int64))
   terms = max(n for n in range(1, _FLOAT32_TERMS + 1) if entries % n == 0)
-  if terms > 8:
+  if terms > 8:  # Shorter blocks would leave nearly as many roots as there are values.
     blocks = tf.reshape(values, [values.shape[0], entries // terms, terms])
     # One pass over memory; a matrix product could round its factors.
     roots = tf.math.reduce_euclidean_norm(blocks, -1)
@@ -98,7 +98,7 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Returns the weighted sum over the examples in the variable's shape, float64.
+    """Returns the weighted sum over the examples, float64, in the variable's shape.
 
     Products and sums are float64, which no mode of reduced precision rounds.
 
@@ -113,7 +113,7 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns means over every `views` rows, one example augmented in `views` ways."""
+    """Returns means over every `views` rows, which belong to one example."""
 
   def reshaped(self, shape: Sequence[int]) -> GradientForm:
     """Returns gradients of a variable with the same entries in another shape."""
@@ -260,8 +260,8 @@ class Rows(GradientForm):
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> GradientForm:
     """Adds up gradients of repeated ids; the first place has the sum, others zeros.
 
-    Returns gradients of the whole table, as `Dense`, if it has fewer rows than ids: a
-    table of 32 relative positions is looked up 1,024 times by 32 tokens.
+    Returns gradients of the whole table, as `Dense`, if it has no more rows than an
+    example has ids: 32 tokens look up a table of 32 relative positions 1,024 times.
     """
     if vocabulary <= ids.shape[1]:
       return Dense(cls(ids, values, vocabulary).dense(), [vocabulary, values.shape[-1]])
@@ -306,7 +306,7 @@ class Rows(GradientForm):
 
 
 class Tied(GradientForm):
-  """Gradients of a table whose rows are looked up, and that multiplies outputs too.
+  """Gradients of a tied embedding, whose table is looked up and also makes the logits.
 
   They are the sum of `rows` and of `outer`, whose inputs are the gradients of logits.
   """
@@ -353,7 +353,8 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
   """Returns gradients in the form in which they are held until the norm is known.
 
   Kernels of more than `most_positions` are written out, and those for which that is
-  faster than Gram matrices; none if `lean`: they would take too much memory.
+  faster than Gram matrices. If `lean`, none are, for lack of memory; the effect on the
+  sensitivity is in docs/soundness.md, "Numbers".
   """
   if lean or not by_gram(gradients):
     return gradients
@@ -430,7 +431,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns one example's gradient as {'values': ..., 'ids': of IndexedSlices}."""
+  """Returns one example's gradient: its values, with ids (t,) if they are (t, p)."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):
@@ -461,7 +462,7 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
 
 
 def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
-  """Returns sums of outer products, of lookups or of both as one form, or None."""
+  """Returns the sum of outer products, of lookups or of both; None if dense."""
   outer = [each for each in gradients if isinstance(each, Outer)]
   rows = [each for each in gradients if isinstance(each, Rows)]
   if len(outer) + len(rows) < len(gradients) or len({

@@ -38,7 +38,7 @@ _MOST_TERMS = 2**40
 
 
 def allowance(terms: int) -> float:
-  """Returns the share of S^2 that covers the rounding of `terms` = d + p + T^2."""
+  """Returns the part of S^2 that covers rounding, for `terms` = d + p + T^2 numbers."""
   if terms >= _MOST_TERMS:
     raise ValueError(f'Expected fewer than 2^40 terms in a norm, got {terms}.')
   return 1.01 * (terms + 4) * 2.0**-53
@@ -66,7 +66,7 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
   with tf.control_dependencies([inputs, outputs]):
     exact = tf.cast(values, tf.float64)
   squares = tf.reduce_sum(tf.square(exact), 2)
-  # Inner products of both sums: inputs of the rows that were looked up.
+  # The inner product of e(i) v^T and a g^T is a_i (v . g): `found` has these a_i.
   found = tf.cast(tf.gather(inputs, ids, axis=2, batch_dims=1), tf.float64)
   cross = found * tf.matmul(tf.cast(outputs, tf.float64), exact, transpose_b=True)
   terms = inputs.shape[2] + outputs.shape[2] + (inputs.shape[1] + ids.shape[1])**2
@@ -76,7 +76,7 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
 
 
 def _moments(inputs: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns computed squared norms, which may be too small, and S."""
+  """Returns computed squared norms, which may be too small, and S; shapes (batch,)."""
   if not inputs.dtype == outputs.dtype == tf.float32:
     raise TypeError(
         f'Expected factors in float32, got {inputs.dtype} and {outputs.dtype}.')
@@ -93,8 +93,8 @@ def _bounded(computed: tf.Tensor, spread: tf.Tensor, terms: int) -> tf.Tensor:
 
 
 def _gram(rows: tf.Tensor, wait: tf.Tensor) -> tf.Tensor:
-  """Returns products of all pairs of positions; waits until `wait` is there too."""
-  # Else float64 copies of all activations would be made in the forward pass.
+  """Returns the Gram matrix of the positions, float64; waits for `wait` to be there."""
+  # Without waiting, activations would get float64 copies as early as the forward pass.
   with tf.control_dependencies([wait]):
     exact = tf.cast(rows, tf.float64)
   return tf.matmul(exact, exact, transpose_b=True)

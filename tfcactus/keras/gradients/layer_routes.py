@@ -3,9 +3,9 @@
 At first the whole batch goes through the model as written: rules of operations
 (`gradients.operations`) answer for the weights. The engine then needs a proof that
 examples do not mix and that the rules account for every use of the weights. If the
-proof fails in a layer, or an operation in it has no rule, that layer is vectorised,
-that is run on batches of one, which cannot mix examples. If that does not help, all
-layers that are not of Keras are vectorised, and then the whole model.
+proof fails in a layer, or an operation in it has no rule, that layer is vectorised: it
+runs on batches of one, which cannot mix examples. If that does not help, all layers
+whose classes are not Keras' own are vectorised, and then the whole model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Route(NamedTuple):
   @property
   def by_operations(self) -> bool:
     """Returns whether rules of operations answer for weights of the layer."""
-    # Operations of Keras 3 have no inner layers to ask.
+    # `own_variables` fails for operations of Keras 3, which have no variables at all.
     return not self.vectorized and bool(models.trained_variables(self.layer)) and bool(
         own_variables(self.layer))
 
@@ -57,12 +57,12 @@ class Routes(NamedTuple):
     groups: For each trainable variable, the index of its layer, whose gradients are
       clipped together by 'per_layer' clipping.
     whole: Why the whole model is vectorised, or ''.
-    apart: Layers to vectorise because a proof failed in them: from id to reason.
-    opened: Whether layers that are not of Keras run as written.
+    apart: {id: reason} of layers to vectorise because a proof failed in them.
+    opened: Whether layers whose classes are not Keras' own run as written.
     trained: Ids of the trainable variables that the routes were decided for.
-    lean: Whether written-out kernels of examples would take too much memory.
+    lean: Whether kernel gradients written out would take too much memory.
     drawn: Number of examples in a draw, over all replicas, for which the clipping
-      margin is to cover the rounding of Gram norms; infinite if none may be used.
+      margin is to cover the rounding of Gram norms; infinite if these are not allowed.
     by_gram: Ids of the variables whose norms Gram matrices give; known once a step has
       been traced.
   """
@@ -104,14 +104,18 @@ class Routes(NamedTuple):
 
 
 _ATTEMPTS = 4
-"""Layers that are vectorised one by one before all that are not of Keras are."""
+"""Number of layers to vectorise one by one; then come all that are not of Keras."""
 
 
 def routes(model: keras.Model, vectorize: bool = False,
            apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
-  """Decides the routes of a built model; other arguments are as in `Routes`."""
+  """Decides the routes of a built model; `apart` and `opened` are as in `Routes`.
+
+  `vectorize` asks for the whole model to be vectorised.
+  """
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
+  # If layers not of Keras are to be vectorised, so is a subclassed model with weights.
   if not opened and not models.is_graph(model) and own_variables(model):
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
@@ -125,7 +129,7 @@ def routes(model: keras.Model, vectorize: bool = False,
 
 
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
-  """Returns the routes with the whole model vectorised, for this reason."""
+  """Returns the routes of outermost layers with the whole model vectorised."""
   return given._replace(whole=reason, layers=[
       r if not r.vectorized and not models.trained_variables(r.layer) else
       r._replace(vectorized=True, reason=r.reason or 'as the whole model')
@@ -141,6 +145,7 @@ def after_failure(model: keras.Model, failed: Routes, reason: str,
     reason = f'{reason}; {more.whole}' if more.whole else reason
   else:
     more = routes(model, False, failed.apart, opened=False)
+  # Routes that vectorise the same layers would fail again.
   if more.whole or more.vectorized() == failed.vectorized():
     return wholly_vectorized(failed, reason)
   return more._replace(lean=failed.lean, drawn=failed.drawn)
@@ -203,7 +208,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
 
 
 def _of_keras(layer: keras.layers.Layer) -> bool:
-  """Returns whether Keras has made a layer, and all cells of a recurrent one."""
+  """Returns whether a layer's class, and that of cells of an RNN, is Keras' own."""
   cells = models.flat_layers(layer) if isinstance(layer, keras.layers.RNN) else []
   return all(type(each).__module__.startswith(f'{keras.__name__}.')
              for each in [layer, *cells])
@@ -218,7 +223,7 @@ def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
 
 
 def _layers_of(model: keras.Model) -> list[int]:
-  """Returns the index of each trainable variable's layer in the model."""
+  """Returns, for each trainable variable, the index of its outermost layer."""
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
     for variable in models.trained_variables(layer):

@@ -43,10 +43,10 @@ class LocalSteps(NamedTuple):
 
   def run(self, model: keras.Model, compute_loss: LossFn, batch: batched_pass.Batch,
           each: int) -> batched_pass.PassResult:
-    """Returns differences of weights as gradients of units of `each` rows.
+    """Returns differences of weights in place of gradients, per unit of `each` rows.
 
-    Other arguments are as for `batched_pass.batched`. Predictions and losses are for
-    logs only: those of a pass over the whole batch.
+    Other arguments are as for `batched_pass.batched`. Predictions and losses, one per
+    row, are those of a pass over the whole batch before the steps, and for logs only.
     """
     units = batch[2].shape[0] // each
     variables = models.tf_variables(model)
@@ -75,6 +75,7 @@ class LocalSteps(NamedTuple):
       return moved
 
     predictions, losses = _forward(model, compute_loss, batch)
+    # One unit at a time: all of them move the same variables.
     differences = tf.map_fn(
         difference, tf.range(units), parallel_iterations=1, fn_output_signature=[
             tf.TensorSpec(start.shape, start.dtype) for start in starts])

@@ -52,8 +52,8 @@ of an encoder of 108 million weights on 32 texts takes twelve times their memory
 (benchmarks.large_model)."""
 
 _FEW = 4
-"""Examples that must fit with written-out kernels. Each physical batch adds up float64
-sums of all weights, which takes about as long as one example."""
+"""Fewest examples that must fit into memory if kernels are written out. Each physical
+batch adds up float64 sums of all weights, which takes about as long as one example."""
 
 _NUMBERS_PER_CALL = 150_000
 """The calls of one layer's operations take the time of this many numbers. A physical
@@ -77,6 +77,7 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
   """
   numbers = max(1, views * numbers_per_example(model, routes))
   fitting = _fitting(model, numbers)
+  # Few draws are larger than two deviations above the mean: more rows would be padding.
   most = min(fitting, mean + 2 * deviation + 8)
   sizes = range(8, int(most) + 1, 8) or [min(fitting, 8)]
   more = _overhead(numbers, routes)
@@ -85,17 +86,17 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
 
 
 def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> bool:
-  """Returns whether written-out kernels of examples would take too much memory.
+  """Returns whether written-out kernel gradients would take too much memory.
 
-  That is if fewer than `rows` examples, or `_FEW`, fit with them. Without them, the
-  physical batch is larger, but every example takes longer.
+  They do if fewer examples fit with them than `rows`, or than `_FEW` if that is less.
+  Without them, the physical batch is larger, but every example takes longer.
   """
   numbers = views * numbers_per_example(model, routes._replace(lean=False))
   return _fitting(model, max(1, numbers)) < min(rows, _FEW)
 
 
 def _fitting(model: keras.Model, numbers: int) -> int:
-  """Returns how many examples of so many numbers fit into memory, one at least."""
+  """Returns how many examples of `numbers` numbers each fit into memory, at least 1."""
   memory = max(memory_for_steps(), _memory_of_large(model))
   return max(1, int(memory // (_HELD * numbers * _number_size(model))))
 
@@ -111,7 +112,8 @@ def _memory_of_large(model: keras.Model) -> int:
 
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
-  # Draws are taken as normal. The mean is the sum over k of P(draw > k rows).
+  # Draws are taken as normal, and six deviations as their limit. The mean is the sum
+  # over k >= 0 of P(draw > k rows), whose first term is taken as 1.
   most = math.ceil((mean + 6 * deviation) / rows)
   return 1 + sum(_share_above(k * rows + 0.5, mean, deviation) for k in range(1, most))
 
@@ -132,7 +134,7 @@ def _overhead(numbers: int, routes: Routes) -> float:
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   """Returns about how many numbers a pass holds at once per example."""
   outputs = [_outputs(route) for route in routes.layers]
-  if routes.whole:
+  if routes.whole:  # Values and their gradients.
     return 2 * (_count(model.trainable_variables) + sum(outputs))
   first = next((index for index, route in enumerate(routes.layers)
                 if route.vectorized or route.by_operations), len(outputs))
@@ -152,9 +154,9 @@ def numbers_per_example(model: keras.Model, routes: Routes) -> int:
 
 
 def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
-  """Returns the numbers in a layer's gradients, and in what is held to compute them.
+  """Returns (numbers in a layer's gradients, further numbers held to compute them).
 
-  `outputs` is the number of the layer's outputs; all are per example.
+  Both are per example, as is `outputs`, the count of numbers that the layer outputs.
   """
   layer, shapes = route.layer, _shapes(route)
   if route.vectorized:
@@ -183,7 +185,9 @@ def _of_products(route: Route, outputs: int, routes: Routes) -> int:
   kernels = [each for each in own if len(each.shape) > 1]
   if not isinstance(route.layer, _PRODUCTS) or not kernels:
     return _count(own)
-  if not outputs:  # Keras does not tell the shapes inside of a layer such as attention.
+  # Keras does not tell the shapes inside of a layer such as attention: its outputs are
+  # taken as those of square kernels at the most positions of any layer.
+  if not outputs:
     positions = max((math.prod(shape[:-1]) for each in routes.layers
                      for shape in _shapes(each)), default=1)
     outputs = positions * math.isqrt(max(map(_count, ([each] for each in kernels))))
@@ -251,10 +255,11 @@ def _number_size(model: keras.Model) -> int:
 
 
 def memory_for_steps() -> int:
-  """Returns bytes per replica from installed, not free, memory, so that runs repeat."""
+  """Returns bytes for steps of a replica; of installed memory, so that runs repeat."""
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:
-    return int(_GPU_SHARE * min(_gpu_limits(), default=2 * _HOST_ENOUGH))
+    # An unknown limit gives `_HOST_ENOUGH`, as on a large host.
+    return int(_GPU_SHARE * min(_gpu_limits(), default=_HOST_ENOUGH / _GPU_SHARE))
   here = replicas.shares().here
   return int(min(_HOST_ENOUGH, _HOST_SHARE * _host_limit()) / here)
 

@@ -24,7 +24,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.noise import random_bits
 
 _RATES = ('rate', 'stddev', 'dropout', 'recurrent_dropout')
-"""Attributes of layers that draw; a layer draws nothing, or zeros, if they are zero."""
+"""Attributes of layers that draw; at zero, a layer draws nothing, or scales by zero."""
 
 _BATCHES = 6
 """Number of random batches. A difference in a last bit shows in some rows only."""
@@ -44,8 +44,8 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
           each: int = 1) -> None:
   """Raises ValueError if gradients of some rows depend on their places in the batch.
 
-  Raises ValueError, too, if examples take different branches, or numbers of turns in a
-  loop: random rows need not take them.
+  Raises ValueError, too, if examples may take different branches or numbers of turns in
+  a loop: random rows need not take all of these. Warns if the test has no result.
 
   Args:
     model: The model whose layers draw.
@@ -80,7 +80,7 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
         f'8 (got {tf.nest.flatten(specs)[0].shape[0] // each}), and use_bias=False to '
         'layers on 16 positions or more, over which CPUs sum by place; or take '
         "arithmetic='float'.")
-  # The seeds were fresh each time: the draws, too, change these gradients.
+  # Seeds are fresh in each pass: draws alone may have changed these gradients.
   warnings.warn(_UNTESTED.format(
       'the model draws random numbers, which change with the place'), stacklevel=2)
 
@@ -104,16 +104,16 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
           ) -> bool:
   """Returns whether gradients of random examples are the same in each of `orders`.
 
-  An order may have some examples several times, and leave out others.
+  `orders` returns arrays of indices of examples, which may repeat and leave out some.
   """
   rng, finite = np.random.default_rng(0), False
   examples = tf.nest.flatten(specs)[0].shape[0] // each
   for number in range(_BATCHES):
-    # Logarithms and roots of negative inputs are not numbers, whose bits tell nothing.
+    # Every other batch: logarithms of negative inputs are NaN, whose bits tell nothing.
     batch = _random_batch(specs, rng, positive=bool(number % 2))
     try:
       first = [part.numpy() for part in gradients(batch)]
-    except tf.errors.InvalidArgumentError:  # Ids in floats are whole, from zero.
+    except tf.errors.InvalidArgumentError:  # Raised for inputs that should be ids.
       batch = _as_ids(batch)
       first = [part.numpy() for part in gradients(batch)]
     finite |= all(np.all(np.isfinite(part)) for part in first)
@@ -131,7 +131,7 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
 
 
 def _as_ids(batch: Any) -> Any:
-  """Returns a batch with zeros and ones in place of floating inputs."""
+  """Returns a batch with zeros and ones, about as many, in place of floating inputs."""
   x, *others = batch
   return (tf.nest.map_structure(
       lambda part: tf.cast(tf.abs(part) > 0.7, part.dtype)

@@ -13,14 +13,15 @@ import tensorflow as tf
 from tfcactus.keras.gradients import forms
 
 LAYERS = 2
-"""Shadow vectors. Clipping each layer by itself would let a canary pass with a norm of
-sqrt(2) clipping norms."""
+"""Number of shadow vectors. With two, a canary shows if each layer is clipped by itself
+to the whole clipping norm: the canary's norm is then sqrt(2) clipping norms."""
 
 GROUPS = tuple(range(LAYERS))
 """The index of the layer of each shadow vector, for clipping by layer."""
 
 _LENGTH = 4.0
-"""Norm of a canary's gradient before clipping, in clipping norms."""
+"""Norm of a canary's gradient before clipping, in clipping norms. It is more than one,
+so that an audit sees whether gradients are clipped."""
 
 
 def shapes(canaries: int) -> list[list[int]]:

@@ -21,7 +21,7 @@ from tfcactus.keras.gradients import added_losses, forms
 from tfcactus.keras.noise import random_bits
 
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
-"""(value to save for `gradients`, output) -> the output to continue with."""
+"""(value to save for `gradients`, output) -> the output that the layer returns."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
     yield
   except vectorization.FAILURES as error:
     if vectorization.is_standing_in():
-      raise  # The error is one of the layer's code.
+      raise  # Nothing is vectorised in an analysis: the layer's own code has failed.
     own = vectorization.own_words(error)
     if own:
       raise ValueError(own if repr(layer.name) in own else (
@@ -50,9 +50,9 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
-  """Returns the results of `own`, a layer's call, on batches of one example.
+  """Returns the results of `own`, a layer's call, on batches of one example, stacked.
 
-  Examples cannot mix there. Outputs whose gradients `gradients` needs are captured.
+  Examples cannot mix there. `capture` gets floating outputs of layers that train.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
@@ -128,7 +128,7 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
 
 
 def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
-  """Returns outputs, those that may have a gradient as `capture` returns them."""
+  """Returns outputs; floating ones, which may have a gradient, come from `capture`."""
   return tf.nest.pack_sequence_as(outputs, [
       masks.put(capture((*saved, i), out), masks.mask_of(out))
       if out.dtype.is_floating else out

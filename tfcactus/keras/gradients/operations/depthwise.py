@@ -1,11 +1,11 @@
 """Kernel gradients of depthwise convolutions, whose channels have separate kernels.
 
-The gradient of a channel's kernel is a convolution of its image by the gradient of its
-output. Strides of the layer are dilations of that convolution, and its dilations are
-strides. The channels of all examples are put side by side as the channels of one image:
-one depthwise convolution computes the gradients of all examples. On CPUs it is faster
-than TensorFlow's operation for kernel gradients, which takes long for kernels of five
-positions and more (MobileNetV3: 710 of 770 ms).
+The gradient of a channel's kernel is a convolution of its image with the gradient of
+its output. Strides of the layer are dilations of that convolution, and dilations of the
+layer are strides. All examples' channels are put side by side as the channels of one
+image: one depthwise convolution computes the gradients of all examples. On CPUs it is
+faster than TensorFlow's operation for kernel gradients, which takes long for kernels of
+five positions and more (MobileNetV3: 710 of 770 ms).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
   images = im2col.padded(images, windows)[:, :sizes[0], :sizes[1]]
   narrow = [w.size for w in windows]
   kernel = tf.reshape(_one_image(outputs, narrow), [*narrow, batch * channels, -1])
+  # TensorFlow takes equal strides only; else all outputs are computed, and some kept.
   steps = [w.dilation for w in windows if w.kernel > 1] or [1]
   step = steps[0] if len(set(steps)) == 1 else 1
   found = tf.nn.depthwise_conv2d(

@@ -19,10 +19,11 @@ Ruled = tuple[uses_lib.Use, rules.Rule]
 Apart = Callable[[tf.Tensor, uses_lib.Layout], tf.Tensor]
 """Maps a tensor and its layout to one row per example, each of `Layout.shape`."""
 
-_Found = list[tuple[int, forms.GradientForm]]
+_Found = list[tuple[int, forms.GradientForm]]  # (index of a variable, gradients)
 
 _MOST_STEPS = 64
-"""Operations a use, on average, that gradients are taken back through, one by one."""
+"""Mean number of operations per use, up to which gradients go back one by one; then
+`_vectorized` takes them back."""
 
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
@@ -39,6 +40,8 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
   use, or None if it has none. `handles`, `dtypes` and `shapes` are those of the
   variables, as for `uses.found`. Products are computed in the variable's dtype.
   """
+  # `waiting` has gradients of tensors made of weights, first of operands, which go back
+  # operation by operation to a variable; `left` those that `before` cannot take back.
   found: _Found = []
   left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
   waiting: list[tuple[tf.Tensor, pull_back.Gradients]] = []
@@ -76,7 +79,7 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
 
 
 def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
-  """Returns names of all tensors behind operands that are made of variables."""
+  """Returns names of tensors that operands are computed from and variables enter."""
   made = set(handles)
   for op in graph_proof.needed(operands, handles):
     if op.type != 'StopGradient' and any(each.name in made for each in op.inputs):
@@ -89,7 +92,7 @@ def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
                 handles: dict[str, int], dtypes: Sequence[tf.DType],
                 shapes: Sequence[Any]) -> _Found:
   """Returns per-example gradients of variables from those of tensors made of them."""
-  # `made` has each such tensor with its per-example gradients, one for each use.
+  # `made` has each such tensor with a list of per-example gradients, to be summed.
   tensors = [tensor for tensor, _ in made]
   graph = tensors[0].graph
   behind = graph_proof.needed(tensors, handles)

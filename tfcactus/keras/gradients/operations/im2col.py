@@ -47,7 +47,7 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
 
 
 def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and crops to multiples of the strides; the first window starts at 0."""
+  """Pads and crops images, so that windows start at 0 and sizes are whole strides."""
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
@@ -85,6 +85,7 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   if dense and depth <= _IDENTITY_MAX_DEPTH:
     return tf.reshape(_identity(images, windows), shape)
   wide = columns.kernel * channels
+  # Few channels make short copies: windows along a row first become longer channels.
   if dense and channels < _SHORT_COPY and wide <= _IDENTITY_MAX_DEPTH:
     images = _identity(images, [Window(1, 1, 1, 0, images.shape[1]), columns])
     columns = Window(1, 1, 1, 0, columns.size)

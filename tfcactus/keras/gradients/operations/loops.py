@@ -4,8 +4,8 @@ A loop over T steps calls an operation T times. Outside of the loop, a stand-in 
 same operation on all steps' operands at once: each example has T positions where it has
 one inside. Its rule gives the gradients of the weights. The loop itself stays as it is,
 but for a tap behind each use: an identity that notes the gradient which reaches it. The
-loop and its backward loop then write operands and gradients to lists, an item a step.
-Nothing runs twice; the stand-ins themselves never run.
+loop and its backward loop then write operands and gradients to lists, one item for each
+step. Nothing runs twice; the stand-ins themselves never run.
 
 Three kinds of loops have no rule: loops whose number of steps depends on data, loops
 with loops or functions inside that use weights, and loops with writes inside.
@@ -27,7 +27,7 @@ from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.independence.dependence import Dependence, Value
 
 _MOST_STEPS = 10_000
-"""Number of steps up to which loops are followed."""
+"""Largest number of steps of a loop that `_steps` counts."""
 
 _READING = ('ReadVariableOp', 'ResourceGather')
 
@@ -87,15 +87,15 @@ class Taps:
     self._taps[output.name] = tap
 
   def gradients(self, total: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[Any]:
-    """Returns gradients of `total` as `graphs.gradients`; stand-ins have all steps'."""
+    """Returns gradients of `total`; those of a stand-in's output hold all its steps."""
     taps = [self._taps.get(tensor.name) for tensor in tensors]
     plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
     found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
     written = _written(total.graph, [tap for tap in taps if tap])
-    return [self._all_steps(tap, written) if tap else next(found) for tap in taps]
+    return [self._of_use(tap, written) if tap else next(found) for tap in taps]
 
-  def _all_steps(self, tap: _Tap, written: dict[str, tf.Tensor]) -> tf.Tensor | None:
-    """Returns all steps' gradients of a use's output, None without any."""
+  def _of_use(self, tap: _Tap, written: dict[str, tf.Tensor]) -> tf.Tensor | None:
+    """Returns all steps' gradients of a use's output, or None; notes its operands."""
     gradient = _noted(tap.identity)
     if gradient is None:
       return None
@@ -106,7 +106,7 @@ class Taps:
 
 
 def _key(tensor: tf.Tensor) -> str:
-  """Returns a name of a tensor among those of several graphs."""
+  """Returns a name that differs from those of tensors of other graphs too."""
   return f'{id(tensor.graph)} {tensor.name}'
 
 
@@ -116,7 +116,7 @@ def _noted(identity: tf.Operation) -> tf.Tensor | None:
 
 
 def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
-  """Lets loops write what the taps' rules need; returns {key of a tensor: list}."""
+  """Makes loops write operands and gradients of taps; returns their lists by `_key`."""
   wanted: dict[str, tuple[tf.Operation, int, dict[str, tf.Tensor]]] = {}
   backward = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
               if op.type in graphs.LOOPS and graphs.of_loop(op)}
@@ -134,7 +134,7 @@ def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
     before = len(loop.outputs)
     with graphs.more_loop_inputs(loop, lists) as inside:
       step = loop._body_graph.inputs[0]  # pylint: disable=protected-access
-      if graphs.is_backward(loop):
+      if graphs.is_backward(loop):  # It begins with the last step.
         step = steps - 1 - step
       inside[:] = [tf.raw_ops.TensorListSetItem(
           input_handle=each, index=step, item=tensor)
@@ -178,7 +178,8 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
     raise uses_lib.no_rule(loop)
   cond, body = inside
   for op in [*cond.get_operations(), *body.get_operations()]:
-    # PyFunc makes secret seeds in steps; where a proof meets it, the model is refused.
+    # A step makes secret seeds by PyFunc. A model with a PyFunc of its own is refused,
+    # since no proof covers it.
     if op.op_def.is_stateful and op.type not in (
         *_READING, 'Placeholder', 'PyFunc', *draws.SHAPE_ARGUMENT):
       raise uses_lib.no_rule(loop, 'has a loop inside' if op.type in graphs.LOOPS else (
@@ -223,7 +224,7 @@ _Made = tuple[tf.Operation, tf.Tensor, uses_lib.Layout, _Operands]
 
 def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
              ) -> None:
-  """Puts a tap behind each use in a loop; uses that feed one sum share its tap."""
+  """Puts a tap behind each use in a loop, or behind a sum that several uses feed."""
   _, body = graphs.of_loop(loop)  # type: ignore[misc]
   sums = [_last_sum(op.outputs[0], body) for op, *_ in made]
   # The anchor is an input of every tap. To ask for the gradient of the anchor makes
@@ -241,7 +242,7 @@ def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
 
 
 def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
-  """Returns the tensor of which another is an identity."""
+  """Returns the tensor from which identity operations made `tensor`."""
   while tensor.op.type == 'Identity' and not graphs.has_own_gradient(tensor.op):
     tensor = tensor.op.inputs[0]
   return tensor
@@ -290,9 +291,9 @@ def _longer(tensor: tf.Tensor, layout: uses_lib.Layout, steps: int) -> list[int]
 
 def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
             loop: tf.Operation) -> tf.Tensor:
-  """Returns a tensor of weights and constants as computed outside of the loop.
+  """Returns a tensor that is the same in all steps, as computed outside of the loop.
 
-  `around` has such tensors by the name of those inside; more are added.
+  `around` has such tensors by the names of those inside; more are added.
   """
   op = tensor.op
   constant = None if tensor.name in around or tensor.dtype == tf.resource else (
@@ -303,7 +304,7 @@ def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
     if tensor.name in data or op.type != 'ReadVariableOp' and (
         op.op_def.is_stateful or op.type == 'Placeholder') or (
             graphs.has_own_gradient(op)):
-      raise uses_lib.no_rule(loop, f'has {op.type} inside, which is of the step')
+      raise uses_lib.no_rule(loop, f'has {op.type} inside, which depends on the step')
     around.update(zip((each.name for each in op.outputs), _rerun(op, [
         _around(each, around, data, loop) for each in op.inputs], loop)))
   return around[tensor.name]
@@ -346,7 +347,7 @@ def _named(tensors: Sequence[tf.Tensor], values: Sequence[Any]) -> dict[str, Any
 
 
 def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) -> Any:
-  """Returns the numbers in a tensor of which others are `known`; None if data tell."""
+  """Returns the value of a tensor from `known` ones; None if data could change it."""
   if tensor.name in known:
     return known[tensor.name]
   if tensor.name not in memory:
@@ -368,7 +369,7 @@ _COUNTING = frozenset((
 
 
 def _last_sum(tensor: tf.Tensor, body: tf.Graph) -> tf.Tensor:
-  """Returns the last of several sums that all have the gradient of a tensor."""
+  """Follows a tensor through sums that have its gradient; returns the last of these."""
   while True:
     users = tensor.consumers()
     if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or (
@@ -385,7 +386,7 @@ _TAP, _NOTED = 'PerExampleTap', '_per_example_gradient'
 
 @tf.RegisterGradient(_TAP)
 def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
-  """Notes and passes on the gradient of the first input; the second has none."""
+  """Notes and passes on the gradient of the first input; that of the anchor is 0."""
   gradient = tf.convert_to_tensor(upstream)
   gradient.set_shape(op.inputs[0].shape)
   setattr(op, _NOTED, gradient)
@@ -394,9 +395,10 @@ def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
 
 def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
                steps: int) -> tf.Tensor:
-  """Returns a list's items as one tensor, in which an example's steps are neighbours.
+  """Returns the items of the list `found`, one for each step, as one tensor.
 
-  The items are of the shape of the tensor `inside` the loop.
+  The items have the shape of the tensor `inside` the loop. Along the axis of `layout`,
+  all steps of an example are neighbours in the result.
   """
   shape, (axis, block) = inside.shape.as_list(), layout
   found = tf.raw_ops.TensorListStack(

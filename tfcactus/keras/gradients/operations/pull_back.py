@@ -1,7 +1,8 @@
 """Takes gradients of tensors that are made of weights back to the weights.
 
-A tensor may be a sum of weights and of products of others, as in low-rank adaptation
-(LoRA). Gradients stay sums of products meanwhile: thin factors multiply one side.
+A tensor may be a sum of a weight and of a product of two others, as in low-rank
+adaptation (LoRA). On the way back, gradients stay sums of products, which are not
+written out: each factor of LoRA multiplies one side.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Products(NamedTuple):
   factor: Any = None
 
   def written(self) -> forms.GradientForm:
-    """Returns the gradients as sums of outer products, or written out if they are not.
+    """Returns the gradients as a form: outer products if possible, else written out.
 
     Letters that both tensors have, and the gradients do not, are positions. With more
-    positions than inputs, gradients of the outputs have more numbers than the kernel.
+    positions than entries of the first factor, the factors have more numbers than the
+    kernel, and the gradients are written out too.
     """
     if self.factor is not None:
       return self._replace(
@@ -125,10 +127,10 @@ def written(gradients: Gradients) -> forms.GradientForm:
 
 def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
           ) -> list[tuple[tf.Tensor, Gradients]] | None:
-  """Returns inputs of a tensor's operation that are made of weights, with gradients.
+  """Returns (input, gradients) for inputs of a tensor's operation made of weights.
 
-  `made` has the names of tensors made of weights. Returns None for operations that it
-  does not know.
+  `gradients` are those of the tensor; `made` has the names of tensors made of weights.
+  Returns None for operations that this function does not know.
   """
   op = tensor.op
   places = [i for i, each in enumerate(op.inputs) if each.name in made]
@@ -164,7 +166,7 @@ class Parts:
     return bool(self._found)
 
   def add(self, tensor: tf.Tensor, gradients: Gradients, made: Container[str]) -> bool:
-    """Adds gradients of a part along one axis; False if a tensor is no such part."""
+    """Adds gradients of a tensor that is a `_part` of another; False if it is none."""
     place = 1 if tensor.op.type == 'Split' else 0
     part = tensor.op.type in _TAKING and not graphs.has_own_gradient(tensor.op) and (
         tensor.op.inputs[place].name in made) and _part(tensor, place)
@@ -176,7 +178,7 @@ class Parts:
     return True
 
   def joined(self) -> tuple[tf.Tensor, forms.GradientForm]:
-    """Returns a tensor all of whose parts are there, with its gradients."""
+    """Returns a tensor and its gradients from the parts so far, and forgets these."""
     key = next(iter(self._found))
     whole, parts = self._found.pop(key)
     shape, axis = whole.shape.as_list(), key[1]
@@ -203,7 +205,7 @@ _TAKING = ('Slice', 'Split', 'SplitV', 'StridedSlice', 'Unpack')
 """Operations that take a part of their input."""
 
 _MOST_ENTRIES = 2**24
-"""Entries of a tensor up to which its parts are looked for."""
+"""Largest number of entries of a tensor in which `_part` numbers all places."""
 
 
 def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
@@ -220,6 +222,7 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
                        for i, each in enumerate(op.inputs)]
   if any(each is None for each in inputs):
     return None
+  # The operation runs on the numbers of the places: they show what it takes.
   taken = dependence.folded(op, inputs)[tensor.value_index]
   if not taken.size:
     return None
@@ -269,7 +272,7 @@ def _of_factor(op: tf.Operation, place: int, gradients: Gradients) -> Gradients:
 
 
 def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
-  """Contracts an axis of gradients of a matrix with the rows of another."""
+  """Contracts axis `axis` of gradients of a matrix with the rows of `matrix`."""
   matrix = tf.cast(matrix, _tensors(gradients)[-1].dtype)
   if isinstance(gradients, Products):
     return gradients.times(matrix, axis)
@@ -304,5 +307,5 @@ def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
 
 
 def _tensors(gradients: Gradients) -> Sequence[tf.Tensor]:
-  """Returns the tensors of gradients; the last has the sizes of all, linearly."""
+  """Returns the tensors of gradients, which are linear in the last of them."""
   return gradients.pair if isinstance(gradients, Products) else gradients.tensors()

@@ -44,6 +44,8 @@ _LINEAR = ('Add', 'AddN', 'AddV2', 'BiasAdd', 'Mul', 'Sub', *SPREADING)
 
 def _elementwise(use: Use) -> Rule:
   """Rule for entrywise operations: sums over places that share an entry of a weight."""
+  # `own` is the weight's shape in the rank of the output: 1 where it is broadcast, as
+  # it has to be along the axis of the examples.
   op, out = use.core, use.shape()
   own = _aligned(use.made, len(out))
   if op.type == 'BiasAdd':
@@ -65,7 +67,7 @@ def _elementwise(use: Use) -> Rule:
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
     rows = upstream.shape[0]
-    # In the rank of the output, as the first axis is that of the examples.
+    # Aligned after the axis of examples, since broadcasting aligns the last axes.
     operands = {i: tf.reshape(each, [rows, *_aligned(each.shape[1:], len(out))])
                 for i, each in operands.items()}
     if op.type in ('Add', 'AddN', 'AddV2', 'BiasAdd', *SPREADING):
@@ -89,7 +91,7 @@ def _aligned(shape: Any, rank: int) -> list[Any]:
 
 def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
                 upstream: tf.Tensor) -> tf.Tensor:
-  """Returns the operation's own gradient with respect to a weight at each place."""
+  """Returns TensorFlow's gradient with respect to the weight's copy at each place."""
   weight = tf.broadcast_to(
       tf.reshape(tf.cast(use.operand, upstream.dtype), [1, *own]), upstream.shape)
   given = {i: tf.cast(tensor, upstream.dtype) if tensor.dtype.is_floating else tensor
@@ -105,7 +107,7 @@ def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
 
 
 def _bilinear(use: Use) -> Rule:
-  """Rule for products of the other operand and the output gradients."""
+  """Rule for products of a weight and data: the data times the output gradients."""
   op, other = use.core, 1 - use.place
   if len(op.inputs) != 2 or list(use.data) != [other]:
     raise no_rule(op)
@@ -121,6 +123,8 @@ def _bilinear(use: Use) -> Rule:
   # Letters along which a tensor is broadcast are left out of its term.
   own, given, made = ([letter if size == sizes[letter] else '' for letter, size in zip(
       term, shape)] for term, shape in zip(named, shapes))
+  # The letter of the examples' axis is that of both data and output, and not of the
+  # weight. Every other letter of the weight must be one of data or output.
   axis = terms[other][use.data[other].axis]
   if axis in own or set(own) - {'', *given, *made} or axis != terms[2][use.out.axis]:
     raise no_rule(op)
@@ -134,7 +138,7 @@ def _bilinear(use: Use) -> Rule:
 
 
 def _terms(use: Use) -> list[str]:
-  """Returns the letters of both inputs and the output of a product."""
+  """Returns the letters of the axes of both inputs and of the output of a product."""
   op = use.core
   if op.type == 'Einsum':
     try:

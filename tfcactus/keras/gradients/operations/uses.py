@@ -26,16 +26,16 @@ _SIZED = (*SPREADING, 'Conv2DBackpropInput', 'Conv3DBackpropInputV2')
 """Operations one of whose inputs is a shape, which may tell the number of examples."""
 
 Explained = Callable[[tf.Operation, int], bool]
-"""(operation, index of a variable) -> whether a vectorised layer gives the gradient of
-the variable that this operation reads."""
+"""(operation, index of a variable that it reads) -> whether a vectorised layer gives
+the gradient of the variable through this operation."""
 
 
 class NoRule(Exception):
   """Raised for uses of weights that no rule covers.
 
   Attributes:
-    uses: Pairs (name of an operation to blame, index of a variable that it uses); None
-      for an operation that mixes examples or is not known.
+    uses: Pairs (name of an operation to blame, index of a variable that it uses). The
+      index is None for an operation that mixes examples or is not known.
   """
 
   uses: Sequence[tuple[str, int | None]] = ()
@@ -96,6 +96,7 @@ class Layout(NamedTuple):
 
 
 _Read = tuple[tf.Operation, int]
+"""An operation that reads a variable, and the variable's index."""
 
 
 class Use(NamedTuple):
@@ -189,8 +190,8 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     number: Number of examples, or None if it is not known.
     rows: Values of other tensors with rows of examples, by name.
     explained: Tells which reads to leave out.
-    beside: Other tensors with uses.
-    without: Names of operations whose uses are among those of `beside`.
+    beside: Further tensors to search: outputs of stand-ins for uses in loops.
+    without: Names of the loops for whose uses `beside` has stand-ins.
 
   Raises:
     NoRule: if the place of the examples is not known in a tensor that a rule needs.
@@ -232,7 +233,8 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
       inputs.append(made.get(tensor.name, frozenset()) if index is None else frozenset(
           [None if explained(op, index) else (op, index)]))
     outputs = [out for out in op.outputs if variable_reads.carries_gradient(out)]
-    # No gradient is taken back through calls, loops and branches.
+    # Draws count as data, since they may have rows for each example (`_drawn`). So do
+    # outputs of calls, loops and branches, through which no gradient is taken back.
     meets = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
         tensor.name in data for tensor in op.inputs)
     if meets or any(inputs) and _spreads(op, number):
@@ -247,7 +249,7 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
 def _spreads(op: tf.Operation, number: int | None) -> bool:
   """Returns whether an operation repeats a tensor once for each of `number` examples.
 
-  The size of an axis tells; if it is equal by chance, the proof of the pass fails.
+  An axis of size `number` tells; if it is so by chance, the proof of the pass fails.
   """
   return op.type in SPREADING and number is not None and (
       _spread_axis(op, number) is not None)
@@ -262,7 +264,7 @@ def _spread_axis(op: tf.Operation, number: int) -> int | None:
 
 
 def _spread_value(op: tf.Operation, number: int | None) -> dependence.Value:
-  """Returns the value of a tensor that has a copy of a weight for each example."""
+  """Returns the `dependence.Value` of a tensor with a copy of a weight per example."""
   assert number is not None
   return dependence.Value(Dependence.ROW_WISE, _spread_axis(op, number) or 0)
 
@@ -286,7 +288,7 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
          values: dict[str, dependence.Value]) -> Use:
   """Returns a use with its layouts; raises NoRule if one is not known."""
   op, _, reads = meeting
-  if None in reads:
+  if None in reads:  # A vectorised layer gives a part of this input's gradient already.
     raise no_rule(op)
   core, sources = _core(op)
   if sources.count(meeting.place) != 1:
@@ -349,7 +351,7 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
 
 
 def _unshaped(tensor: tf.Tensor) -> tf.Tensor:
-  """Returns the tensor of which another was made by reading, casts and new shapes."""
+  """Returns the tensor from which `tensor` was made by reads, casts and new shapes."""
   while tensor.op.type in REARRANGING and not graphs.has_own_gradient(tensor.op):
     before = tensor.op.inputs[0]
     # No gradient goes back through a cast to integers.
