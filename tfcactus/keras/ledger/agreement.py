@@ -20,7 +20,7 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Counts, Record
 
 _ROOM = 2048
-"""Length of a worker's message in bytes: JSON, padded with zeros."""
+"""Length of a worker's message in bytes: JSON, padded with zeros to one shape."""
 
 
 def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) -> Counts:
@@ -28,7 +28,7 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
 
   Every worker has to call this function. The counts merge those of all workers.
   `plan_number` is from `lineage.plan_number`. If each worker holds all examples and
-  there is no seed, the batches draw from a key that the chief sends.
+  there is no seed, all workers draw the same batches from a key that the chief sends.
 
   Raises ValueError, naming the difference, if workers differ in plan, weights or
   scheme, or if their examples do not fit together.
@@ -89,7 +89,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless the messages `told` are of equal data, or of its parts."""
+  """Raises ValueError unless workers tell of the same data, or of parts of the data."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -139,7 +139,7 @@ class StepAgreement:
     self._failure = error
 
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`, this worker's numbers; fails in a run if those of workers differ.
+    """Returns `told`, this worker's numbers; the step fails if workers' numbers differ.
 
     `told` is int64, (n,); the first is zero if this worker could not count the step.
     """

@@ -75,7 +75,7 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the maximum of two counts of one run; unlike plans give `OTHER_PLANS`."""
+    """Returns the larger of two counts of one run; `OTHER_PLANS` if plans differ."""
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -103,7 +103,7 @@ class Record:
 
   Keras tracks the counters, and saves them with the weights, only where a
   `PrivateModel` holds them as attributes. Restoring a checkpoint assigns older values
-  to them. A copy of the counts outside of TensorFlow, which no checkpoint reaches,
+  to them. So a copy of the counts outside of TensorFlow, which no checkpoint reaches,
   keeps the maximum.
 
   Attributes:
@@ -139,7 +139,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the maximum of both and `also`; returns that."""
+    """Sets counters and their copy to the maximum of these and `also`; returns it."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -171,10 +171,10 @@ class Record:
   def count_others(self, model: keras.Model, before: Counts) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
-    These are the private models of this process that had exactly these weights. If none
-    had, they are all copies: models that began with the same weights, and whose weights
-    may have been averaged. (Averages of models that are not copies are useless, and not
-    detected.) `before` are the counts from before the weights were set.
+    If private models of this process had exactly these weights, it adds their counts.
+    Else the weights may be averages, and it adds the counts of all copies: models that
+    once had the same weights. (Averages of models that are not copies are useless, and
+    not detected.) `before` are the counts from before the weights were set.
     """
     with self._lock:
       weights = int(self.digest(model))

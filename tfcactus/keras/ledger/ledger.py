@@ -86,8 +86,9 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. Raises ValueError if even for None
-    and one row the plan has no account of the scheme.
+    takes the first relation of the sampling scheme. Where a relation or a number of
+    rows has no account, the reason says so. Raises ValueError if None and one row have
+    none either: the plan then has no account of the scheme at all.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -108,6 +109,7 @@ class Ledger:
       return None, 'No step was released yet.'
     if scheme is None:
       return None, self.note or _REASONS[self.sampling]
+    # Steps were released, so at least one epoch has begun.
     released = max(self.epochs, 1) if scheme.draws_epochs else self.steps
     try:
       planned = self._planned(scheme)
@@ -133,7 +135,7 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the plan's maximum of steps or epochs; None without validation."""
+    """Returns the plan's largest number of steps or epochs; None without validation."""
     if not guarantee_lib.validations(self.plan.releases):
       return None
     return self.plan.steps_within(

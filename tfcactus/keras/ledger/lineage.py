@@ -21,8 +21,8 @@ _ATTRIBUTE = '_tfcactus_trainers'
 def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
   """Records on each variable that `trainer` counts releases from it.
 
-  The variables hold the record, because a model is easily wrapped in another one.
-  Copies of the values alone (get_weights, a weights file of the wrapped model) lose it.
+  Variables hold this, and not the model, which is easily wrapped in another one. Copies
+  of the values alone (get_weights, a weights file of the wrapped model) lose it.
   """
   for variable in variables:
     seen = trainers([variable])

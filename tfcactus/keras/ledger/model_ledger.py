@@ -75,7 +75,7 @@ class ModelLedger:
     self.record.weights.place(models.weights(self._model))
 
   def own_variables(self) -> dict[str, tf.Variable]:
-    """Returns the counters and an adaptive clipping norm, to save with the weights."""
+    """Returns {name: variable} to save with the weights: counters, adaptive norm."""
     moving = self._norm.variable
     return {**self.record.counters, **({} if moving is None else {
         'clip_norm': moving})}
@@ -141,10 +141,10 @@ class ModelLedger:
                      optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights, which a `Watch` then knows;
-    `others`, whether they may be computed from weights of other private models. The
-    block may also set the state of `optimizer`, or compute weights from it. The account
-    is void if weights or state were not known before.
+    `weights` tells whether the block sets the weights, which the `Watch` over them then
+    knows; `others`, whether they may be computed from weights of other private models.
+    The block may also set the state of `optimizer`, or compute weights from it. The
+    account is void if weights or state were not known before the block.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)

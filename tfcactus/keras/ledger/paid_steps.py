@@ -53,7 +53,7 @@ class PaidSteps:
         os.path.abspath(os.fspath(account)))
     self.label, self._plan = label, plan
     self._event: dp_accounting.DpEvent | None = None
-    # `_held` counts steps or epochs spent but not released yet, `_left` those to spend.
+    # Steps or epochs: `_held` of those spent are not released, `_left` are not spent.
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
     self._waiting = list(plan.releases)
 
@@ -81,7 +81,7 @@ class PaidSteps:
       self._account.reserve(event, count, label=self.label, unit=unit)
     used, _ = self._in_slot(self._account)
     released = known.epochs_begun if self._by_epochs else known.released_steps
-    if released > used:  # By a journal, or without the account.
+    if released > used:  # A journal counts more, or steps were taken without account.
       self._account.spend(event, released - used, label=self.label, unit=unit)
     _, self._left = self._in_slot(self._account)
     slot = self._account.slots[self.label]
@@ -119,11 +119,13 @@ class PaidSteps:
   def _in_slot(self, account: DataAccount) -> tuple[int, int]:
     """Returns (used, left): how many steps, or epochs, of the slot."""
     assert self._event is not None, 'It was begun.'
+    # The account counts single events, of which a step or epoch has `each`.
     slot, each = account.slots[self.label], book.flat(self._event, 1)[1]
     return slot.used // each, (slot.count - slot.used) // each
 
   def stops(self, steps: bool) -> bool:
     """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
+    # A slot of epochs ends after an epoch, not after a step of it.
     return not (self._held + self._left or steps and self._by_epochs)
 
 
@@ -138,6 +140,7 @@ class StopAtEnd(keras.callbacks.Callback):
     self._paid = paid
 
   def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    # The last batch of an epoch is left to `on_epoch_end`.
     self._stop(self._paid.stops(True) and batch + 1 < (
         self.params.get('steps') or batch + 2))
 

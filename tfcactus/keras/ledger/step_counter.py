@@ -79,7 +79,7 @@ class StepCounter:
     self._record.merge_counts(self.journal.entry)
 
   def read_journal(self) -> str:
-    """Merges a journal that is not open; returns why steps may be missing, or ''."""
+    """Merges counts of a journal that is not open; returns why some may lack, or ''."""
     if self.journal_path is None or self.journal is not None:
       return ''
     if not self._chief:
@@ -123,11 +123,11 @@ class StepCounter:
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
   def _watch_of(self, optimizer: keras.optimizers.Optimizer) -> Watch:
-    """Returns the watch over an optimizer's state; ValueError if trained before."""
+    """Returns the watch over an optimizer's state; ValueError if trained elsewhere."""
     record, watch = self._record, self.make_watch(optimizer)
     if watch.is_empty:
-      # The first counted step takes a state that is new, or that was restored with the
-      # counts of earlier steps in a process that has counted none yet.
+      # The first step counted in a process may find a state that is new, or that was
+      # restored with the counts of earlier steps. No other state is known.
       with tf.init_scope():
         if (record.weights.stepped or not record.released_steps) and (
             not optimizers.is_new(optimizer, [
@@ -138,7 +138,8 @@ class StepCounter:
 
   def make_watch(self, optimizer: keras.optimizers.Optimizer) -> Watch:
     """Returns the watch over an optimizer's state, made now if there is none."""
-    # TensorFlow traces `fit` again if the watch is made inside the first trace.
+    # `ModelLedger.training` calls this before `fit` is traced: a watch has a variable,
+    # and TensorFlow traces again a function that makes variables.
     watches = self._record.optimizers
     if id(optimizer) not in watches:
       watches[id(optimizer)] = optimizer, weight_watch.Watch()

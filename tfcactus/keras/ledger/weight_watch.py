@@ -46,6 +46,7 @@ class Watch:
     who computes collisions. It takes one pass over memory, about 1 ns a weight; noise
     takes about 30.
     """
+    # `Fingerprint` fails on empty variables, which hold nothing to hash.
     placed = {place: v for place, v in zip(self.place(variables), variables)
               if 0 not in tuple(v.shape)}
     row, method = tf.constant([1, -1]), tf.constant('farmhash64')
@@ -81,7 +82,7 @@ class Watch:
     return not set(self._known).isdisjoint(other._known)
 
   def step(self, weights: int, left: int) -> bool:
-    """Records a step; returns whether its weights are known, or are the first ones.
+    """Records a step; returns whether the weights before it are known, or the first.
 
     `weights` and `left` are digests of the weights before this step and after the last.
     """
