@@ -33,7 +33,8 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import SamplingScheme
 
 _FEWEST = 100
-"""With fewer, all canaries of a pilot could well be on one side."""
+"""`audit.evidence` chooses tests by a fifth of the canaries, the pilot: with fewer, all
+of the pilot could well be in the data, or none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +77,15 @@ class Canaries:
           ) -> None:
     """Keeps a step's noisy averages along the shadow weights.
 
-    `numbers` are as for `Engine.run`, and `place` as for `NoiseSampler.draw`.
+    They have shape (canaries, 1). `numbers` are as for `Engine.run`, and `place` as for
+    `NoiseSampler.draw`.
     """
     tf.numpy_function(self._kept, [tf.stack(averages), numbers, place], tf.int64)
 
   def _kept(self, averages: np.ndarray, numbers: np.ndarray, place: np.ndarray
            ) -> np.int64:
     """Implements `keep` when the step runs; `averages` is (layers, canaries, 1)."""
-    # Averages, the canaries drawn, and the place of the batch.
+    # Averages, indices from zero of the canaries drawn, and the place of the batch.
     self._steps.append((averages[:, :, 0], np.unique(numbers[numbers > 0]) - 1,
                         Place.of(place)))
     return np.int64(0)
@@ -118,6 +120,7 @@ class Canaries:
     if not steps:
       raise ValueError('Expected an audit after training by fit, got no step yet.')
     plan = self._plan
+    # Sums in units of the clipping norm, shape (steps, layers, canaries).
     sums = np.stack([averages for averages, _, _ in steps]) * (
         plan.expected_batch_size / plan.l2_norm_clip)
     drawn = np.zeros((len(steps), self.count), bool)

@@ -59,7 +59,7 @@ class Step:
     self._replicas = replicas.number()
     self._given_rows = self.rows = None if rows is None else (
         _checks.integer('physical_batch_size', rows, 1))
-    # How layers compute gradients, as the last `run` proved right.
+    # The routes that the last `run` proved right.
     self._settled: layer_routes.Routes | None = None
     self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
@@ -111,23 +111,23 @@ class Step:
         lean=physical_batch.is_lean(
             self._model, found, self._given_rows or mean / self._replicas,
             self.views * self._each),
-        drawn=mean + 8 * deviation)
+        drawn=mean + 8 * deviation)  # As docs/soundness.md says, "Numbers", point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
-    """Returns mean and standard deviation of the size of one of `shares` of a draw."""
+    """Returns mean and deviation of the size of a draw, or of one of its `shares`."""
     mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
   @contextlib.contextmanager
   def in_fit(self) -> Iterator[None]:
-    """Lets go of noise drawn ahead after a `fit`: TensorFlow keeps what steps call."""
+    """Drops noise drawn ahead after a `fit`: TensorFlow keeps the sampler alive."""
     try:
       yield
     finally:
       self._sampler.drop_ahead()
 
   def compiled(self) -> None:
-    """Forgets the passes that were tested: `compile` may bring another loss."""
+    """Forgets which passes `place_test` tested: `compile` may bring another loss."""
     if self._tested_places is not None:
       self._tested_places.clear()
 
@@ -171,9 +171,9 @@ class Step:
           f'replicas and augmentation_multiplicity={self.views}.')
 
   def _check_vector(self, beside: Sequence[tf.Tensor] = ()) -> None:
-    """Checks that noise protects the whole model's gradient; notes where it is made.
+    """Checks that noise protects the whole model's gradient; sets `randomness`.
 
-    `beside` is what the noisy sum has after the gradient.
+    `beside` has the tensors that are released with the gradient, such as a count.
     """
     dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
@@ -271,7 +271,7 @@ def _known(each: int | None) -> int:
 
 
 def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
-  """Returns inputs with or without a last axis of 1, as Keras fits them to `shape`."""
+  """Adds or removes a last axis of 1, as Keras does to fit inputs to `shape`."""
   if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
     return x[..., None]
   if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""Noise of a step: whole numbers, correlated over steps (DP-FTRL), or in shares."""
+"""Samplers of noise: of whole numbers, correlated over steps (DP-FTRL), of shares."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Clipping moves no two numbers further apart."""
 class IntegerSampler(NoiseSampler):
   """Sampler of Gaussian noise that adds whole numbers to sums rounded to whole numbers.
 
-  What is added up before that is float64. Whole noisy sums are scaled back to floats
-  and rounded to their dtypes, which is post-processing.
+  Clipped gradients are summed in float64 before that. Whole noisy sums are scaled back
+  to floats and rounded to their dtypes, which is post-processing.
   """
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
@@ -59,11 +59,11 @@ class IntegerSampler(NoiseSampler):
         self.whole(sums, per_unit), dtypes)]
 
   def per_unit(self, scale: float) -> float:
-    """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
+    """Returns how many whole numbers make a unit of a sum of sensitivity `scale`."""
     return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
-    """Returns sums times `per_unit`, rounded, plus noise: int64 arrays."""
+    """Returns sums times `per_unit`, rounded, plus noise: int64, shaped as the sums."""
     found = []
     for part in sums:
       scaled = np.multiply(part, per_unit, dtype=np.float64)
