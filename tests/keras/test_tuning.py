@@ -242,15 +242,15 @@ def test_outcomes_of_a_plan_are_enumerated():
     return {**PLAN, 'batch_size': hp.Choice('batch', [5, 10]),
             'l2_norm_clip': hp.Float('clip', 0.1, 2)}
 
-  leaves = dict(tuning._leaves(plan))
-  found = {key: share for key, share, _ in leaves.values()}
+  outcomes = dict(tuning._outcomes(plan))
+  found = {key: share for key, share, _ in outcomes.values()}
   assert sorted(found.values()) == pytest.approx([1 / 6] * 3 + [1 / 4] * 2)
   for seed in range(20):
     hp = settings(seed)
-    assert tuning._key(plan(hp)) == leaves[hp.path][0]
+    assert tuning._key(plan(hp)) == outcomes[hp.path][0]
   with pytest.raises(ValueError, match='at most 64 outcomes'):
-    dict(tuning._leaves(lambda hp: {**PLAN, 'epochs': hp.Int('epochs', 1, 65)}))
-  assert len(dict(tuning._leaves(
+    dict(tuning._outcomes(lambda hp: {**PLAN, 'epochs': hp.Int('epochs', 1, 65)}))
+  assert len(dict(tuning._outcomes(
       lambda hp: {**PLAN, 'epochs': hp.Int('epochs', 1, 64)}))) == 64
 
 

@@ -26,16 +26,17 @@ _FINE = 2**30
 are exact, whatever the order and the batches."""
 
 _CELLS = 2**12
-"""Number of cells between the bounds of a Discretization: 13 levels of counts."""
+"""Number of cells between the bounds of a Discretization. `release.thresholds` counts
+in 13 levels: all cells, each half of them, and so on down to single cells."""
 
 _LONGEST = 256
 """Words of more bytes are not counted: NumPy pads all words to the longest."""
 
 _NUMBERS, _TEXTS = 2**20, 2**14
-"""Numbers of values, and of texts, that are read at a time."""
+"""How many numbers, and how many texts, are read at a time."""
 
 _Adapted = tuple[release.Release, Callable[[], None]]
-"""A release, and a function that puts what it released into the layer."""
+"""A release, and a function that puts the released values into the layer."""
 
 
 def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
@@ -156,19 +157,22 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
            ) -> np.ndarray:
-  """Returns a batch, of NumPy kinds `kinds`, as `dtype`; `each` converts one value."""
+  """Returns a batch as an array of `dtype`; ValueError unless of NumPy kinds `kinds`.
+
+  `each` converts single values where NumPy cannot. `words` names the kinds in errors.
+  """
   _records.check_one_array(batch)
   if isinstance(batch, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError('Expected dense data, got a ragged or sparse tensor; fill it up, '
                      "as in dataset.map(lambda x: x.to_tensor('')).")
   try:
-    # The common type of the values of a list would depend on each of them.
+    # NumPy's common type of a list would depend on each person's values.
     array = np.asarray(batch, object if isinstance(batch, (list, tuple)) else None)
   except ValueError as error:
     raise ValueError(f'Expected rows of one shape, got others: {error}.') from None
   if array.dtype.kind == 'O' and 2 * sum(isinstance(value, (
       list, tuple, np.ndarray)) for value in array.ravel()) > array.size:
-    # A row of another shape among many of one shape would leave all without values.
+    # Rows of different shapes make an array of lists, whose numbers would all be lost.
     raise ValueError('Expected rows of one shape, got others.')
   if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
@@ -226,7 +230,7 @@ def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
 
 
 def _readable(word: Any) -> Any:
-  """Returns a word as Keras reads it from a file, None if it would read another."""
+  """Returns a word as text; None if Keras would read another one from a saved file."""
   if not isinstance(word, bytes):
     return word
   text = word.decode('utf-8', 'replace') if len(word) <= _LONGEST else ''
@@ -236,7 +240,7 @@ def _readable(word: Any) -> Any:
 
 def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
                 **settings: Any) -> _Adapted:
-  """Releases the words of a lookup."""
+  """Releases the vocabulary of a lookup layer, or of a TextVectorization."""
   lookup = models.lookup(layer)
   if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
     raise ValueError(
@@ -273,7 +277,7 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
     low, high = found = [
         np.broadcast_to(np.asarray(each, np.float64), shape) for each in bounds]
     if np.all((-1e18 <= low) & (low < high) & (high <= 1e18)):
-      return found  # Whose squares are finite in float32.
+      return found  # Squares of up to 1e18 are finite in float32.
   except (TypeError, ValueError):
     pass
   raise ValueError(
@@ -330,7 +334,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   count = max(float(sums.value[0]), 1.0)
   first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
   # Means of u and 1 - u^2, so that u has the variance 1 - rest - first^2. Noise must
-  # not make it negative, nor the normalised inputs huge.
+  # not make it negative, nor, below three deviations of noise, normalised inputs huge.
   least = min(3 * clip * noise.noise_multiplier / count, 1.0)
   mean = low + half * (1 + first)
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
@@ -341,6 +345,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
         (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
       variable.assign(tf.cast(value, variable.dtype))
     layer.finalize_state()
+  # 2^-28 covers the rounding of values to multiples of 1 / _FINE.
   return dataclasses.replace(
       sums, value=(mean, variance), mechanism=f'moments by {sums.mechanism}',
       error_kind='largest error of a mean of clipped values, in half-widths of the '

@@ -19,7 +19,7 @@ from tfcactus.randomness import KeyStream
 FALSE_POSITIVES = (1e-3, 1e-2, 1e-1)
 """False positive rates at which an attack is described."""
 
-_BATCH = 256
+_BATCH = 256  # Records whose losses are computed at once.
 _UNLIKELY = 1e-6
 """Probability below which sizes of a split are not those of fair coins."""
 
@@ -32,8 +32,9 @@ class BlackBoxAudit:
     false_positive: Shape (points,), of records held out, for each threshold.
     true_positive: Shape (points,), of records held in.
     area: Area under this curve: 1/2 for guessing.
-    rates: For each false positive rate, the true positive rate found, and its interval.
-      It is over further records, for this model: another training has other rates.
+    rates: {false positive rate: (true positive rate found, its confidence interval)}.
+      The interval is for further records and this model: another training has other
+      rates.
     bounds: Bounds on epsilon that hold although all records trained one model.
   """
 
@@ -56,6 +57,7 @@ class BlackBoxAudit:
     axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
                 label='guessing')
     for rate, (_, interval) in self.rates.items():
+      # Zero has no place on a logarithmic axis.
       axis.plot([rate, rate], np.maximum(interval, 1e-5), color='C1')
     axis.set(xlabel='false positive rate', ylabel='true positive rate',
              title=f'area under the curve {self.area:.3f}')
@@ -126,7 +128,7 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
     found = -_losses(model, x, y, loss)
     if reference is not None:
       found += _losses(reference, x, y, loss)
-    scores.append(np.clip(found, -1e300, 1e300))
+    scores.append(np.clip(found, -1e300, 1e300))  # Losses may be infinite.
   fewer, total = min(map(len, scores)), sum(map(len, scores))
   if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
     raise ValueError(
@@ -176,7 +178,8 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
-  # Thresholds with at most, and more than, `rate`, but for a probability of `part`.
+  # Thresholds whose false positive rate is at most, and more than, `rate`, each but for
+  # a probability of `part`.
   surely, hardly = k[reached >= 1 - part], k[reached <= part]
   lower, upper = 0.0, 1.0
   if surely.size:

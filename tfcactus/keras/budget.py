@@ -87,7 +87,10 @@ class Limit(keras.callbacks.Callback):
           'dataclasses.replace(plan, steps=...).')
 
   def _beyond(self, done: int) -> int:
-    """Returns the next execution's steps, after `done`, if beyond the target; or 0."""
+    """Returns how many steps the next execution takes if it passes the target, else 0.
+
+    `done` is the number of steps of this epoch that were made.
+    """
     if self._max_steps is None:
       return 0
     coming = self._next(done)
@@ -150,6 +153,7 @@ class Limit(keras.callbacks.Callback):
 
   def _next(self, done: int) -> int:
     """Returns the steps of the next execution, after `done` steps of an epoch."""
+    # After the last step of an epoch, the next execution begins another epoch.
     steps = self.params.get('steps')
     return compat.next_steps(self.model, steps and (steps - done or steps))
 

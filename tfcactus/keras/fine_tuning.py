@@ -40,6 +40,7 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
   x = np.asarray(x)
   if not len(x):
     raise ValueError('Expected x with at least one example, got none.')
+  # In the proof, a batch axis of length 1 would look like any other axis of length 1.
   shape = (max(2, batch_size), *x.shape[1:])
   run = tf.function(lambda rows: backbone(rows, training=False), autograph=False)
   graph = run.get_concrete_function(tf.TensorSpec(shape, x.dtype)).graph
@@ -133,6 +134,7 @@ def _without_lora(config: Any) -> Any:
 
 
 def _is_normalization(layer: keras.layers.Layer) -> bool:
+  """Returns whether a layer normalizes by statistics of the batch."""
   return isinstance(layer, keras.layers.BatchNormalization)
 
 

@@ -130,6 +130,7 @@ def _check_sampling(low: float, high: float, sampling: str | None) -> None:
 
 def _steps(low: Any, high: Any, step: Any, sampling: str | None) -> Sequence[Any]:
   """Returns the values from low to high by steps: summands, or factors for 'log'."""
+  # As in KerasTuner, 1e-8 keeps rounding from losing the last value.
   _check_sampling(low, high, sampling)
   if sampling == 'reverse_log' or not step > (sampling == 'log'):
     raise ValueError(

@@ -118,7 +118,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
     self.inner, self.plan = model, plan
-    # Keras tracks neither of these two: a restored random state would repeat noise.
+    # Keras must track neither the step nor the ledger, and restore no random state: it
+    # would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise, steps_lib.LocalSteps.checked(
@@ -212,7 +213,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
-    if self._on_building:  # What a file says can be restored only now.
+    # Set by `from_config`: which variables to train can be restored only now.
+    if self._on_building:
       self._on_building(self.inner)
       self._on_building = None
     self._step.check()
@@ -344,7 +346,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """Returns the ledger, as `HoldsLedger`; refuses a plan other than the model's."""
+    """Returns the model's ledger; ValueError for a plan other than the model's."""
     del model, batches
     if plan is not None:
       ledger_lib.check_same_plan(
@@ -409,7 +411,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
-    y = None if isinstance(y, tuple) and not y else y  # Batches without targets.
+    y = None if isinstance(y, tuple) and not y else y  # () stands for no targets.
     x, outputs = self._prepare(x, y), self._step.outputs
     targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])

@@ -42,11 +42,11 @@ MOST_PLANS = 64
 """Largest number of outcomes of the discrete draws of `plan`."""
 
 _TOLERANCE = 1e-3
-"""Relative tolerance of the noise, on the safe side."""
+"""Relative tolerance of the noise, which is never too small."""
 
 _PART = 0.7
-"""Epsilon of a run, as a part of the target, at which runs have equal epsilon. One
-factor then changes the noise of all runs. Affects utility only."""
+"""Part of the target for which the noise of each plan is calibrated at first: there all
+runs have equal epsilon. One factor then changes all noise. Affects utility only."""
 
 _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_size')
 
@@ -99,7 +99,7 @@ class PrivateSearch:
   Attributes:
     guarantee: The `Guarantee` of the search.
     event: The cost of one search, as if records were on both sides of a split.
-    plans: Plans of runs, by those of their arguments that affect the cost, as text.
+    plans: {text of the arguments that affect the cost: plan of a run}.
   """
 
   def __init__(self, build: Callable[[Any], keras.Model],
@@ -145,20 +145,19 @@ class PrivateSearch:
     self._score = _score(validation, objective)
     self._batches = batches or _default_batches
     self._runs = run_laws.LogarithmicRuns(10) if runs is None else runs
-    self._delta, self._relation = _checks.delta(delta), relations.check(
-        neighboring_relation)
-    self._releases = release_events(releases)
+    self._delta, self._releases = _checks.delta(delta), release_events(releases)
+    self._relation = relations.check(neighboring_relation)
     self._searches = _checks.integer('searches', searches, 1)
-    self._begun, self._leaves = 0, dict(_leaves(self._plan))
+    self._begun, self._outcomes = 0, dict(_outcomes(self._plan))
     self.plans, self.guarantee, self.event = self._calibrated(
         _checks.positive('target_epsilon', target_epsilon))
 
   def _calibrated(self, target: float) -> _Account:
     """Returns plans of runs of equal epsilon, and guarantee and event of the search."""
     shares: dict[str, float] = {}  # The probability of each plan.
-    for key, share, _ in self._leaves.values():
+    for key, share, _ in self._outcomes.values():
       shares[key] = shares.get(key, 0.0) + share
-    arguments = {key: found for key, _, found in self._leaves.values()}
+    arguments = {key: found for key, _, found in self._outcomes.values()}
     start = {key: PrivacyPlan.for_training(**{
         **each, 'l2_norm_clip': 1.0, 'delta': self._delta,
         'target_epsilon': _PART * target}) for key, each in arguments.items()}
@@ -260,13 +259,13 @@ class PrivateSearch:
     return score, found
 
   def _settings(self, stream: KeyStream) -> HyperParameters:
-    """Returns settings that are drawn when they are asked for."""
+    """Returns settings of a run, each drawn when `plan` or `build` asks for it."""
     return HyperParameters(lambda count: int(stream.integers(count, 1)[0]),
                            lambda: float(stream.uniforms(1)[0]))
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained if there are data; `shorter` is for fit in a trial."""
+    """Returns a model, trained if there are data; `shorter` has a trial's epochs."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)
@@ -286,13 +285,15 @@ class PrivateSearch:
     return model
 
   def _planned(self, arguments: _Arguments, path: Path) -> PrivacyPlan:
-    """Returns the plan of a run; raises unless its cost is accounted for."""
-    key = self._leaves[path][0] if path in self._leaves else ''
+    """Returns the plan of a run; raises unless its cost is accounted for.
+
+    `path` has the discrete draws. They must fix all but l2_norm_clip, which is free.
+    """
+    key = self._outcomes[path][0] if path in self._outcomes else ''
     if key != _key(arguments):
       raise _UnaccountedError(
-          'Expected plan(hp) to return the same arguments, but for l2_norm_clip, if '
-          f'Choice, Int and Boolean draw the same values, got {arguments!r}; let Float '
-          'without steps set l2_norm_clip alone.')
+          'Expected plan(hp) to depend on Choice, Boolean, Int and Float with steps '
+          f'alone, got {arguments!r}; l2_norm_clip alone may depend on any Float.')
     return dataclasses.replace(
         self.plans[key], l2_norm_clip=arguments['l2_norm_clip'])
 
@@ -352,7 +353,7 @@ class _UnaccountedError(ValueError):
 
 
 class _Zeros(ExampleData):
-  """Examples of zeros, as many as other data have."""
+  """Examples of zeros, in the number, shapes and dtypes of other data."""
 
   def __init__(self, data: ExampleData):
     self.num_examples, self.specs = data.num_examples, data.specs
@@ -385,12 +386,11 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
   return best[2]
 
 
-def _leaves(plan: Callable[[Any], _Arguments]
-            ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
+def _outcomes(plan: Callable[[Any], _Arguments]
+             ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
   """Yields (path, (key, probability, arguments)) for each outcome of `plan`."""
-  # Walks the tree of draws: the first take the indices `forced`, and later ones 0.
-  waiting: list[list[int]] = [[]]
-  found = 0
+  # Walks the tree of draws: the first take `forced`, later ones 0; their others wait.
+  waiting, found = [list[int]()], 0
   while waiting:
     forced = waiting.pop()
     pick = functools.partial(lambda indices, count: next(indices, 0), iter(forced))

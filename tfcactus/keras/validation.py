@@ -20,7 +20,7 @@ from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.release import additive_noise
 
 _FINENESS = 2.0**-20
-"""Values of a record are multiples of this, so that their sums are exact."""
+"""Values of a record are rounded to multiples of this, so that their sums are exact."""
 
 _BLOCK = 256
 """Number of records to read, and of rows to compute, at once."""
@@ -205,7 +205,10 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         ).value
 
   def _sums(self) -> tuple[np.ndarray, int]:
-    """Returns (exact sums of centred metrics; number of usable examples)."""
+    """Returns (exact sums of centred metrics, (metrics,); number of usable examples).
+
+    Rows of weight zero, or with numbers that are not finite, are not usable.
+    """
     if self._run is None:
       self._run = self._traced()
     data, total, count = self._data, np.zeros(len(self._metrics), np.int64), 0
