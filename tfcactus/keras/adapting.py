@@ -345,7 +345,8 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
         (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
       variable.assign(tf.cast(value, variable.dtype))
     layer.finalize_state()
-  # 2^-28 covers the rounding of values to multiples of 1 / _FINE.
+  # 2^-28 covers the rounding by `_FINE`, and 2 the errors of a sum and of the count.
+  # Three times the other term is `least`.
   return dataclasses.replace(
       sums, value=(mean, variance), mechanism=f'moments by {sums.mechanism}',
       error_kind='largest error of a mean of clipped values, in half-widths of the '

@@ -182,7 +182,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     validated[self.event] += 1  # Counted before it is released.
     total, count = self._sums()
     if self.num_examples is None:
-      # The noise was checked for vectors of the metrics' length.
+      # Padded with zeros to the metrics' length, for which the noise was checked.
       number = np.append(float(count), np.zeros(len(total) - 1))
       self.num_examples = max(1, round(float(self._noisy(number, 1.0, 1.0)[0])))
     noisy = self._noisy(total, self._sensitivity, _FINENESS)

@@ -152,6 +152,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   scale = loss_scale(model)
   total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
                         used)
+  # One backward pass gives the gradients of all captured outputs and of all uses.
   by_operations = _ByOperations.found(model, batch, used, outputs)
   captured = [each for each in outputs if each.saved is not None]
   found = by_operations.taps.gradients(total, [

@@ -52,11 +52,10 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
 def check_roundings(num_examples: int, rows: int) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
-  It is the sum over all num_examples and a neighbour's one more, `rows` at a time.
+  It is the sum over all of num_examples, and one more, in physical batches of `rows`.
   """
   number = num_examples + 1
-  # Plus 2: one replica, and the rounding when the sum is scaled to whole numbers. The
-  # square root of the number, in the remedy, is the size with the fewest roundings.
+  # An entry is rounded once more when the sum is scaled to whole numbers.
   if number * (rows + -(-number // rows) + 2) > MOST_ROUNDINGS:
     raise ValueError(
         "Expected with arithmetic='integer' a physical batch size n with num_examples "
@@ -205,7 +204,7 @@ def _joined(gradients: Sequence[forms.GradientForm], clipping: str,
 
 def _squared_norms(joined: Sequence[forms.GradientForm], groups: Sequence[int]
                   ) -> dict[int, tf.Tensor]:
-  """Returns the squared norms of all examples in each group, float64."""
+  """Returns {group: squared norms of all examples, float64, shape (batch,)}."""
   return {number: tf.add_n([each.squared_norms() for each, group in
                             zip(joined, groups) if group == number])
           for number in sorted(set(groups))}

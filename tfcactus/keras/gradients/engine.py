@@ -265,7 +265,7 @@ class Engine:
         scales)
     if numbers is not None:
       # Apart: a canary must add nothing along the model's weights, not even NaN.
-      numbers = numbers[::self._each]
+      numbers = numbers[::self._each]  # All rows of an example have its number.
       more, _ = clipping_lib.clip_and_sum(
           shadow.gradients(numbers, self._canaries, l2_norm_clip), l2_norm_clip,
           numbers > 0, self._clipping, shadow.GROUPS, None)

@@ -269,9 +269,9 @@ class Rows(GradientForm):
     earlier = tf.linalg.band_part(
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
             ids.shape[1], dtype=values.dtype)
-    seen = tf.reduce_any(tf.logical_and(same, earlier > 0), -1)
+    repeated = tf.reduce_any(tf.logical_and(same, earlier > 0), -1)
     totals = tf.matmul(tf.cast(same, values.dtype), values)
-    totals = tf.where(seen[:, :, None], tf.zeros_like(totals), totals)
+    totals = tf.where(repeated[:, :, None], tf.zeros_like(totals), totals)
     return cls(ids, totals, vocabulary)
 
   def reshaped(self, shape: Sequence[int]) -> GradientForm:

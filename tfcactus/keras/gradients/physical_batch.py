@@ -134,12 +134,12 @@ def _overhead(numbers: int, routes: Routes) -> float:
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   """Returns about how many numbers a pass holds at once per example."""
   outputs = [_outputs(route) for route in routes.layers]
-  if routes.whole:  # Values and their gradients.
+  if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
   first = next((index for index, route in enumerate(routes.layers)
                 if route.vectorized or route.by_operations), len(outputs))
   kept = sum(outputs[first:])
-  passing = [2 * size for size in outputs]
+  passing = [2 * size for size in outputs]  # Values and their gradients.
   largest = 0
   for index, route in enumerate(routes.layers):
     gradients, transient = _of_gradients(route, outputs[index])
@@ -199,7 +199,8 @@ _PRODUCTS = (keras.layers.Dense, keras.layers.EinsumDense)
 
 def _in_loop(layer: keras.layers.Layer) -> int:
   """Returns about how many numbers a recurrent layer's loop holds, per example."""
-  # Gates and their gradients, and about as much in the loop; patches of images too.
+  # Gates, their gradients, and about as much again in the loop, taken as 5 numbers for
+  # each gate, position and step; convolutions also hold patches of images.
   shapes = [shape[1:] for shape in models.input_shapes(layer) if len(shape) > 2][:1]
   count = 0
   for cell in models.flat_layers(layer):
@@ -217,7 +218,7 @@ def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
   positions = sum(math.prod(shape[:-1]) for shape in shapes)
   kernel = getattr(layer, 'pointwise_kernel', None)
   if kernel is not None:
-    return 4 * kernel.shape[-2] * positions  # Between both convolutions.
+    return 4 * kernel.shape[-2] * positions  # Four tensors between both convolutions.
   kernel = getattr(layer, 'kernel', None)
   if kernel is None or not hasattr(layer, 'kernel_size') or isinstance(
       layer, (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)):

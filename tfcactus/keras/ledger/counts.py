@@ -47,6 +47,7 @@ def combined(seen: int, current: int) -> int:
   `NONE` adds nothing. Two different schemes give `MIXED`. `UNKNOWN` with a scheme gives
   `UNKNOWN`, and with `MIXED` gives `MIXED`; neither has an epsilon.
   """
+  # Codes of schemes lie between NONE and UNKNOWN; MIXED is the largest.
   if NONE in (seen, current) or seen == current:
     return max(seen, current)
   return max(seen, current) if max(seen, current) >= UNKNOWN else MIXED

@@ -135,7 +135,7 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the plan's largest number of steps or epochs; None without validation."""
+    """Returns the plan's maximum of steps or epochs; None without validation."""
     if not guarantee_lib.validations(self.plan.releases):
       return None
     return self.plan.steps_within(

@@ -159,7 +159,7 @@ class ModelLedger:
       self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """Returns the ledger, with `ahead` further steps on the data being trained on."""
+    """Returns the ledger, with `ahead` further steps, or epochs, on current data."""
     self.record.merge_counts()
     note = lineage.problem(self.record, self._model, self.plan)
     unread = self.counter.read_journal()

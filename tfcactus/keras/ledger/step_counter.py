@@ -236,6 +236,7 @@ class StepCounter:
     total = self._record.step(
         Counts(*map(int, counters)), int(weights), int(left), taken.sampling,
         taken.epochs, seeded | self.noise)
+    # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
     if self.journal is not None:

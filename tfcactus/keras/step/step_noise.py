@@ -45,7 +45,7 @@ class IntegerSampler(NoiseSampler):
     return False  # The device makes float noise alone.
 
   def _draws_ahead(self, size: int) -> bool:
-    return False  # Whole numbers are added to whole numbers.
+    return False  # `whole` draws where it adds.
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
@@ -59,7 +59,7 @@ class IntegerSampler(NoiseSampler):
         self.whole(sums, per_unit), dtypes)]
 
   def per_unit(self, scale: float) -> float:
-    """Returns how many whole numbers make a unit of a sum of sensitivity `scale`."""
+    """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
     return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
@@ -123,7 +123,7 @@ class CorrelatedSampler(NoiseSampler):
 
 def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
             ) -> NoiseSampler:
-  """Returns the sampler of a plan's noise; ValueError if it has no such randomness."""
+  """Returns the sampler of a plan's noise; ValueError if it cannot be made there."""
   whole = plan.arithmetic == 'integer'
   if not whole and (plan.strategy is None or plan.strategy.bands == 1):
     return NoiseSampler(plan.noise, seed=seed, randomness=randomness)

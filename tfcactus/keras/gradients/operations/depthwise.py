@@ -26,8 +26,8 @@ def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor,
   taps, channels, multiplier), where taps are the positions in the kernel.
   """
   batch, channels = images.shape[0], images.shape[3]
-  taps = [w.dilation * (w.kernel - 1) + 1 for w in windows]
-  sizes = [(w.size - 1) * w.stride + span for w, span in zip(windows, taps)]
+  spans = [w.dilation * (w.kernel - 1) + 1 for w in windows]
+  sizes = [(w.size - 1) * w.stride + span for w, span in zip(windows, spans)]
   images = im2col.padded(images, windows)[:, :sizes[0], :sizes[1]]
   narrow = [w.size for w in windows]
   kernel = tf.reshape(_one_image(outputs, narrow), [*narrow, batch * channels, -1])

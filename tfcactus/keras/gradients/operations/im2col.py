@@ -35,7 +35,7 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns the `Window` of an axis; `padding` is 'valid', 'same' or 'causal'."""
+  """Returns an axis' `Window`, padded as by TensorFlow: 'valid', 'same' or 'causal'."""
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1

@@ -184,6 +184,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
         *_READING, 'Placeholder', 'PyFunc', *draws.SHAPE_ARGUMENT):
       raise uses_lib.no_rule(loop, 'has a loop inside' if op.type in graphs.LOOPS else (
           f'has {op.type} inside, which keeps a state'))
+  # Inputs that every step passes on as they are; others count as data.
   fixed = {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs))
            if _passed_on(after) is before}
   if not weights <= fixed or any(loop.outputs[i].consumers() for i in weights):

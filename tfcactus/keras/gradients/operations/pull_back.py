@@ -109,6 +109,7 @@ class Products(NamedTuple):
         {**self.sizes, new: matrix.shape[1]})
 
   def _size(self, letters: Sequence[str] | set[str]) -> int:
+    """Returns the product of the sizes of letters."""
     return math.prod(self.sizes[x] for x in letters)
 
   def _fresh(self, others: str = '') -> str:
@@ -238,6 +239,7 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
 def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis: int
            ) -> forms.Dense:
   """Joins gradients of parts, (start along `axis`, form), and zeros between them."""
+  # Transposed parts of the last axis are joined as they are held.
   flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   arrays = [each.values if flipped else each.dense() for _, each in parts]
   place, pieces, end = 1 if flipped else axis + 1, list[tf.Tensor](), 0

@@ -177,6 +177,7 @@ def _convolution(use: Use) -> Rule:
       images, outputs = outputs, images
     if op.type == 'DepthwiseConv2dNative':
       found = depthwise.kernel_gradients(images, outputs, windows)
+    # One group, and so few positions that patches and outputs serve as factors.
     elif len(windows) == 2 and images.shape[-1] == shape[-2] and forms.few_positions(
         block * windows[0].size * windows[1].size, shape):
       pieces, outputs = (tf.reshape(each, [rows, -1, each.shape[-1]]) for each in (
