@@ -277,7 +277,7 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
     low, high = found = [
         np.broadcast_to(np.asarray(each, np.float64), shape) for each in bounds]
     if np.all((-1e18 <= low) & (low < high) & (high <= 1e18)):
-      return found  # Squares of up to 1e18 are finite in float32.
+      return found  # Their squares are finite in float32.
   except (TypeError, ValueError):
     pass
   raise ValueError(

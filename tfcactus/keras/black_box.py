@@ -32,9 +32,8 @@ class BlackBoxAudit:
     false_positive: Shape (points,), of records held out, for each threshold.
     true_positive: Shape (points,), of records held in.
     area: Area under this curve: 1/2 for guessing.
-    rates: {false positive rate: (true positive rate found, its confidence interval)}.
-      The interval is for further records and this model: another training has other
-      rates.
+    rates: {false positive rate: (true positive rate found, its interval)}. The interval
+      is for further records and this model: another training has other rates.
     bounds: Bounds on epsilon that hold although all records trained one model.
   """
 
@@ -57,7 +56,6 @@ class BlackBoxAudit:
     axis.loglog(self.false_positive, self.false_positive, '--', color='grey',
                 label='guessing')
     for rate, (_, interval) in self.rates.items():
-      # Zero has no place on a logarithmic axis.
       axis.plot([rate, rate], np.maximum(interval, 1e-5), color='C1')
     axis.set(xlabel='false positive rate', ylabel='true positive rate',
              title=f'area under the curve {self.area:.3f}')

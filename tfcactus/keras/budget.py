@@ -87,10 +87,7 @@ class Limit(keras.callbacks.Callback):
           'dataclasses.replace(plan, steps=...).')
 
   def _beyond(self, done: int) -> int:
-    """Returns how many steps the next execution takes if it passes the target, else 0.
-
-    `done` is the number of steps of this epoch that were made.
-    """
+    """Returns the next execution's steps after `done`, if beyond the target, else 0."""
     if self._max_steps is None:
       return 0
     coming = self._next(done)

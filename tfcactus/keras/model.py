@@ -118,8 +118,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
     self.inner, self.plan = model, plan
-    # Keras must track neither the step nor the ledger, and restore no random state: it
-    # would repeat noise.
+    # Keras tracks neither step nor ledger: a restored random state would repeat noise.
     self._step = private_step.Step(
         model, plan, seed, physical_batch_size, engine, clipping,
         augmentation_multiplicity, split_noise, steps_lib.LocalSteps.checked(

@@ -259,7 +259,6 @@ def memory_for_steps() -> int:
   """Returns bytes for steps of a replica; of installed memory, so that runs repeat."""
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:
-    # An unknown limit gives `_HOST_ENOUGH`, as on a large host.
     return int(_GPU_SHARE * min(_gpu_limits(), default=_HOST_ENOUGH / _GPU_SHARE))
   here = replicas.shares().here
   return int(min(_HOST_ENOUGH, _HOST_SHARE * _host_limit()) / here)
