@@ -39,7 +39,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
   finite contributes exactly zero.
 
   Epsilon covers the weights, not the loss and metrics that `fit` logs, which are
-  computed on the training data without noise.
+  computed on the training data without noise. It covers the `noisy_accuracy` of a plan.
 
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
   it, and reads the journal for steps released after the save. The counters
@@ -304,7 +304,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
         None if self.canaries is None else self.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
-    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
+    callbacks = fit_inputs.ordered([
+        *([] if self.plan.noisy_accuracy is None else [
+            training_logs.NoisyAccuracyLog(self._step.norm, self._ledger)]),
+        *fit_inputs.given(callbacks)], budget.Limit(self._ledger))
     if self._paid is not None:
       callbacks = [*callbacks, StopAtEnd(self._paid)]
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
