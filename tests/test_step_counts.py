@@ -31,9 +31,10 @@ def test_the_parts_of_a_step_cost_as_one_release(changes, stddevs):
   # Andrew et al., Theorem 1: precisions add up.
   assert 1.3**-2 == pytest.approx(
       gradient**-2 + sum((2 * each)**-2 for each in stddevs), rel=1e-12)
-  parts = dp_accounting.PoissonSampledDpEvent(250 / 60_000, dp_accounting.ComposedDpEvent(
-      [dp_accounting.GaussianDpEvent(each) for each in (
-          gradient, *(2 * stddev for stddev in stddevs))]))
+  parts = dp_accounting.PoissonSampledDpEvent(
+      250 / 60_000, dp_accounting.ComposedDpEvent([
+          dp_accounting.GaussianDpEvent(each) for each in (
+              gradient, *(2 * stddev for stddev in stddevs))]))
   accountant = tfcactus.PhiAccountant().compose(parts, 1000)
   assert made.guarantee().upper == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
   # A count that nobody pays for would cost more than the plan says.
@@ -57,7 +58,8 @@ def test_epsilon_is_that_of_the_plan_without(relation):
     assert 'right answers' not in plain.statement
 
 
-@pytest.mark.parametrize('changes', [{}, BOTH, {'noisy_accuracy': NoisyAccuracy(0.651)}])
+@pytest.mark.parametrize('changes', [
+    {}, BOTH, {'noisy_accuracy': NoisyAccuracy(0.651)}])
 def test_no_example_adds_more_than_the_sensitivity(changes):
   made = plan(**changes)
   scale = 1.5 * made.release_sensitivity

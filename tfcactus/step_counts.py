@@ -104,7 +104,10 @@ def sensitivity(plan: Plan) -> float:
   Raises:
     ValueError: if the counts have too little noise.
   """
-  multiplier, found = plan.noise.noise_multiplier, stddevs(plan)
+  found = stddevs(plan)
+  if not found:
+    return 1.0
+  multiplier = plan.noise.noise_multiplier
   share = sum((multiplier / (2 * stddev))**2 for stddev in found.values())
   if share > _LARGEST_SHARE:
     least, words = multiplier / 2, 'noise_multiplier / 2'
