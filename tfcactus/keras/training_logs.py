@@ -127,3 +127,8 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
 
 
 _NOISY = 'noisy_accuracy'
+
+
+def own(norm: ClipNorm, ledger: ModelLedger) -> list[keras.callbacks.Callback]:
+  """Returns the callbacks that log what a plan releases beside the weights."""
+  return [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]

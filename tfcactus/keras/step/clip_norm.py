@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfcactus import step_counts
 from tfcactus.keras.compat import training
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import engine
+from tfcactus.keras.step import right_answers
 from tfcactus.plan import PrivacyPlan
 
 _RANGE = 1e6
@@ -32,7 +35,7 @@ class ClipNorm:
   def __init__(self, plan: PrivacyPlan):
     """Starts the norm at `plan.l2_norm_clip`."""
     self._start = plan.l2_norm_clip
-    self._rule = plan.adaptive_clipping
+    self._rule, self._accuracy = plan.adaptive_clipping, plan.noisy_accuracy
     self._expected = plan.expected_batch_size
     self._sensitivity = step_counts.sensitivity(plan)
     # A noisy count, divided by its weight, has the standard deviation of the plan.
@@ -42,7 +45,7 @@ class ClipNorm:
     with tf.init_scope():
       if self._rule is not None:
         self.variable = training.counter(self._start, 'l2_norm_clip', 'float64')
-      if plan.noisy_accuracy is not None:
+      if self._accuracy is not None:
         self.answers = training.counter([0.0, 0.0], 'noisy_answers', 'float64')
 
   def value(self) -> tf.Tensor:
@@ -50,19 +53,20 @@ class ClipNorm:
     return tf.constant(self._start, tf.float64) if self.variable is None else (
         tf.convert_to_tensor(self.variable))
 
-  def to_release(self, batch: engine.BatchResult, right: tf.Tensor | None = None
+  def to_release(self, batch: engine.BatchResult, losses: Any = None, each: int = 1
                 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the tensors to release, and the sensitivity that scales their noise.
 
-    The gradients that `batch` sums were clipped to `value()`. `right` is the count of
-    right answers, as `right_answers.count` returns it, if the plan releases one.
+    The gradients that `batch` sums were clipped to `value()`. `losses` and `each` are
+    as for `right_answers.count`, if the plan has a noisy accuracy.
     """
-    counts = [] if self._rule is None else [batch.unclipped]
-    counts += [] if right is None else [right]
+    norm, counts = self.value(), []
     if not self._weights:
-      return batch.sums, self.value()
-    norm = self.value()
-    assert len(counts) == len(self._weights), 'All counts of the plan are given.'
+      return batch.sums, norm
+    if self._rule is not None:
+      counts.append(batch.unclipped)
+    if self._accuracy is not None:
+      counts.append(right_answers.count(losses, self._accuracy.output, batch, each))
     return [*batch.sums, *(count * (norm * weight) for count, weight in zip(
         counts, self._weights))], norm * self._sensitivity
 

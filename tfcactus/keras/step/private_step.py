@@ -23,12 +23,7 @@ from tfcactus.keras.gradients import (
   physical_batch,
 )
 from tfcactus.keras.noise import random_bits
-from tfcactus.keras.step import (
-  canaries as canaries_lib,
-  clip_norm,
-  right_answers,
-  step_noise,
-)
+from tfcactus.keras.step import canaries as canaries_lib, clip_norm, step_noise
 from tfcactus.plan import PrivacyPlan
 
 
@@ -249,9 +244,7 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
-    asked = self._plan.noisy_accuracy
-    release, scale = self.norm.to_release(batch, None if asked is None else (
-        right_answers.count(compute_loss, asked.output, batch, each)))
+    release, scale = self.norm.to_release(batch, compute_loss, each)
     self._check_vector(release[len(self._model.trainable_variables):])
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)
