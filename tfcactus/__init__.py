@@ -25,12 +25,13 @@ from tfcactus.noise import (
 )
 from tfcactus.plan import calibrate_noise_multiplier, PrivacyPlan
 from tfcactus.search.optimal import optimal_noise
+from tfcactus.step_counts import NoisyAccuracy
 
 __all__ = [
     'AdaptiveClipping', 'DataAccount', 'Gaussian', 'Guarantee', 'Laplace',
-    'NoiseTableDpEvent', 'PhiAccountant', 'PrivacyPlan', 'RadialTable', 'ScalarTable',
-    'SinhNormal', 'calibrate_noise_multiplier', 'compute_dp_sgd_privacy',
-    'compute_dp_sgd_privacy_statement', 'library', 'load', 'optimal_noise',
-    'search_guarantee',
+    'NoiseTableDpEvent', 'NoisyAccuracy', 'PhiAccountant', 'PrivacyPlan',
+    'RadialTable', 'ScalarTable', 'SinhNormal', 'calibrate_noise_multiplier',
+    'compute_dp_sgd_privacy', 'compute_dp_sgd_privacy_statement', 'library', 'load',
+    'optimal_noise', 'search_guarantee',
 ]
 __version__ = '0.1.0'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from tfcactus import _checks
 
@@ -50,27 +49,3 @@ class AdaptiveClipping:
     _checks.non_negative('learning_rate', self.learning_rate)
     if self.clipped_count_stddev is not None:
       _checks.positive('clipped_count_stddev', self.clipped_count_stddev)
-
-  def count_stddev(self, noise_multiplier: float, expected_batch_size: float) -> float:
-    """Returns the standard deviation of the noise on the count, in examples."""
-    if self.clipped_count_stddev is not None:
-      return float(self.clipped_count_stddev)
-    return max(expected_batch_size / 20, noise_multiplier)
-
-  def sensitivity(self, noise_multiplier: float, expected_batch_size: float) -> float:
-    """Returns the l2 sensitivity of the released vector over the clipping norm.
-
-    The plan's noise is scaled by this sensitivity. With Gaussian noise of noise
-    multiplier z, the gradient gets noise multiplier (z^-2 - (2 stddev)^-2)^-1/2.
-
-    Raises:
-      ValueError: if the count's noise is at most noise_multiplier / 2 examples.
-    """
-    stddev = self.count_stddev(noise_multiplier, expected_batch_size)
-    share = (noise_multiplier / (2 * stddev))**2
-    if share >= 1:
-      raise ValueError(
-          'Expected clipped_count_stddev above noise_multiplier / 2 = '
-          f'{noise_multiplier / 2:g}, got clipped_count_stddev={stddev!r}: the count, '
-          'of sensitivity 1/2, would cost more than the whole step; raise it.')
-    return 1 / math.sqrt(1 - share)

@@ -51,6 +51,10 @@ class Plan(Protocol):
   def adaptive_clipping(self) -> object:
     """The rule of an adaptive clipping norm, or None."""
 
+  @property
+  def noisy_accuracy(self) -> object:
+    """The noisy accuracy on the training data, or None."""
+
 
 def check(plan: Plan) -> None:
   """Raises ValueError if the plan's arithmetic is unknown, or has no proof for it."""
@@ -69,6 +73,9 @@ def check(plan: Plan) -> None:
       (plan.adaptive_clipping is not None,
        'no adaptive_clipping, because the rounding of the count has no proof, got '
        f'{plan.adaptive_clipping!r}'),
+      (plan.noisy_accuracy is not None,
+       'no noisy_accuracy, because the rounding of the count has no proof, got '
+       f'{plan.noisy_accuracy!r}'),
       (not all(_LEAST <= each <= _MOST for each in (
           plan.l2_norm_clip, plan.noise.noise_multiplier)),
        'l2_norm_clip and the noise multiplier between 2^-100 and 2^100, got '

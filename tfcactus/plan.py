@@ -21,6 +21,7 @@ from tfcactus import (
   noise as noise_lib,
   relations,
   sampling as sampling_lib,
+  step_counts,
 )
 from tfcactus.accounting import calibration
 from tfcactus.adaptive_clipping import AdaptiveClipping
@@ -29,6 +30,7 @@ from tfcactus.guarantee import Guarantee, ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
 from tfcactus.sampling.base import whole_batches
+from tfcactus.step_counts import NoisyAccuracy
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -65,6 +67,8 @@ class PrivacyPlan:
       sizes and sampling_prob then count units, and batches are made with `units`.
     arithmetic: 'float'; or 'integer', which adds noise in whole numbers and counts all
       rounding. Epsilon is smallest if `dim`, the number of weights, is given.
+    noisy_accuracy: Releases the accuracy on the training data with noise, as a part of
+      each step; None does not. `noise` protects gradient and count as one vector.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect the
@@ -85,6 +89,7 @@ class PrivacyPlan:
   target_epsilon: float | None = None
   unit: str = 'example'
   arithmetic: str = 'float'
+  noisy_accuracy: NoisyAccuracy | None = None
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
@@ -115,8 +120,7 @@ class PrivacyPlan:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
-    if self.adaptive_clipping is not None:
-      self._check_adaptive()
+    step_counts.check(self, correlated.check(self.correlation) is not None)
     set_field('releases', guarantee_lib.release_events(self.releases, self.unit))
     if correlated.check(self.correlation) is not None:
       set_field('correlation', self._solved())
@@ -222,29 +226,16 @@ class PrivacyPlan:
     whole_batches(self)  # Checked: groups take turns over the batches of an epoch.
     return strategy
 
-  def _check_adaptive(self) -> None:
-    """Raises ValueError if the noise does not protect gradient and clipped count."""
-    if not isinstance(self.adaptive_clipping, AdaptiveClipping):
-      raise ValueError(
-          'Expected adaptive_clipping to be an AdaptiveClipping or None, got '
-          f'{self.adaptive_clipping!r}.')
-    if self.noise.dim == 1:
-      raise ValueError(
-          'Expected noise that protects a vector with adaptive_clipping, which '
-          f'releases the gradient and a count together, got {self.noise!r}; use '
-          'the Gaussian, or an isotropic table of one dimension more than the '
-          'model has parameters.')
-    # Raises if the count has too little noise.
-    self.adaptive_clipping.sensitivity(
-        self.noise.noise_multiplier, self.expected_batch_size)
-
   @property
   def release_sensitivity(self) -> float:
-    """Bound on the norm of one example's (gradient, count), in clipping norms."""
-    if self.adaptive_clipping is None:
-      return 1.0
-    return self.adaptive_clipping.sensitivity(
-        self.noise.noise_multiplier, self.expected_batch_size)
+    """Bound on the norm of one example's (gradient, counts), in clipping norms."""
+    return step_counts.sensitivity(self)
+
+  @property
+  def counts_planned(self) -> bool:
+    """Whether all planned steps count: released metrics may decide when it ends."""
+    return self.noisy_accuracy is not None or bool(
+        guarantee_lib.validations(self.releases))
 
   @property
   def strategy(self) -> correlated.Strategy | None:
@@ -266,19 +257,17 @@ class PrivacyPlan:
   def check_vector(self, dim: int) -> None:
     """Raises ValueError if the noise does not protect a clipped vector of length `dim`.
 
-    With `adaptive_clipping` the vector has one more coordinate, the count. The error
-    names noise that would protect.
+    The vector has one more coordinate for each count: of `adaptive_clipping`, and of
+    `noisy_accuracy`. The error names noise that would protect.
     """
     dim = _checks.integer('dim', dim, 1)
     if self.dim is not None and dim != self.dim:
       raise ValueError(
           f'Expected a vector of dim={self.dim}, as the plan says, got {dim}.')
     arithmetic_lib.check_dim(self, dim)
-    note = ''
-    if self.adaptive_clipping is not None:
-      dim, note = dim + 1, ' (the clipped count is one of them)'
+    counts, note = step_counts.beside(self)
     if self.accounting == 'proven':
-      self.noise.check_dim(dim, note)
+      self.noise.check_dim(dim + counts, note)
 
   def check_independent(self) -> None:
     """Raises ValueError if the plan's noise is correlated over several steps."""
@@ -292,6 +281,7 @@ class PrivacyPlan:
     """Raises ValueError if only a `PrivateModel` can train by the plan."""
     self.check_independent()
     arithmetic_lib.check_float(self, 'a drop-in optimizer')
+    step_counts.check_none(self, 'a drop-in optimizer or query')
     if guarantee_lib.validations(self.releases):
       raise ValueError('Expected a plan without private validation, got one with; only '
                        'privatize(model, plan) keeps the sides apart.')
@@ -371,7 +361,7 @@ class PrivacyPlan:
             f'{relations.protected(relation, data=data, rows=rows)}: '
             f'{scheme.released(count)}. '
             f'{relations.public(relation, scheme.constants(self))}.{correlation}'
-            f'{arithmetic_lib.statement(self)}{beside}'
+            f'{arithmetic_lib.statement(self)}{step_counts.statement(self)}{beside}'
             f'{self._allocation_instead(scheme, noise, count) if rows == 1 else ""}',
             self.unit),
         releases=self.releases, proven=self.accounting == 'proven',

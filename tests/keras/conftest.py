@@ -91,6 +91,8 @@ class FakePlan:
   target_epsilon: object = None
   unit: str = 'example'
   arithmetic: str = 'float'
+  noisy_accuracy: object = None
+  counts_planned: bool = False
 
   @property
   def expected_batch_size(self):

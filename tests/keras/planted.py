@@ -125,8 +125,8 @@ def _by_drawn_size() -> Any:
   """Divides sums and their noise by the number of examples drawn."""
   true = clip_norm.ClipNorm.to_release
 
-  def release(self: Any, batch: Any) -> Any:
-    sums, scale = true(self, batch)
+  def release(self: Any, batch: Any, *others: Any) -> Any:
+    sums, scale = true(self, batch, *others)
     drawn = tf.reduce_sum(tf.cast(batch.weights != 0, tf.float64))
     factor = EXAMPLES * PROB / tf.maximum(drawn, 1.0)
     return [each * factor for each in sums], scale * factor

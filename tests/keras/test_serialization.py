@@ -92,15 +92,16 @@ def test_events_that_cannot_be_loaded_again_are_refused_when_they_are_saved():
     event_configs.event_config(ExponentialMechanismDpEvent(0.1))
 
 
-def test_a_config_of_older_versions_has_no_releases():
+def test_a_config_of_older_versions_lacks_newer_fields():
   config = serialization.plan_config(plan_of())
-  del config['releases']
+  del config['releases'], config['noisy_accuracy']
   assert serialization.plan_from(config) == plan_of()
 
 
 @representatives('changes', [
     {}, {'releases': (_EVENTS[3], _EVENTS[6])},
-    {'adaptive_clipping': tfcactus.AdaptiveClipping(0.7)},
+    {'adaptive_clipping': tfcactus.AdaptiveClipping(0.7),
+     'noisy_accuracy': tfcactus.NoisyAccuracy(output=0)},
     {'noise': noise_lib.RadialTable.normalized(
         43, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)}], 2)
 def test_a_loaded_private_model_equals_the_saved_one(tmp_path, changes):

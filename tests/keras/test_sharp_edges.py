@@ -52,6 +52,16 @@ def _validation(split=None):
       X, Y, noise=tfcactus.Gaussian(20.0), releases=2, split=split)
 
 
+def _counted(metrics=None, outputs=1):
+  inputs = tf.keras.Input((6,))
+  model = private.privatize(
+      tf.keras.Model(inputs, [LAYERS.Dense(3)(inputs) for _ in range(outputs)]),
+      _plan(noisy_accuracy=tfcactus.NoisyAccuracy()))
+  model.compile('sgd', [NONE] * outputs, metrics=metrics)
+  model.fit(private.PoissonBatches(X, [Y] * outputs if outputs > 1 else Y, 0.25),
+            verbose=0)
+
+
 def _arrays():
   model = _private()
   model.fit(X, Y, batch_size=10, verbose=0)
@@ -343,6 +353,9 @@ CASES = {
     'Expected to monitor what a PrivateValidation of this fit releases':
         lambda folder: _fit(callbacks=[
             private.PrivateEarlyStopping('val_loss', mode='min')]),
+    'got a value that may have no noise': lambda folder: _counted(metrics=[
+        tf.keras.metrics.SparseCategoricalAccuracy(name='noisy_accuracy')]),
+    'Expected noisy_accuracy to name one output': lambda folder: _counted(outputs=2),
     'once among its releases': lambda folder: _fit(callbacks=[_validation()]),
     'an added record moves others to other positions': lambda folder: _plan(
         releases=[_validation(private.Split(

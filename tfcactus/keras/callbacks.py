@@ -13,7 +13,7 @@ import warnings
 
 import dp_accounting
 
-from tfcactus import _checks, guarantee as guarantee_lib, relations
+from tfcactus import _checks, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, run_card as run_card_lib
 from tfcactus.keras.compat import optimizers, training
@@ -119,10 +119,11 @@ class EpsilonCallback(keras.callbacks.Callback):
       run_card_lib.check_path(self._run_card)
     if self.target_epsilon is not None:
       _check_steps_per_execution(self.model)
-      if guarantee_lib.validations(self._training.plan.releases):
+      if self._training.plan.counts_planned:
         raise ValueError(
-            'Expected target_epsilon of the plan with private validation, under which '
-            'all steps that the plan allows count however training ends, got '
+            'Expected target_epsilon of the plan with private validation or '
+            'noisy_accuracy, under which all steps that the plan allows count however '
+            'training ends, got '
             f'EpsilonCallback(target_epsilon={self.target_epsilon}); use '
             'dataclasses.replace(plan, target_epsilon=...).')
     elif isinstance(self.model, HoldsLedger):

@@ -39,7 +39,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
   finite contributes exactly zero.
 
   Epsilon covers the weights, not the loss and metrics that `fit` logs, which are
-  computed on the training data without noise.
+  computed on the training data without noise. It covers the `noisy_accuracy` of a plan.
 
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
   it, and reads the journal for steps released after the save. The counters
@@ -293,8 +293,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
     Raises:
-      ValueError: if the model is not compiled, the data do not match the plan, or its
-        target allows no step.
+      ValueError: if not compiled, data do not match, or the target allows no step.
     """
     compile_arguments.check_compiled(self._output_losses, self.inner)
     x, y, sample_weight, validation_data = fit_inputs.split(
@@ -305,7 +304,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         None if self.canaries is None else self.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
-    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger))
+    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger),
+                                   training_logs.own(self._step.norm, self._ledger))
     if self._paid is not None:
       callbacks = [*callbacks, StopAtEnd(self._paid)]
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (

@@ -41,6 +41,9 @@ CHOICES = ' and choices of hyperparameters'
 _FLOATS = ('rounding of the distribution of the noise, which is float64 and not '
            'real-valued (mode "float")')
 
+_PLACES = ('gradients whose last bits change with the place of their example in the '
+           'batch; frozen layers of huge weights can make that change large')
+
 NOT_COVERED = (
     'metrics and losses on the training data, printed or logged',
     f'early stopping{CHOICES} on the training data',
@@ -48,29 +51,29 @@ NOT_COVERED = (
     'preparation of the data before the model (scales, vocabularies, features) beyond '
     'releases_beside',
     _FLOATS,
-    'gradients whose last bits change with the place of their example in the batch; '
-    'frozen layers of huge weights can make that change large',
+    _PLACES,
     'side channels such as timing')
 """Leaks and assumptions that the guarantee on a card does not cover."""
 
-_WITH_VALIDATION = dict(zip(NOT_COVERED, (
-    'metrics and losses without noise on training and validation data, printed or '
-    'logged',
-    'early stopping by anything but the releases of PrivateValidation, and choices of '
-    'hyperparameters on the training and validation data')))
-"""Maps lines of `NOT_COVERED` to those of a plan that counts private validation."""
-
-
 def not_covered(plan: PrivacyPlan) -> list[str]:
   """Returns the leaks and assumptions that the guarantee of a plan does not cover."""
-  instead = _WITH_VALIDATION if guarantee_lib.validations(plan.releases) else {}
-  floats: dict[str, str] = {}
+  instead: dict[str, str] = {}
+  if plan.counts_planned:
+    held = bool(guarantee_lib.validations(plan.releases))
+    noisy = ['the releases of PrivateValidation'] * held + (
+        ['noisy_accuracy'] * (plan.noisy_accuracy is not None))
+    data = 'training and validation data' if held else 'training data'
+    instead = dict(zip(NOT_COVERED, (
+        f'metrics and losses without noise on {data}, printed or logged',
+        f'early stopping by anything but {" and ".join(noisy)}, and choices of '
+        f'hyperparameters on the {data}')))
+  if plan.noisy_accuracy is not None:
+    instead[_PLACES] = _PLACES.replace('gradients', 'gradients and right answers', 1)
   if plan.arithmetic == 'integer':
-    floats[_FLOATS] = (
+    instead[_FLOATS] = (
         'rounding of the distribution of the noise of releases_beside, which is float64'
         if plan.releases else '')
-  lines = [floats.get(line, line) for line in NOT_COVERED]
-  return [instead.get(line, line) for line in lines if line]
+  return [each for each in (instead.get(line, line) for line in NOT_COVERED) if each]
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
@@ -122,6 +125,8 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'augmentation_multiplicity': model.augmentation_multiplicity,
       'adaptive_clipping': (None if plan.adaptive_clipping is None else
                             dataclasses.asdict(plan.adaptive_clipping)),
+      'noisy_accuracy': (None if plan.noisy_accuracy is None else
+                         dataclasses.asdict(plan.noisy_accuracy)),
       'correlation': _correlation(plan),
       'target_epsilon': plan.target_epsilon,
       'noise': plan.noise.name,

@@ -11,6 +11,7 @@ from tfcactus import (
   correlated,
   noise as noise_lib,
   plan as plan_lib,
+  step_counts,
 )
 from tfcactus.accounting import event_configs
 from tfcactus.keras.compat import optimizers, trainability
@@ -104,16 +105,20 @@ def _check_format(filepath: object, save_format: object) -> None:
         'plain model, and private_model.inner.save(...) takes any format.')
 
 
+_RULES = {'adaptive_clipping': adaptive_clipping.AdaptiveClipping,
+          'noisy_accuracy': step_counts.NoisyAccuracy}
+"""Fields of a plan that are saved as the fields of their own class."""
+
+
 def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:
   """Returns a `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:
     return None
   fields = {field.name: getattr(plan, field.name)
             for field in dataclasses.fields(plan)}
-  rule = fields['adaptive_clipping']
-  return {**fields, 'noise': noise_lib.to_config(plan.noise),
-          'adaptive_clipping': None if rule is None else (
-              dataclasses.asdict(rule)),
+  return {**fields, 'noise': noise_lib.to_config(plan.noise), **{
+              name: None if fields[name] is None else dataclasses.asdict(fields[name])
+              for name in _RULES},
           'releases': [event_configs.event_config(event) for event in plan.releases],
           'correlation': None if plan.strategy is None else (
               plan.strategy.to_config())}
@@ -124,11 +129,11 @@ def plan_from(config: dict[str, Any] | None) -> Any:
   if config is None:
     return None
   fields = dict(config)
-  rule, strategy = fields['adaptive_clipping'], fields.get('correlation')
+  strategy = fields.get('correlation')
   return plan_lib.PrivacyPlan(**{
       **fields, 'noise': noise_lib.from_config(fields['noise']),
-      'adaptive_clipping': None if rule is None else (
-          adaptive_clipping.AdaptiveClipping(**rule)),
+      **{name: kind(**fields[name]) for name, kind in _RULES.items()
+         if fields.get(name) is not None},
       'releases': [event_configs.event_from(event)
                    for event in fields.get('releases', ())],
       'correlation': None if strategy is None else (

@@ -1,17 +1,21 @@
-"""Losses and metrics that `fit` logs, computed on the examples drawn for a step."""
+"""What `fit` logs of the examples drawn: losses, metrics, and the noisy accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import tensorflow as tf
 
+from tfcactus import step_counts
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import losses as compat, masks, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients.engine import BatchResult
+from tfcactus.keras.ledger.model_ledger import ModelLedger
+from tfcactus.keras.step.clip_norm import ClipNorm
 
 
 def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
@@ -73,3 +77,58 @@ def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
   for i, (term, tracker) in enumerate(zip(terms, trackers)):
     if tracker is not None:
       tracker.update_state(weighted[:, i] / (term.factor or 1.0))
+
+
+class NoisyAccuracyLog(keras.callbacks.Callback):
+  """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
+
+  `logs` get `noisy_accuracy`, the mean over the epoch's steps of noisy counts of right
+  answers, divided by the expected batch size. `noisy_accuracy_error` is a bound on the
+  standard error of this mean: the noise, and the chance of which examples are drawn.
+  Both are computed from what the steps released, and from public numbers.
+  """
+
+  writes_logs = True
+  """Tells `fit` of a `PrivateModel` to run this callback before readers of logs."""
+
+  def __init__(self, norm: ClipNorm, ledger: ModelLedger):
+    """Initialises the callback of a model whose plan has a `NoisyAccuracy`."""
+    super().__init__()
+    self._norm = norm
+    self._ledger = ledger
+
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    """Tells `PrivateEarlyStopping` that the log is a release."""
+    del logs
+    self._ledger.counter.private_logs |= {_NOISY: self._ledger.plan.noisy_accuracy}
+
+  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Remembers the counts of earlier steps."""
+    del epoch, logs
+    self._before = tf.convert_to_tensor(self._norm.answers).numpy()
+
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Logs accuracy and error; ValueError if another metric has that name."""
+    del epoch
+    logs = {} if logs is None else logs
+    if _NOISY in logs:
+      raise ValueError(
+          f"Expected logs without {_NOISY!r}, which the plan's noisy_accuracy writes, "
+          'got a value that may have no noise; rename the metric.')
+    plan = self._ledger.plan
+    total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before
+    if not steps:
+      return
+    size, noise = plan.expected_batch_size, step_counts.stddevs(plan)['count_stddev']
+    logs[_NOISY] = float(total / (steps * size) + 0.5)
+    # Of n examples, each drawn with probability q, the count has variance n q / 4 at
+    # most. Draws of fixed size, and those without repetition, vary less.
+    logs[f'{_NOISY}_error'] = math.sqrt((noise**2 + size / 4) / steps) / size
+
+
+_NOISY = 'noisy_accuracy'
+
+
+def own(norm: ClipNorm, ledger: ModelLedger) -> list[keras.callbacks.Callback]:
+  """Returns the callbacks that log what a plan releases beside the weights."""
+  return [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]

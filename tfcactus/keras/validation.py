@@ -17,6 +17,7 @@ from tfcactus.keras.distribution import replicas
 from tfcactus.keras.independence import graph_proof
 from tfcactus.keras.ledger.ledger import HoldsLedger
 from tfcactus.keras.ledger.model_ledger import ModelLedger
+from tfcactus.keras.step import right_answers
 from tfcactus.release import additive_noise
 
 _FINENESS = 2.0**-20
@@ -278,9 +279,10 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
 
 
 class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
-  """Keras' EarlyStopping on a metric that `PrivateValidation` releases.
+  """Keras' EarlyStopping on a metric that is released with noise.
 
-  The stop costs nothing beyond that validation. The guarantee afterwards is that of all
+  That is a log of `PrivateValidation`, or the `noisy_accuracy` of the plan. The stop
+  costs nothing beyond that release. The guarantee afterwards is that of all
   planned steps: the smaller epsilon of the steps that ran would not hold for a number
   of steps that was chosen by what was released.
   """
@@ -290,7 +292,7 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
     """Initialises the callback; other arguments are as for EarlyStopping of Keras.
 
     Args:
-      monitor: A log of `PrivateValidation`.
+      monitor: A log of `PrivateValidation`, or 'noisy_accuracy'.
       patience: Number of releases without improvement after which training stops.
       mode: 'max' or 'min'; 'auto' takes 'max' for the accuracy and 'min' for the loss.
       restore_best_weights: Whether to go back to the weights of the best release.
@@ -299,7 +301,8 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
       ValueError: if 'auto' does not know the metric.
     """
     if mode == 'auto':
-      known = {'val_private_accuracy': 'max', 'val_private_loss': 'min'}
+      known = {'val_private_accuracy': 'max', 'val_private_loss': 'min',
+               'noisy_accuracy': 'max'}
       if monitor not in known:
         raise ValueError(f"Expected mode='max' or 'min' for monitor={monitor!r}, got "
                          "'auto', which knows the accuracy and the loss only.")
@@ -313,9 +316,10 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
     known = ledger.counter.private_logs if ledger else {}
     if self.monitor not in known:
       raise ValueError(
-          'Expected to monitor what a PrivateValidation of this fit releases, one of '
-          f'{sorted(known)}, got monitor={self.monitor!r}: what fit logs of training '
-          'and validation data has no noise, and a stop by it would tell of examples.')
+          'Expected to monitor what a PrivateValidation of this fit releases, or '
+          f'noisy_accuracy of its plan, one of {sorted(known)}, got monitor='
+          f'{self.monitor!r}: what fit logs of training and validation data has no '
+          'noise, and a stop by it would tell of examples.')
     super().on_train_begin(logs)
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -336,7 +340,7 @@ def _metrics(given: Sequence[Any]) -> tuple[_Metric, ...]:
   found: list[_Metric] = []
   for each in [given] if isinstance(given, str) else given:
     if each == 'accuracy':
-      each = ('accuracy', _accuracy, 1.0)
+      each = ('accuracy', right_answers.accuracy, 1.0)
     elif isinstance(each, tuple) and len(each) == 2 and each[0] == 'loss':
       each = ('loss', None, each[1])
     elif not (isinstance(each, tuple) and len(each) == 3 and callable(each[1]) and
@@ -348,19 +352,3 @@ def _metrics(given: Sequence[Any]) -> tuple[_Metric, ...]:
   if not found or len({name for name, *_ in found}) < len(found):
     raise ValueError(f'Expected metrics of different names, got {given!r}.')
   return tuple(found)
-
-
-def _accuracy(y: Any, outputs: Any) -> tf.Tensor:
-  """Returns 1 for right answers and 0 for wrong ones, as Keras' metric 'accuracy'."""
-  if not tf.is_tensor(outputs) or not tf.is_tensor(y):
-    raise ValueError('Expected one output, with targets, for the accuracy, got several '
-                     'or none; use (name, function, bound) as a metric.')
-  if outputs.shape[-1] == 1 or outputs.shape.rank == 1:
-    y = tf.reshape(y, tf.shape(outputs))
-    right = tf.equal(outputs > 0.5, tf.cast(y, outputs.dtype) > 0.5)
-    return tf.cast(right[..., 0] if outputs.shape.rank > 1 else right, tf.float32)
-  if y.shape.rank == outputs.shape.rank and y.shape[-1] == outputs.shape[-1]:
-    y = tf.argmax(y, -1)
-  elif y.shape.rank == outputs.shape.rank:
-    y = y[..., 0]
-  return tf.cast(tf.equal(tf.cast(y, tf.int64), tf.argmax(outputs, -1)), tf.float32)

@@ -40,7 +40,8 @@ def plan_of(case):
       num_examples=N, sampling_prob=case.get('prob', 0.1), steps=case.get('steps', 30),
       delta=1e-5,
       correlation=None if bands is None else correlated.BandedStrategy(bands).solve(24),
-      adaptive_clipping=(tfcactus.AdaptiveClipping() if case.get('adaptive') else None))
+      **(dict(adaptive_clipping=tfcactus.AdaptiveClipping(),
+              noisy_accuracy=tfcactus.NoisyAccuracy()) if case.get('adaptive') else {}))
 
 
 def model_of(case):

@@ -98,6 +98,47 @@ def test_gradient_and_count_get_the_noise_of_the_account():
   assert abs(np.corrcoef(gradients[::21], counts)[0, 1]) < 0.2
 
 
+def test_gradient_and_both_counts_get_the_noise_of_the_account():
+  plan = _plan(noise_lib.Gaussian(1.2), AdaptiveClipping(0.5, 0.0, 2.0),
+               sampling_prob=1.0, noisy_accuracy=tfcactus.NoisyAccuracy(1.5))
+  private = _private(plan, rate=0.0, seed=5)
+  right = np.sum(private.predict(_X, verbose=0).argmax(1) == _Y)
+  step, norm = tf.function(private.train_step), private._step.norm
+  found, update = [], norm.update_from
+
+  def kept(noisy):
+    sums = update(noisy)
+    tf.numpy_function(lambda *parts: found.append(parts[-3:]) or np.int64(0),
+                      noisy, tf.int64)
+    return sums
+
+  norm.update_from = kept
+  for _ in range(300):
+    step(tuple(map(tf.constant, (_X, _Y, np.ones(40)))))
+  gradients, unclipped, answers = zip(*found)
+  sensitivity = (1 - (1.2 / 4)**2 - (1.2 / 3)**2)**-0.5
+  assert sensitivity == pytest.approx(plan.release_sensitivity)
+  counts = np.array([unclipped, answers]) / np.array([[1.2 / 2.0], [1.2 / 1.5]]) / (
+      sensitivity)
+  gradients = np.stack([np.ravel(each) for each in gradients])
+  gradients = (gradients - gradients.mean(0)) * (300 / 299)**0.5
+
+  def fits(values, sigma):
+    return stats.chi2.cdf(np.sum(values**2) / sigma**2, values.size)
+
+  assert 1e-3 < fits(counts[1] - (right - 20), 1.5) < 1 - 1e-3
+  assert 1e-3 < fits(counts[0] - np.round(counts[0].mean() * 2) / 2, 2.0) < 1 - 1e-3
+  assert 1e-3 < fits(gradients, 1.2 * sensitivity) < 1 - 1e-3
+  # The noise of one count less, a third more or less, or another centre, would fail.
+  assert fits(gradients, 1.2 * (1 - (1.2 / 4)**2)**-0.5) > 1 - 1e-3
+  assert fits(counts[1] - (right - 20), 2.0) < 1e-3
+  assert fits(counts[1] - (right - 20), 1.0) > 1 - 1e-3
+  assert fits(counts[1] - right, 1.5) > 1 - 1e-3
+  assert np.max(np.abs(np.corrcoef(np.c_[counts.T, gradients].T) - np.eye(
+      2 + gradients.shape[1]))) < 0.3
+  np.testing.assert_allclose(np.array(norm.answers), [np.sum(counts[1]), 300])
+
+
 def test_designed_noise_covers_gradient_and_count():
   table = noise_lib.RadialTable.normalized(
       22, 0.25, 0.25, [-0.8 * i for i in range(40)], -1.0)

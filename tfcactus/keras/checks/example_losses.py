@@ -99,7 +99,7 @@ def loss_per_example(loss: Any) -> LossFn:
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
     if weights is not None:
       losses = _weighted_parts(losses, weights)
-    return _mean_where(losses, found) if found else mean_per_example(losses)
+    return mean_where(losses, found) if found else mean_per_example(losses)
 
   return _per_example(compute, loss)
 
@@ -184,7 +184,7 @@ def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.not_equal(weights, 0), losses * weights, tf.zeros_like(losses))
 
 
-def _mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
+def mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
   """Returns mean losses, (batch,), over positions that all masks `found` keep, or 0."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank

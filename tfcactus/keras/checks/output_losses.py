@@ -140,6 +140,29 @@ class OutputLosses:
         flat[term.place] = target.weights
     return tf.nest.pack_sequence_as(outputs, flat)
 
+  def answered(self, output: str | int | None, targets: Any, predictions: Any
+              ) -> tuple[int, int, tf.Tensor, tf.Tensor | None]:
+    """Returns facts on the output that `output` names by its name or index.
+
+    They are the index of its term, its place in `tf.nest.flatten(predictions)`, its
+    target, and weights of parts or None. None names the only output with a loss.
+    `targets` are those that `targets` returns. Raises ValueError if no such output has
+    a loss of a weight other than zero.
+    """
+    terms = [(i, term) for i, term in enumerate(self.terms(predictions)) if term.factor]
+    alone = [] if _is_nested(predictions) else self.names or []
+    found = [(i, term) for i, term in terms if output is None or (
+        output in (self._name(term), term.place, *alone))]
+    if len(found) != 1:
+      raise ValueError(
+          'Expected noisy_accuracy to name one output that has a loss, '
+          f'NoisyAccuracy(output=...), of {[self._name(term) for _, term in terms]}, '
+          f'got output={output!r}.')
+    i, term = found[0]
+    target = targets[i] if _is_nested(predictions) else targets
+    return i, term.place, *(
+        target if isinstance(target, Weighted) else (target, None))
+
   def _parts(self, sample_weight: Any, outputs: Any) -> list[tf.Tensor | None]:
     """Returns the weights of parts, or None, of each term."""
     found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)

@@ -13,7 +13,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 from tfcactus.keras.distribution import replicas
 
 
-def counter(value: float, name: str, dtype: str = 'int64') -> Any:
+def counter(value: float | list[float], name: str, dtype: str = 'int64') -> Any:
   """Returns a variable that Keras saves with the weights of the model that holds it."""
   if KERAS_3:
     return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,

@@ -113,11 +113,12 @@ def given(callbacks: Any) -> list[Any]:
   return found
 
 
-def ordered(callbacks: Any, limit: keras.callbacks.Callback) -> list[Any]:
+def ordered(callbacks: Any, limit: keras.callbacks.Callback, own_logs: list[Any]
+           ) -> list[Any]:
   """Returns the callbacks in the order to run: writers of logs first, `limit` last."""
   # `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
   # has a target_epsilon.
-  found = given(callbacks)
+  found = [*own_logs, *given(callbacks)]
   own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
   return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
       [] if own else [limit])

@@ -298,10 +298,6 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
     raise ValueError(
         f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
         f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
-  if plan.adaptive_clipping is not None:
-    raise ValueError(
-        'Expected a plan without adaptive_clipping, whose count is not released '
-        f'here, got {plan.adaptive_clipping!r}; use tfcactus.keras.privatize.')
   plan.check_drop_in()
   return plan.l2_norm_clip
 

@@ -113,7 +113,8 @@ class Record:
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
     changed: Whether weights that changed outside counted steps were trained or saved.
-    validated: {event: number of releases}, see `PrivateValidation`.
+    validated: {event: number of releases}, see `PrivateValidation`; {rule: 0} for a
+      `NoisyAccuracy`, by which training may end as well.
     ended: Why the steps have no epsilon of their own, a sentence; or ''.
   """
 

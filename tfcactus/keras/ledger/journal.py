@@ -218,8 +218,10 @@ def _header(plan: PrivacyPlan) -> dict[str, Any]:
   correlation = {} if plan.strategy is None else {
       'correlation': plan.strategy.digest}
   unit = {} if plan.unit == 'example' else {'unit': plan.unit}
-  return {**correlation, **unit, 'adaptive_clipping': None if rule is None else (
-              dataclasses.asdict(rule)),
+  counted = {} if plan.noisy_accuracy is None else {
+      'noisy_accuracy': dataclasses.asdict(plan.noisy_accuracy)}
+  return {**correlation, **unit, **counted,
+          'adaptive_clipping': None if rule is None else dataclasses.asdict(rule),
           'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,
           'sampling_prob': plan.sampling_prob}

@@ -11,7 +11,6 @@ import dp_accounting
 
 from tfcactus import (
   _checks,
-  guarantee as guarantee_lib,
   relations,
   sampling as sampling_lib,
 )
@@ -123,7 +122,7 @@ class Ledger:
     if planned is not None and released < planned:
       guarantee = dataclasses.replace(guarantee, statement=(
           f'{guarantee.statement} Of these {planned}, {released} were released; all '
-          'count, since validation may decide when training ends.'))
+          'count, since metrics that were released may decide when training ends.'))
     if planned is not None and planned < released:
       guarantee = guarantee.given(
           'This holds if nothing that was released decided that training went beyond '
@@ -135,8 +134,8 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the plan's maximum of steps or epochs; None without validation."""
-    if not guarantee_lib.validations(self.plan.releases):
+    """Returns the plan's maximum of steps or epochs; None if it does not count."""
+    if not self.plan.counts_planned:
       return None
     return self.plan.steps_within(
         self.plan.target_epsilon or sys.float_info.max, sampling=scheme)
@@ -208,7 +207,7 @@ def _check_same(name: str, planned: object, trained: object) -> None:
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',
                 'accounting', 'adaptive_clipping', 'releases', 'correlation', 'unit',
-                'arithmetic')
+                'arithmetic', 'noisy_accuracy')
 
 _NAMES = {counts.NONE: 'none', counts.UNKNOWN: 'unknown', counts.MIXED: 'mixed'}
 

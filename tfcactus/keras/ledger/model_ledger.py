@@ -48,6 +48,8 @@ class ModelLedger:
     self._model = model
     self._norm = norm
     self.record = lineage.find_record(model, plan)
+    if plan.noisy_accuracy is not None:  # As a validation, whose count has no limit.
+      self.record.validated.setdefault(plan.noisy_accuracy, 0)
     self.counter = step_counter.StepCounter(
         model, plan, self.record, norm, journal, seeded, loaded, paid)
     self._made = recent_ledgers(plan)

@@ -184,6 +184,11 @@ def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | 
         'Expected a plan without adaptive_clipping with audit=, got '
         f'{plan.adaptive_clipping!r}: canaries would count as clipped examples and '
         'move the norm.')
+  if plan.noisy_accuracy is not None:
+    raise ValueError(
+        'Expected a plan without noisy_accuracy with audit=, got '
+        f'{plan.noisy_accuracy!r}: canaries give no answers, so that they would show '
+        'the noise of the gradient alone, which is more than that of the plan.')
   for name, value in others.items():
     if value != _PLAIN[name][0]:
       raise ValueError(

@@ -1,13 +1,16 @@
-"""The clipping norm of a private model, constant or adaptive."""
+"""The clipping norm of a private model, and counts released beside its gradients."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus import step_counts
 from tfcactus.keras.compat import training
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import engine
+from tfcactus.keras.step import right_answers
 from tfcactus.plan import PrivacyPlan
 
 _RANGE = 1e6
@@ -18,68 +21,86 @@ gets: a norm of zero would never grow again."""
 class ClipNorm:
   """A plan's clipping norm: constant, or following a quantile of gradient norms.
 
-  With `adaptive_clipping` a step releases one vector (sum of gradients, weight *
-  count), so that one draw of the plan's noise covers both. The count adds 1/2 for each
-  unclipped and -1/2 for each clipped example.
+  With `adaptive_clipping` or `noisy_accuracy` a step releases one vector (sum of
+  gradients, weight * count, ...), so that one draw of the plan's noise covers all. The
+  first count adds 1/2 for each unclipped and -1/2 for each clipped example; the count
+  of right answers adds the share of an example's answers that are right, minus 1/2.
 
   Attributes:
     variable: float64 variable, or None for a constant norm.
+    answers: float64 variable of shape (2,): the sum of all noisy counts of right
+      answers, and their number; None without a noisy accuracy.
   """
 
   def __init__(self, plan: PrivacyPlan):
     """Starts the norm at `plan.l2_norm_clip`."""
     self._start = plan.l2_norm_clip
-    self._rule = plan.adaptive_clipping
+    self._rule, self._accuracy = plan.adaptive_clipping, plan.noisy_accuracy
     self._expected = plan.expected_batch_size
-    self.variable = None
-    if self._rule is not None:
-      self._noise_multiplier = plan.noise.noise_multiplier
-      self._sensitivity = plan.release_sensitivity
-      with tf.init_scope():
-        self.variable = training.counter(
-            self._start, 'l2_norm_clip', 'float64')
+    self._sensitivity = step_counts.sensitivity(plan)
+    # A noisy count, divided by its weight, has the standard deviation of the plan.
+    self._weights = [self._sensitivity * (plan.noise.noise_multiplier / stddev)
+                     for stddev in step_counts.stddevs(plan).values()]
+    self.variable = self.answers = None
+    with tf.init_scope():
+      if self._rule is not None:
+        self.variable = training.counter(self._start, 'l2_norm_clip', 'float64')
+      if self._accuracy is not None:
+        self.answers = training.counter([0.0, 0.0], 'noisy_answers', 'float64')
 
   def value(self) -> tf.Tensor:
     """Returns the clipping norm of the next step, float64."""
     return tf.constant(self._start, tf.float64) if self.variable is None else (
         tf.convert_to_tensor(self.variable))
 
-  def to_release(self, batch: engine.BatchResult
-             ) -> tuple[list[tf.Tensor], tf.Tensor]:
+  def to_release(self, batch: engine.BatchResult, losses: Any = None, each: int = 1
+                ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns the tensors to release, and the sensitivity that scales their noise.
 
-    The gradients that `batch` sums were clipped to `value()`.
+    The gradients that `batch` sums were clipped to `value()`. `losses` and `each` are
+    as for `right_answers.count`, if the plan has a noisy accuracy.
     """
-    if self._rule is None:
-      return batch.sums, self.value()
-    return [*batch.sums, batch.unclipped * self._weight(self._rule)], self._scale()
-
-  def _scale(self) -> tf.Tensor:
-    """Returns the sensitivity: a bound on the l2 norm of one example's contribution."""
-    return self.value() * self._sensitivity
-
-  def _weight(self, rule: AdaptiveClipping) -> tf.Tensor:
-    """Returns the factor on the count in the released vector."""
-    # The noisy count, divided by the factor, has the standard deviation of `rule`.
-    stddev = rule.count_stddev(self._noise_multiplier, self._expected)
-    return self._scale() * (self._noise_multiplier / stddev)
+    norm, counts = self.value(), []
+    if not self._weights:
+      return batch.sums, norm
+    if self._rule is not None:
+      counts.append(batch.unclipped)
+    if self._accuracy is not None:
+      counts.append(right_answers.count(losses, self._accuracy.output, batch, each))
+    return [*batch.sums, *(count * (norm * weight) for count, weight in zip(
+        counts, self._weights))], norm * self._sensitivity
 
   def update_from(self, noisy: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Updates an adaptive norm from a noisy release; returns the noisy sums.
+    """Updates norm and answers from a noisy release; returns the noisy sums.
 
-    `noisy` are the tensors of `to_release` with noise: the sums, then the count.
+    `noisy` are the tensors of `to_release` with noise: the sums, then the counts.
+    """
+    sums = noisy[:len(noisy) - len(self._weights)]
+    norm = self.value()
+    counts = [total / (norm * weight)
+              for total, weight in zip(noisy[len(sums):], self._weights)]
+    # All replicas have the same noisy release, so they compute the same numbers.
+    if self.variable is not None:
+      _assign(self.variable, self._moved(norm, counts[0]))
+    if self.answers is not None:
+      _assign(self.answers, tf.convert_to_tensor(self.answers) + tf.stack(
+          [counts[-1], tf.ones([], tf.float64)]))
+    return sums
+
+  def _moved(self, norm: tf.Tensor, unclipped: tf.Tensor) -> tf.Tensor:
+    """Returns the norm after one step, from the noisy count of unclipped examples.
 
     Source: TensorFlow Privacy's QuantileEstimatorQuery.
     """
-    rule, norm = self._rule, self.value()
-    if rule is None or self.variable is None:
-      return noisy
-    unclipped = noisy[-1] / self._weight(rule) / self._expected + 0.5
+    rule = self._rule
+    assert rule is not None, 'The norm moves.'
     step = rule.learning_rate * (
-        tf.clip_by_value(unclipped, 0.0, 1.0) - rule.target_unclipped_quantile)
+        tf.clip_by_value(unclipped / self._expected + 0.5, 0.0, 1.0) -
+        rule.target_unclipped_quantile)
     moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
-    kept = tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
-    # All replicas have the same noisy release, so they compute the same norm.
-    variable = self.variable
-    replicas.once(lambda norms: variable.assign(norms[0]), kept)
-    return noisy[:-1]
+    return tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
+
+
+def _assign(variable: tf.Variable, value: tf.Tensor) -> None:
+  """Assigns a value, equal on all replicas, once in each process."""
+  replicas.once(lambda values: variable.assign(values[0]), value)

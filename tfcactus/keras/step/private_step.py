@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfcactus import _checks, arithmetic
 from tfcactus.keras.checks import model_warnings, state_writes, whole_model
-from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import losses, models, precision, recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
@@ -169,6 +168,11 @@ class Step:
           'Expected one replica and augmentation_multiplicity=1 with local_steps, '
           f'which move the weights for one unit at a time, got {self._replicas} '
           f'replicas and augmentation_multiplicity={self.views}.')
+    if self._plan.noisy_accuracy is not None:
+      raise ValueError(
+          'Expected a plan without noisy_accuracy with local_steps, in which rows of '
+          'several units may mix in the outputs, so that no bound on what one adds to '
+          f'the count is proved, got {self._plan.noisy_accuracy!r}.')
 
   def _check_vector(self, beside: Sequence[tf.Tensor] = ()) -> None:
     """Checks that noise protects the whole model's gradient; sets `randomness`.
@@ -210,7 +214,7 @@ class Step:
     return x
 
   def run(self, x: Any, y: Any, weights: tf.Tensor,
-          compute_loss: LossFn, place: tf.Tensor, each: int = 1,
+          compute_loss: Any, place: tf.Tensor, each: int = 1,
           numbers: tf.Tensor | None = None
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Clips, sums, adds noise, rounds to a grid, averages, and adds weight penalties.
@@ -220,6 +224,7 @@ class Step:
     four numbers of the batch's `Place`, from `StepCounter.count_step`. `each`
     consecutive rows make up an example: more than one where examples are units, such as
     users. `numbers` has the canary of each row, as for `Engine.run`; None for none.
+    `compute_loss` is a `LossFn`; `OutputLosses` if the plan has a noisy accuracy.
 
     Returns:
       (averages to apply, in the shape of each variable; the `BatchResult`; the
@@ -239,10 +244,9 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
-    release, scale = self.norm.to_release(batch)
+    release, scale = self.norm.to_release(batch, compute_loss, each)
     self._check_vector(release[len(self._model.trainable_variables):])
-    # Further sums are along shadow weights; or adaptive clipping also releases the
-    # count of unclipped examples.
+    # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)
     like = [*self._model.trainable_variables, *release[own:]]
     # One replica (of each worker, if noise is split) adds noise before replicas sum.

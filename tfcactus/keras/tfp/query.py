@@ -56,11 +56,6 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
       raise ValueError(
           f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
           f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
-    if plan is not None and plan.adaptive_clipping is not None:
-      raise ValueError(
-          'Expected a plan without adaptive_clipping, whose count this query '
-          f'does not release, got {plan.adaptive_clipping!r}; use '
-          'tfcactus.keras.privatize.')
     if plan is not None:
       plan.check_drop_in()
     self._plan = plan

@@ -1,0 +1,68 @@
+"""Right answers of a step, counted so that each example adds a bounded number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.checks.output_losses import OutputLosses
+from tfcactus.keras.gradients import batched_pass
+from tfcactus.keras.gradients.engine import BatchResult
+
+_FINENESS = 2.0**-20
+"""An example adds a multiple of this, so that sums of counts are exact in float64."""
+
+
+def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, each: int
+         ) -> tf.Tensor:
+  """Returns the sum over examples of their share of right answers minus 1/2, float64.
+
+  An example adds a number in [-1/2, 1/2]: the mean over its positions, without those
+  that a mask or a weight of zero leaves out, and over its `each` rows. Rows of weight
+  zero, and of losses that are not finite, add nothing. `output` is that of
+  `NoisyAccuracy`. Raises ValueError if it does not name one output with a loss.
+
+  The engine has proved that a row's outputs and losses are of that row alone; so is a
+  mask, which enters the loss.
+  """
+  term, place, target, parts = losses.answered(
+      output, batch.targets, batch.predictions)
+  values = tf.cast(accuracy(
+      target, tf.nest.flatten(batch.predictions)[place]), tf.float64) - 0.5
+  found = [mask for mask in (
+      batch.masks[place], None if parts is None else tf.not_equal(parts, 0))
+           if mask is not None]
+  values = example_losses.mean_where(values, found) if found else (
+      example_losses.mean_per_example(values))
+  weights, own = ((part if part.shape.rank == 1 else part[:, term])
+                  for part in (batch.weights, batch.losses))
+  used = tf.logical_and(batched_pass.takes_part(weights), tf.math.is_finite(own))
+  # Rows of one example are neighbours.
+  values, used = (tf.reshape(part, [-1, each]) for part in (
+      tf.where(used, values, tf.zeros_like(values)), tf.cast(used, tf.float64)))
+  means = tf.math.divide_no_nan(tf.reduce_sum(values, 1), tf.reduce_sum(used, 1))
+  return tf.reduce_sum(tf.round(
+      tf.clip_by_value(means, -0.5, 0.5) / _FINENESS)) * _FINENESS
+
+
+def accuracy(y: Any, outputs: Any) -> tf.Tensor:
+  """Returns 1 for right answers and 0 for wrong ones, as Keras' metric 'accuracy'."""
+  if not tf.is_tensor(outputs) or not tf.is_tensor(y):
+    raise ValueError('Expected one output, with targets, for the accuracy, got several '
+                     'or none; use (name, function, bound) as a metric.')
+  if outputs.shape[-1] == 1 or outputs.shape.rank == 1:
+    y = tf.reshape(y, tf.shape(outputs))
+    right = tf.equal(outputs > 0.5, tf.cast(y, outputs.dtype) > 0.5)
+    return tf.cast(right[..., 0] if outputs.shape.rank > 1 else right, tf.float32)
+  if y.shape.rank == outputs.shape.rank and y.shape[-1] == outputs.shape[-1]:
+    y = tf.argmax(y, -1)
+  elif y.shape.rank == outputs.shape.rank:
+    y = y[..., 0]
+  if y.shape.rank != outputs.shape.rank - 1:  # Else rows would be broadcast.
+    raise ValueError(
+        'Expected a label, or a one-hot row, for each answer of the model, whose '
+        f'outputs have shape {outputs.shape}, for the accuracy, got targets of shape '
+        f'{y.shape}; use (name, function, bound) as a metric of validation.')
+  return tf.cast(tf.equal(tf.cast(y, tf.int64), tf.argmax(outputs, -1)), tf.float32)

@@ -1,0 +1,174 @@
+"""Noisy counts that a step releases in one vector with the sum of its gradients.
+
+Adaptive clipping counts gradients that were not clipped; `NoisyAccuracy` counts right
+answers. A step releases (sum of gradients, weight * count, ...) under one draw of the
+plan's noise. An example adds a gradient of norm C at most, and a number in [-1/2, 1/2]
+to each count. The weights leave each count the noise of its standard deviation, and
+C * `sensitivity` bounds the norm of the whole vector that an example adds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+from tfcactus import _checks
+from tfcactus.adaptive_clipping import AdaptiveClipping
+from tfcactus.noise import Noise
+
+_LARGEST_SHARE = 1 - 2.0**-20
+"""Part of the squared sensitivity that counts may take. So close to one, the rounding
+of the part would reach the margin of clipping (docs/soundness.md, "Numbers")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyAccuracy:
+  """Noisy accuracy on the training data, as a part of each step's release.
+
+  Each step releases the sum of clipped per-example gradients and a noisy count of right
+  answers among the examples drawn. Both form one vector, (gradient, weight * count),
+  released under one draw of the plan's noise. A step costs as much as without; the
+  gradient gets slightly more noise instead. `fit` logs the mean over an epoch's steps
+  as `noisy_accuracy`.
+
+  Each example adds its share of right answers minus 1/2 to the count, so the count has
+  sensitivity 1/2. A unit, such as a user, adds the mean over its rows.
+
+  Attributes:
+    count_stddev: Standard deviation of the noise on a step's count, in examples. None:
+      a 20th of the expected batch size, or the noise multiplier if that is larger.
+    output: Name or index of the output whose answers count, if several have a loss.
+
+  Source: Andrew et al., "Differentially Private Learning with Adaptive Clipping"
+  (2021), Theorem 1, which counts unclipped gradients in this way.
+  """
+
+  count_stddev: float | None = None
+  output: str | int | None = None
+
+  def __post_init__(self) -> None:
+    if self.count_stddev is not None:
+      object.__setattr__(
+          self, 'count_stddev', _checks.noise_scale('count_stddev', self.count_stddev))
+    if isinstance(self.output, bool) or not isinstance(
+        self.output, (str, int, type(None))):
+      raise ValueError('Expected output to be the name or index of an output, or None, '
+                       f'got output={self.output!r}.')
+
+
+class Plan(Protocol):
+  """The fields of a `PrivacyPlan` that this module reads."""
+
+  @property
+  def noise(self) -> Noise:
+    """The noise of the plan."""
+
+  @property
+  def expected_batch_size(self) -> float:
+    """The public constant that divides sums."""
+
+  @property
+  def adaptive_clipping(self) -> AdaptiveClipping | None:
+    """The rule of an adaptive clipping norm, or None."""
+
+  @property
+  def noisy_accuracy(self) -> NoisyAccuracy | None:
+    """The noisy accuracy on the training data, or None."""
+
+
+def stddevs(plan: Plan) -> dict[str, float]:
+  """Returns {field: standard deviation of the noise on its count, in examples}.
+
+  Counts are in the order in which a step releases them.
+  """
+  given = {}
+  if plan.adaptive_clipping is not None:
+    given['clipped_count_stddev'] = plan.adaptive_clipping.clipped_count_stddev
+  if plan.noisy_accuracy is not None:
+    given['count_stddev'] = plan.noisy_accuracy.count_stddev
+  if not given:
+    return {}
+  default = max(plan.expected_batch_size / 20, plan.noise.noise_multiplier)
+  return {name: default if value is None else float(value)
+          for name, value in given.items()}
+
+
+def sensitivity(plan: Plan) -> float:
+  """Returns the l2 sensitivity of the released vector over the clipping norm.
+
+  The plan's noise is scaled by this number S, with S^-2 = 1 - sum (z / (2 stddev))^2
+  for noise multiplier z. Gaussian noise on the gradient has noise multiplier S z, so
+  that z^-2 = (S z)^-2 + sum (2 stddev)^-2: the precisions of all parts add up.
+
+  Raises:
+    ValueError: if the counts have too little noise.
+  """
+  found = stddevs(plan)
+  if not found:
+    return 1.0
+  multiplier = plan.noise.noise_multiplier
+  share = sum((multiplier / (2 * stddev))**2 for stddev in found.values())
+  if share > _LARGEST_SHARE:
+    least, words = multiplier / 2, 'noise_multiplier / 2'
+    if len(found) > 1:
+      least, words = multiplier / math.sqrt(2), 'noise_multiplier / sqrt(2) each'
+    raise ValueError(
+        f'Expected {" and ".join(found)} above {words} = {least:g}, got '
+        f'{", ".join(f"{name}={stddev!r}" for name, stddev in found.items())}: counts, '
+        'of sensitivity 1/2, would cost more than the whole step; raise it.')
+  return 1 / math.sqrt(1 - share)
+
+
+def beside(plan: Plan) -> tuple[int, str]:
+  """Returns how many counts a step releases, and a note on them for messages."""
+  names = [name for name, rule in (
+      ('the clipped count', plan.adaptive_clipping),
+      ('the count of right answers', plan.noisy_accuracy)) if rule is not None]
+  return len(names), (
+      f' ({" and ".join(names)} {"is one" if len(names) == 1 else "are two"} of them)'
+      if names else '')
+
+
+def check(plan: Plan, correlated: bool) -> None:
+  """Raises ValueError if the noise does not protect gradient and counts together.
+
+  `correlated` says whether noise is correlated over steps.
+  """
+  for name, kind in (('adaptive_clipping', AdaptiveClipping),
+                     ('noisy_accuracy', NoisyAccuracy)):
+    rule = getattr(plan, name)
+    if rule is None:
+      continue
+    if not isinstance(rule, kind):
+      raise ValueError(
+          f'Expected {name} of type {kind.__name__} or None, got {rule!r}.')
+    if plan.noise.dim == 1:
+      raise ValueError(
+          f'Expected noise that protects a vector with {name}, which releases the '
+          f'gradient and a count together, got {plan.noise!r}; use the Gaussian, or an '
+          'isotropic table of one dimension more than the model has parameters for '
+          'each count.')
+  if correlated and plan.noisy_accuracy is not None:
+    raise ValueError(
+        'Expected no noisy_accuracy with a correlation: the error of its mean depends '
+        'on how noise of several steps cancels, and is not computed here; keep one of '
+        'them.')
+  sensitivity(plan)
+
+
+def check_none(plan: Plan, where: str) -> None:
+  """Raises ValueError if the plan releases counts, which `where` does not release."""
+  for name in ('adaptive_clipping', 'noisy_accuracy'):
+    rule = getattr(plan, name)
+    if rule is not None:
+      raise ValueError(
+          f'Expected a plan without {name}, whose count {where} does not release, got '
+          f'{rule!r}; use tfcactus.keras.privatize.')
+
+
+def statement(plan: Plan) -> str:
+  """Returns a sentence on the noisy accuracy; '' without."""
+  return '' if plan.noisy_accuracy is None else (
+      ' Each step releases a noisy count of right answers with its gradient '
+      '(noisy_accuracy), which epsilon covers.')
