@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from tfcactus import _checks
 from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 
 MODES = ('float', 'integer')
@@ -52,11 +53,14 @@ class Plan(Protocol):
     """The rule of an adaptive clipping norm, or None."""
 
 
+def check_mode(arithmetic: object) -> None:
+  """Raises ValueError unless `arithmetic` is one of `MODES`."""
+  _checks.choice('arithmetic', arithmetic, MODES)
+
+
 def check(plan: Plan) -> None:
   """Raises ValueError if the plan's arithmetic is unknown, or has no proof for it."""
-  if plan.arithmetic not in MODES:
-    raise ValueError(
-        f'Expected arithmetic in {MODES}, got arithmetic={plan.arithmetic!r}.')
+  check_mode(plan.arithmetic)
   if plan.arithmetic == 'float':
     return
   for wrong, reason in (
