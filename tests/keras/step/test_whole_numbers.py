@@ -189,12 +189,6 @@ def test_xla_is_refused(flags, sampler, monkeypatch):
   add_noise()
 
 
-def test_several_replicas_are_refused():
-  with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():
-    with pytest.raises(ValueError, match="arithmetic='float' with several replicas"):
-      privatized(whole_plan())
-
-
 def test_sums_whose_rounding_the_margin_does_not_cover_are_refused():
   clipping.check_roundings(1_200_000, 256)
   with pytest.raises(ValueError, match='Give physical_batch_size=1095') as error:
