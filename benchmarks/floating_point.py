@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _results, whole_numbers  # noqa: E402
 from tests.keras import rounded_products  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import _format, keras as private  # noqa: E402
@@ -123,7 +123,7 @@ def impossible(sigma, draws):
   # A whole number is possible if the draw from the other sum is in the table's reach.
   other = discrete_gaussian.draw(SystemRandom(), draws) - round(
       step_noise.IntegerSampler(sampler.noise).per_unit(1.0))
-  found['float64'][WHOLE] = float(np.mean(np.abs(other) > _REACH))
+  found['float64'][WHOLE] = float(np.mean(np.abs(other) > whole_numbers.reach()))
   small = np.random.default_rng(0).uniform(-SMALL, SMALL, draws)
   weight = float(stats.norm.cdf(SMALL / sigma) - stats.norm.cdf(-SMALL / sigma))
   ours = precision.rounded_to_grid(tf.constant(small), scale, tf.float32).numpy()
@@ -133,10 +133,6 @@ def impossible(sigma, draws):
       OURS: weight * float(np.mean(~_possible_on_grid(ours, np.float32))),
       WHOLE: found['float64'][WHOLE]}
   return found
-
-
-_REACH = 2**15 * 2**20 - 2**25
-"""All whole numbers of at most this absolute value can be drawn."""
 
 
 def _possible_on_grid(released, dtype):

@@ -147,6 +147,30 @@ def test_uses_without_a_proof_are_refused():
     whole.check_vector(2**30 + 1)
 
 
+def test_replicas_are_covered_by_the_account_without_dim():
+  whole = plan(dim=None)
+  arithmetic.check_replicas(whole, 128, 2**16)
+  arithmetic.check_replicas(plan(), 1, 26_010)
+  arithmetic.check_replicas(plan(arithmetic='float'), 128, 2**30)
+  # R replicas round each entry by R / 2 at most, with and without the example.
+  assert 128 * math.sqrt(2**16) == math.sqrt(arithmetic.LARGEST_DIM)
+  for refused, replicas, dim, words in (
+      (whole, 129, 2**16, 'use fewer replicas'), (plan(), 2, 26_010, 'Leave dim out'),
+      (plan(dim=None, num_examples=6_000_000, delta=1e-8), 2, 100, 'may not hold')):
+    with pytest.raises(ValueError, match=words):
+      arithmetic.check_replicas(refused, replicas, dim)
+  assert 'square of the number of replicas' in whole.guarantee().statement
+  assert 'square of the number of replicas' not in plan().guarantee().statement
+
+
+def test_float64_holds_all_sums_of_replicas():
+  # The largest sums that are not refused: every gradient along one coordinate.
+  whole = plan(dim=None, num_examples=5_000_000, delta=1e-8)
+  arithmetic.check_replicas(whole, 2, 100)
+  per_clip = discrete_gaussian.SCALE / 1.3 * (1 + 2.0**-40)
+  assert 5_000_001 * per_clip + discrete_gaussian.LARGEST + 128 < 2**53
+
+
 def test_correlation_of_one_step_is_none():
   strategy = correlated.BandedStrategy(1)
   assert plan(correlation=strategy, steps=480).guarantee(480).upper > 0

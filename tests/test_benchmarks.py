@@ -125,7 +125,7 @@ SHOWING = {'accountant_fuzz': None, 'accountant_speed': None, 'accuracy': None,
            'streaming': None, 'tcdp_figures': None, 'tfp_own_tests': None,
            'training_speed': None,
            'truncated_cdp': None, 'truncated_noise': None, 'user_level': None,
-           'where_noise_pays': None,
+           'where_noise_pays': None, 'whole_numbers': None,
            'model_zoo': {2: 'model_zoo_keras2', 3: 'model_zoo_keras3'}}
 """Benchmarks whose tables are made of their results alone, and what they read."""
 

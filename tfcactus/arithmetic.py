@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from tfcactus import _checks
 from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 
 MODES = ('float', 'integer')
@@ -20,6 +21,8 @@ LARGEST_DIM = 2**30
 _LEAST, _MOST = 2.0**-100, 2.0**100
 """Clipping norms and noise multipliers between which float64 does not overflow, and
 underflow is covered (docs/soundness.md)."""
+
+_SQUARE = ' times the square of the number of replicas'
 
 _INSTEAD = "Leave arithmetic out, or take arithmetic='float'."
 
@@ -40,6 +43,10 @@ class Plan(Protocol):
     """The clipping norm."""
 
   @property
+  def num_examples(self) -> int:
+    """Number of examples."""
+
+  @property
   def dim(self) -> int | None:
     """Number of weights, or None."""
 
@@ -56,11 +63,14 @@ class Plan(Protocol):
     """The noisy accuracy on the training data, or None."""
 
 
+def check_mode(arithmetic: object) -> None:
+  """Raises ValueError unless `arithmetic` is one of `MODES`."""
+  _checks.choice('arithmetic', arithmetic, MODES)
+
+
 def check(plan: Plan) -> None:
   """Raises ValueError if the plan's arithmetic is unknown, or has no proof for it."""
-  if plan.arithmetic not in MODES:
-    raise ValueError(
-        f'Expected arithmetic in {MODES}, got arithmetic={plan.arithmetic!r}.')
+  check_mode(plan.arithmetic)
   if plan.arithmetic == 'float':
     return
   for wrong, reason in (
@@ -89,8 +99,8 @@ def check_float(plan: Plan, what: str) -> None:
   if plan.arithmetic != 'float':
     raise ValueError(
         f"Expected a plan of arithmetic='float' with {what}, got arithmetic="
-        f'{plan.arithmetic!r}, which has a proof for privatize(model, plan) on one '
-        f'device only. {_INSTEAD}')
+        f'{plan.arithmetic!r}, which has a proof for privatize(model, plan) only, on '
+        f'the devices of one machine. {_INSTEAD}')
 
 
 def check_dim(plan: Plan, dim: int) -> None:
@@ -99,6 +109,34 @@ def check_dim(plan: Plan, dim: int) -> None:
     raise ValueError(
         f"Expected at most {LARGEST_DIM:,} weights with arithmetic='integer' and "
         f'without dim, got {dim:,}; give the plan dim={dim}.')
+
+
+def check_replicas(plan: Plan, replicas: int, dim: int) -> None:
+  """Raises ValueError if a plan does not cover the roundings of several replicas.
+
+  Each replica rounds its own sum of `dim` weights, as if there were `replicas`^2 times
+  as many weights; and float64 must hold the sum over all replicas exactly.
+  """
+  if plan.arithmetic == 'float' or replicas == 1:
+    return
+  if plan.dim is not None:
+    raise ValueError(
+        "Expected a plan without dim with arithmetic='integer' on several replicas, "
+        f'got dim={plan.dim}: only the account without dim has room for the rounding '
+        f'of {replicas} replicas. Leave dim out.')
+  if dim * replicas**2 > LARGEST_DIM:
+    raise ValueError(
+        f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights times "
+        f'the square of the number of replicas, got {dim:,} weights on {replicas} '
+        f'replicas; use fewer replicas. {_INSTEAD}')
+  largest = (plan.num_examples + 1) * 1.001 * discrete_gaussian.SCALE / (
+      plan.noise.noise_multiplier)
+  if not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
+    raise ValueError(
+        "Expected with arithmetic='integer' on several replicas num_examples below "
+        '4,000,000 times the noise multiplier, got num_examples='
+        f'{plan.num_examples} and {plan.noise!r}, whose sums over replicas float64 may '
+        f'not hold. Use one replica. {_INSTEAD}')
 
 
 def accounted(plan: Plan, noise: Noise) -> Noise:
@@ -131,6 +169,7 @@ def statement(plan: Plan) -> str:
       " Sums of gradients and their noise are whole numbers (arithmetic='integer'): "
       'epsilon counts the rounding of these sums, and the whole difference between the '
       'noise that is drawn and Gaussian noise, for up to '
-      f'{plan.dim or LARGEST_DIM:,} weights. It assumes '
+      f'{plan.dim or LARGEST_DIM:,} weights{"" if plan.dim else _SQUARE}. It assumes '
       'that the bits of a gradient do not depend on its place in the batch, which '
-      'random rows test when training starts, except in layers that draw.')
+      'random rows test when training starts, except in layers that draw'
+      f'{"" if plan.dim else "; nor on the replica that computes it"}.')

@@ -10,6 +10,7 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition, StepLoss
 from tfcactus.accounting.events import (
     AdaptedDpEvent,
+    DistanceDpEvent,
     dominating_pair,
     DominatingPairDpEvent,
     noise_event,
@@ -41,8 +42,8 @@ from tfcactus.pairs.continuous import continuous_pair, FunctionLaw
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 __all__ = [
-    'AdaptedDpEvent', 'BinomialRuns', 'Bounds', 'Composition', 'DominatingPair',
-    'DominatingPairDpEvent', 'ExponentialMechanismDpEvent',
+    'AdaptedDpEvent', 'BinomialRuns', 'Bounds', 'Composition', 'DistanceDpEvent',
+    'DominatingPair', 'DominatingPairDpEvent', 'ExponentialMechanismDpEvent',
     'ExtendedMomentsAccountant', 'FixedRuns', 'FunctionLaw', 'GeometricRuns',
     'ListedRuns', 'LogarithmicRuns', 'NegativeBinomialRuns', 'NoiseTableDpEvent',
     'OneSidedAccountant', 'PairAccountant', 'PairBounds', 'PhiAccountant',

@@ -48,8 +48,8 @@ _CLASSES: dict[str, type[dp_accounting.DpEvent]] = {each.__name__: each for each
     *(getattr(dp_accounting, name) for name in _EVENTS if hasattr(dp_accounting, name)),
     noise_lib.NoiseTableDpEvent, events.DominatingPairDpEvent,
     events.RandomAllocationDpEvent, events.AdaptedDpEvent, events.ThresholdDpEvent,
-    events.ValidationDpEvent, exponential.ExponentialMechanismDpEvent,
-    tuning.SearchDpEvent)}
+    events.DistanceDpEvent, events.ValidationDpEvent,
+    exponential.ExponentialMechanismDpEvent, tuning.SearchDpEvent)}
 
 
 def _value_config(value: Any) -> Any:

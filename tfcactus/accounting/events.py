@@ -12,9 +12,10 @@ from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.noise.base import Noise, NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
-__all__ = ['AdaptedDpEvent', 'DominatingPairDpEvent', 'NoiseTableDpEvent',
-           'RandomAllocationDpEvent', 'ThresholdDpEvent', 'ValidationDpEvent',
-           'dominating_pair', 'noise_event', 'randomized_response_event']
+__all__ = ['AdaptedDpEvent', 'DistanceDpEvent', 'DominatingPairDpEvent',
+           'NoiseTableDpEvent', 'RandomAllocationDpEvent', 'ThresholdDpEvent',
+           'ValidationDpEvent', 'dominating_pair', 'noise_event',
+           'randomized_response_event']
 
 _MOST = 2**53
 """Largest number of batches or buckets: float64 represents all integers up to here."""
@@ -167,6 +168,15 @@ class ThresholdDpEvent(SteppedDpEvent):
     del relation, direction
     return pair_lib.PairBounds.exact(pair_lib.DominatingPair.from_masses(
         [1 - self.delta, self.delta, 0], [1 - self.delta, 0, self.delta]))
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class DistanceDpEvent(ThresholdDpEvent):
+  """The leak that covers how far noise in whole numbers is from the law accounted for.
+
+  Attributes:
+    delta: Probability, in (0, 1), with which the pair of the event shows the data.
+  """
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)

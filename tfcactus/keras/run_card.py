@@ -72,8 +72,14 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
   if plan.arithmetic == 'integer':
     instead[_FLOATS] = (
         'rounding of the distribution of the noise of releases_beside, which is float64'
-        if plan.releases else '')
+        if not all(map(_in_whole_numbers, plan.releases)) else '')
   return [each for each in (instead.get(line, line) for line in NOT_COVERED) if each]
+
+
+def _in_whole_numbers(event: object) -> bool:
+  """Returns whether the event is that of a statistic of arithmetic='integer'."""
+  return any(isinstance(each, accounting.DistanceDpEvent)
+             for each in getattr(event, 'events', ()))
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None

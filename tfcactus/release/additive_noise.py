@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import numpy.typing as npt
 
-from tfcactus import _checks, accounting, noise as noise_lib
-from tfcactus.release import _records, noise_sources
+from tfcactus import _checks, accounting, arithmetic as modes, noise as noise_lib
+from tfcactus.release import _records, noise_sources, whole_numbers
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
@@ -19,8 +20,8 @@ records are exact, and no record's rounding depends on the others."""
 
 
 def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNoise,
-                resolution: float | None = None, seed: int | None = None
-                ) -> Release:
+                resolution: float | None = None, seed: int | None = None,
+                arithmetic: str = 'float') -> Release:
   """Releases a number with noise.
 
   Args:
@@ -32,6 +33,8 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
       about 2^-20 of the sensitivity, so that low bits leak nothing. The type of `value`
       has no effect.
     seed: For repeatable experiments; None draws from the system.
+    arithmetic: 'float'; or 'integer', which adds Gaussian or Laplace noise in whole
+      numbers and counts all rounding. The noise is a little larger.
 
   Raises:
     ValueError: if an argument is out of range or the value is not finite.
@@ -42,14 +45,14 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
     raise ValueError(
         f'Expected one number, got shape {steps.shape}; use noisy_vector, which '
         'asks how one record changes the whole.')
-  return _noisy_number(steps, step, scale, noise, seed)
+  return _noisy_number(steps, step, scale, noise, seed, arithmetic)
 
 
 def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
                  l2_sensitivity: float | None = None,
                  l1_sensitivity: float | None = None,
                  resolution: float | None = None,
-                 seed: int | None = None) -> Release:
+                 seed: int | None = None, arithmetic: str = 'float') -> Release:
   """Releases a vector with noise.
 
   Args:
@@ -61,6 +64,7 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
     l1_sensitivity: Bound on the sum of the absolute changes.
     resolution: As for `noisy_value`, of all coordinates.
     seed: For repeatable experiments; None draws from the system.
+    arithmetic: As for `noisy_value`.
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect such a
@@ -80,17 +84,18 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
   dim = steps.size
   if l2_sensitivity is None:
     noise_sources.spread_noise(noise)
-    rounding = float(dim) * noise_sources.ROUNDING
+    rounding = float(dim)
   else:
     noise_lib.check(noise).check_dim(dim)
-    rounding = math.sqrt(dim) * noise_sources.ROUNDING
+    rounding = math.sqrt(dim)
   if resolution is None:
-    scale += rounding * step
-  return _noisy_steps(steps, step, scale, noise, seed)
+    scale += rounding * noise_sources.ROUNDING * step
+  return _noisy_vector(steps, step, scale, noise, seed, arithmetic, rounding)
 
 
 def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_lib.Noise,
-              dim: int | None = None, seed: int | None = None) -> Release:
+              dim: int | None = None, seed: int | None = None,
+              arithmetic: str = 'float') -> Release:
   """Releases the sum of clipped records, on a grid set by the clipping norm.
 
   Args:
@@ -102,6 +107,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
     dim: Length of records that are vectors. With it there may be no records; None takes
       it from the records.
     seed: For repeatable experiments; None draws from the system.
+    arithmetic: As for `noisy_value`.
   """
   clip = noise_sources.sensitivity(l2_norm_clip, 'l2_norm_clip')
   step = noise_sources.step_below(clip, _SUM_FINENESS)
@@ -119,9 +125,10 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
     raise ValueError(
         'Expected at least one batch, or dim of records that are vectors, got none.')
   if np.ndim(total) == 0:
-    return _noisy_number(np.asarray(total), step, clip, noise, seed)
+    return _noisy_number(np.asarray(total), step, clip, noise, seed, arithmetic)
   noise_lib.check(noise).check_dim(total.size)
-  return _noisy_steps(total, step, clip, noise, seed)
+  return _noisy_vector(
+      total, step, clip, noise, seed, arithmetic, math.sqrt(total.size))
 
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
@@ -149,7 +156,8 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
 
 
 def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.ScalarNoise,
-              outside: str = 'refuse', seed: int | None = None) -> Release:
+              outside: str = 'refuse', seed: int | None = None,
+              arithmetic: str = 'float') -> Release:
   """Releases how often each value occurs: integers, some of them negative.
 
   One added or removed record changes one count by one. A replaced record changes two
@@ -164,19 +172,18 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
     outside: 'refuse' raises on values outside of the domain, which reveals that there
       are some; 'drop' does not count them.
     seed: For repeatable experiments; None draws from the system.
+    arithmetic: As for `noisy_value`.
 
   Returns:
     Release whose value has shape (num_bins,), int64.
   """
   counts = exact_counts(records, num_bins=num_bins, outside=outside)
   noise_sources.spread_noise(noise, whole=True)
-  drawn = noise_sources.drawn_steps(noise, noise_sources.generator(seed), counts.size)
-  return Release(
-      value=counts + drawn, event=accounting.noise_event(noise),
-      mechanism=f'a histogram of {counts.size} counts, each record in one of '
-      f'them at most, with {noise.name} noise',
-      seeded=seed is not None, error_kind='largest error of a count',
-      error_bound=lambda beta: noise.max_error(counts.size, beta) + 0.5)
+  # A record changes one count, so that rounding adds one whole number.
+  return _noisy_steps(
+      counts, 1.0, 1.0, noise, seed, arithmetic, 1.0,
+      f'a histogram of {counts.size} counts, each record in one of them at most, with '
+      f'{noise.name} noise', 'largest error of a count', off=0.5)
 
 
 def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse'
@@ -204,28 +211,47 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
-                  noise: noise_lib.Noise, seed: int | None) -> Release:
+                  noise: noise_lib.Noise, seed: int | None, arithmetic: str) -> Release:
   """Releases steps * step with noise; one record changes it by at most `scale`."""
   law = noise_lib.check_scalar(noise)
-  drawn = noise_sources.drawn_steps(
-      law, noise_sources.generator(seed), (1,), scale, step)[0]
-  return Release(
-      value=noise_sources.to_numbers(steps + drawn, step).item(),
-      event=accounting.noise_event(law),
-      mechanism=f'a number with {law.name} noise', seeded=seed is not None,
-      error_kind='absolute error', error_bound=lambda beta: (
-          scale * law.max_error(1, beta) + step))
+  found = _noisy_steps(steps, step, scale, law, seed, arithmetic, 1.0,
+                       f'a number with {law.name} noise', 'absolute error')
+  return dataclasses.replace(found, value=found.value.item())
+
+
+def _noisy_vector(steps: np.ndarray, step: float, scale: float,
+                  noise: noise_lib.Noise, seed: int | None, arithmetic: str,
+                  rounding: float) -> Release:
+  """Releases the vector steps * step; arguments as for `_noisy_steps`."""
+  return _noisy_steps(
+      steps, step, scale, noise, seed, arithmetic, rounding,
+      f'a vector of length {steps.size} with {noise.name} noise',
+      'largest error of a coordinate')
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
-                 noise: noise_lib.Noise, seed: int | None) -> Release:
-  """Adds noise to the vector steps * step, of sensitivity `scale` in its norm."""
-  dim = steps.size
-  rng = noise_sources.generator(seed)
-  drawn = noise_sources.in_steps(noise, noise.sample_vector(rng, dim), scale, step)
+                 noise: noise_lib.Noise, seed: int | None, arithmetic: str,
+                 rounding: float, words: str, error_kind: str, off: float = 1.0
+                 ) -> Release:
+  """Adds noise to steps * step, whose sensitivity is `scale` in the noise's norm.
+
+  `rounding` is what rounding to whole numbers adds to the sensitivity, if `arithmetic`
+  is 'integer'. The release is off by up to `off` steps beside the noise.
+  """
+  modes.check_mode(arithmetic)
+  rng, count = noise_sources.generator(seed), max(steps.size, 1)
+  if arithmetic == 'float':
+    event, larger = accounting.noise_event(noise), 1.0
+    drawn = noise_sources.in_steps(
+        noise, noise.sample_vector(rng, count), scale, step)
+    noisy = steps + drawn.reshape(steps.shape)
+  else:
+    unit, larger, event = whole_numbers.scaled(noise, scale, step, count, rounding)
+    noisy = whole_numbers.released(steps, noise, unit, rng)
+    words += ' in whole numbers'
+    if step == 1:
+      noisy = noisy.astype(np.int64)
   return Release(
-      value=noise_sources.to_numbers(steps + drawn, step),
-      event=accounting.noise_event(noise),
-      mechanism=f'a vector of length {dim} with {noise.name} noise',
-      seeded=seed is not None, error_kind='largest error of a coordinate',
-      error_bound=lambda beta: scale * noise.max_error(dim, beta) + step)
+      value=noise_sources.to_numbers(noisy, step), event=event, mechanism=words,
+      seeded=seed is not None, error_kind=error_kind, error_bound=lambda beta: (
+          scale * larger * noise.max_error(count, beta) + off * step))

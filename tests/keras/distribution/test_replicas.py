@@ -26,6 +26,9 @@ from tfcactus.keras import (
 from tfcactus.keras.compat import precision
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import clipping
+from tfcactus.keras.step import step_noise
+from tfcactus.noise import discrete_gaussian
+from tfcactus.randomness import SystemRandom
 
 layers = tf.keras.layers
 KERAS_3 = compat.versions.KERAS_3
@@ -53,6 +56,14 @@ def inner(dtype=None):
       layers.Input((6, 6, 1)), layers.Conv2D(3, 3, activation='relu', dtype=dtype),
       layers.GroupNormalization(1, dtype=dtype), layers.Flatten(),
       layers.Dense(3, dtype='float32')])
+
+
+def dense(dtype=None):
+  del dtype
+  tf.keras.utils.set_random_seed(1)
+  return tf.keras.Sequential([
+      layers.Input((6, 6, 1)), layers.Flatten(), layers.Dense(8, activation='relu'),
+      layers.Dense(3)])
 
 
 def recurrent(dtype=None):
@@ -109,6 +120,7 @@ CASES = {
     'vectorised': {'engine': 'vectorized', 'class_weight': {0: 1.0, 1: 2.0}},
     'small parts': {'physical_batch_size': 2},
     'several views': {'augmentation_multiplicity': 2},
+    'whole numbers': {'plan': {'arithmetic': 'integer'}, 'make': dense},
     'users': {'batches': 'users', 'plan': {'unit': 'user', 'num_examples': 20}},
     'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
     'recurrent': {'make': recurrent, 'plan': {'adaptive_clipping': ADAPTIVE}},
@@ -117,7 +129,7 @@ CASES = {
                            'tolerance': 2e-2},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('adaptive', 'cyclic', 'users', 'recurrent')
+OFTEN = ('adaptive', 'whole numbers', 'cyclic', 'users', 'recurrent')
 
 
 @pytest.mark.parametrize('name', [
@@ -162,6 +174,38 @@ def test_gram_norms_count_the_examples_of_all_replicas():
   (alone, most, rows), (both, fewer, of_half) = found
   assert alone == both == pytest.approx(30 + 8 * 15**0.5)
   assert fewer == pytest.approx(most - 1 / 8, abs=1e-9) and of_half < rows
+
+
+def test_replicas_add_up_whole_numbers_and_noise_once():
+  strategy, scale = two_replicas(), tf.constant(0.7, tf.float64)
+  sampler = step_noise.IntegerSampler(tfcactus.Gaussian(1.3), seed=1)
+  given = np.array([0.3, -2.0, 1e3])
+
+  def one():
+    index = tf.distribute.get_replica_context().replica_id_in_sync_group
+    part = [tf.constant(given) * tf.cast(index + 1, tf.float64)]
+    share = sampler.add_to(part, scale) if replicas.is_first() else (
+        sampler.without_noise(part, scale))
+    return replicas.summed(share, [tf.zeros(3, tf.float64)], functools.partial(
+        sampler.total, scale=scale))[0]
+
+  totals = tf.function(lambda: strategy.run(one))().values
+  per_unit = sampler.per_unit(0.7)
+  noise = discrete_gaussian.draw(SystemRandom(1, 'noise'), 3)
+  whole = np.rint(given * per_unit) + np.rint(2 * given * per_unit) + noise
+  for total in totals:
+    np.testing.assert_array_equal(total.numpy(), whole * (1 / per_unit))
+
+
+def test_replicas_of_whole_numbers_need_a_plan_without_dim_and_equal_devices():
+  with two_replicas().scope():
+    with pytest.raises(ValueError, match='Leave dim out'):
+      privatized(plan_of(arithmetic='integer', dim=323), dense())
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(tf.DeviceSpec, 'from_string', lambda name: tf.DeviceSpec(
+          device_type='GPU' if name.endswith('0') else 'CPU'))
+      with pytest.raises(ValueError, match='devices of one kind'):
+        privatized(plan_of(arithmetic='integer'), dense())
 
 
 def test_local_steps_on_replicas_are_refused():

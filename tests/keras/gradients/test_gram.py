@@ -210,6 +210,6 @@ def test_kernels_are_written_out_where_the_margin_does_not_cover_gram_norms():
                                (4000, 250, True), (math.inf, 8, False)):
     most = clipping.most_positions(drawn, rows)
     assert isinstance(forms.held(short, False, most), forms.Outer) == covered
-    roundings = rows * 16 + drawn / rows + 2
+    roundings = rows * 16 + drawn / rows + 3
     assert covered == (
         drawn * roundings * gram.MOST_CANCELLATION <= clipping.MOST_ROUNDINGS)

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import killed_run
-from tests.keras.tiny import inner, MEAN, poisson, privatized, X, Y
+from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
 import tfcactus
 from tfcactus.keras import Journal, privatize
 from tfcactus.keras.ledger import counts
@@ -183,6 +183,19 @@ def test_a_new_model_of_one_process_takes_the_journal_over(make_plan, tmp_path):
   again.fit(poisson(), verbose=0)
   assert again.guarantee().steps == 12
   assert '"released_steps": 12' in path.read_text().splitlines()[-1]
+
+
+def test_journals_tell_arithmetic_and_dim_apart(tmp_path):
+  plans = plan_of(), *(plan_of(arithmetic='integer', dim=dim) for dim in (None, 21))
+  for number, plan in enumerate(plans):
+    path = tmp_path / f'journal{number}'
+    Journal(path, plan).close()
+    for other in plans:
+      if other is plan:
+        assert Journal.peek(path, other) == Counts()
+        continue
+      with pytest.raises(ValueError, match='of another'):
+        Journal.peek(path, other)
 
 
 def test_journals_of_other_runs_plans_and_seeded_runs_are_refused(make_plan, tmp_path):

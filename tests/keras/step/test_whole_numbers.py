@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
 import tfcactus
+from tfcactus import release
 from tfcactus.keras import (
   AllocatedBatches,
   Audit,
@@ -114,6 +115,10 @@ def test_training_is_accounted_for_as_the_plan_says_and_the_card_names_the_mode(
       tfcactus.accounting.noise_event(tfcactus.Gaussian(9.0))])
   lines = make_run_card(privatized(beside))['not_covered']
   assert any('noise of releases_beside' in each for each in lines)
+  whole = dataclasses.replace(plan, releases=[release.histogram(
+      [1, 2], num_bins=3, noise=tfcactus.Gaussian(9.0), arithmetic='integer')])
+  lines = make_run_card(privatized(whole))['not_covered']
+  assert not any('noise of releases_beside' in each for each in lines)
 
 
 @representatives('options', [
@@ -182,12 +187,6 @@ def test_xla_is_refused(flags, sampler, monkeypatch):
     tf.config.optimizer.set_jit('')
     monkeypatch.delenv('TF_XLA_FLAGS', raising=False)
   add_noise()
-
-
-def test_several_replicas_are_refused():
-  with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():
-    with pytest.raises(ValueError, match="arithmetic='float' with several replicas"):
-      privatized(whole_plan())
 
 
 def test_sums_whose_rounding_the_margin_does_not_cover_are_refused():

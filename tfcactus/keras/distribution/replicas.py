@@ -195,6 +195,25 @@ def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
           f'{holder.num_replicas_in_sync}, got them outside of it. {_SCOPE}')
 
 
+def check_alike() -> None:
+  """Raises ValueError if the replicas of this process run on different devices.
+
+  Which replica computes an example's gradient depends on the other examples.
+  """
+  if number() == 1:
+    return
+  types = {tf.DeviceSpec.from_string(device).device_type
+           for device in tf.distribute.get_strategy().extended.worker_devices}
+  models = {str(tf.config.experimental.get_device_details(device))
+            for device in tf.config.list_physical_devices('GPU')}
+  if len(types) > 1 or 'GPU' in types and len(models) > 1:
+    raise ValueError(
+        "Expected replicas on devices of one kind with arithmetic='integer', whose "
+        'kernels compute the same bits, got several kinds: '
+        f'{", ".join(sorted(types | models))}. Name devices of one kind to the '
+        "strategy, or take arithmetic='float'.")
+
+
 def _check_supported(strategy: tf.distribute.Strategy) -> None:
   """Raises ValueError for a strategy of several replicas that is not supported."""
   if isinstance(strategy, _SUPPORTED) or strategy.num_replicas_in_sync == 1:

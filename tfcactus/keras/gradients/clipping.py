@@ -49,22 +49,32 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
 
+def _roundings(examples: float, rows: int, positions: float = 1.0) -> float:
+  """Returns `examples` times the roundings of each: at most `MOST_ROUNDINGS` allowed.
+
+  A physical batch has `rows` rows, each of them at so many positions. The parts of all
+  replicas are summed last. Two more are for a product, or the scaling to whole numbers,
+  and for a physical batch that is not full.
+  """
+  return examples * (positions * rows + examples / rows + 2 + replicas.number())
+
+
 def check_roundings(num_examples: int, rows: int) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
   It is the sum over all of num_examples, and one more, in physical batches of `rows`.
   """
-  number = num_examples + 1
-  # An entry is rounded once more when the sum is scaled to whole numbers.
-  if number * (rows + -(-number // rows) + 2) > MOST_ROUNDINGS:
-    raise ValueError(
-        "Expected with arithmetic='integer' a physical batch size n with num_examples "
-        f'(n + num_examples / n) below {MOST_ROUNDINGS:.1e}, got n={rows} for '
-        f'num_examples={num_examples}: the rounding of a sum could exceed what the '
-        f'clipping norm allows for. Give physical_batch_size={math.isqrt(number)}'
-        + (', or take arithmetic=\'float\'.' if number * (
-            2 * math.isqrt(number) + 4) <= MOST_ROUNDINGS else
-           " is not enough; take arithmetic='float'."))
+  if _roundings(num_examples + 1, rows) <= MOST_ROUNDINGS:
+    return
+  best = math.isqrt(num_examples + 1)
+  raise ValueError(
+      "Expected with arithmetic='integer' a physical batch size n with num_examples "
+      f'(n + num_examples / n) below {MOST_ROUNDINGS:.1e}, got n={rows} for '
+      f'num_examples={num_examples}: the rounding of a sum could exceed what the '
+      f'clipping norm allows for. Give physical_batch_size={best}'
+      + (", or take arithmetic='float'." if (
+          _roundings(num_examples + 1, best) <= MOST_ROUNDINGS) else
+         " is not enough; take arithmetic='float'."))
 
 
 def most_positions(drawn: float, rows: int) -> float:
@@ -75,8 +85,8 @@ def most_positions(drawn: float, rows: int) -> float:
   """
   if not 0 < drawn < math.inf:
     return 0.0 if drawn else math.inf
-  covered = MOST_ROUNDINGS / (gram.MOST_CANCELLATION * drawn)
-  return (covered - drawn / rows - 1 - replicas.number()) / rows
+  left = MOST_ROUNDINGS / gram.MOST_CANCELLATION - _roundings(drawn, rows, 0.0)
+  return left / (drawn * rows)
 
 
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:

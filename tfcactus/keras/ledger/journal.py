@@ -214,13 +214,15 @@ def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
 def _header(plan: PrivacyPlan) -> dict[str, Any]:
   """Returns the first record of a journal: the fields that set a step's cost."""
   rule = plan.adaptive_clipping
-  # Omitted without correlation: older journals lack the key.
+  # Left out where older journals lack the keys: without correlation, unit, arithmetic.
   correlation = {} if plan.strategy is None else {
       'correlation': plan.strategy.digest}
   unit = {} if plan.unit == 'example' else {'unit': plan.unit}
   counted = {} if plan.noisy_accuracy is None else {
       'noisy_accuracy': dataclasses.asdict(plan.noisy_accuracy)}
-  return {**correlation, **unit, **counted,
+  whole = {} if plan.arithmetic == 'float' else {
+      'arithmetic': plan.arithmetic, 'dim': plan.dim}
+  return {**correlation, **unit, **counted, **whole,
           'adaptive_clipping': None if rule is None else dataclasses.asdict(rule),
           'noise': plan.noise.digest, 'l2_norm_clip': plan.l2_norm_clip,
           'num_examples': plan.num_examples,

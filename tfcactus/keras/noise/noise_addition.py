@@ -250,6 +250,16 @@ class NoiseSampler:
     """
     return exact(scale) * max(1.0, self.noise.noise_multiplier)
 
+  def without_noise(self, sums: Sequence[tf.Tensor], scale: tf.Tensor
+                    ) -> list[tf.Tensor]:
+    """Returns the share of a replica that adds no noise; arguments as for `add_to`."""
+    del scale
+    return list(sums)
+
+  def total(self, shares: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the sum of all replicas' shares, rounded to a grid and to `dtype`."""
+    return precision.rounded_to_grid(shares, self.grid_scale(scale), dtype)
+
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
     """Returns whether to draw for one part at a time, to save memory."""
     # Only noise that is independent over coordinates can be drawn in parts.

@@ -72,10 +72,7 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
-    for given, what in ((self._replicas > 1, 'several replicas'),
-                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
-      if given:
-        arithmetic.check_float(plan, what)
+    self._check_whole(split_noise, audit)
     self._tested_places: set[str] | None = (
         set() if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
@@ -154,6 +151,15 @@ class Step:
       clipping_lib.check_roundings(self._plan.num_examples, rows)
     return rows
 
+  def _check_whole(self, split_noise: bool, audit: canaries_lib.Audit | None) -> None:
+    """Raises ValueError for settings without a proof of arithmetic='integer'."""
+    for given, what in ((replicas.workers() > 1, 'several machines'),
+                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
+      if given:
+        arithmetic.check_float(self._plan, what)
+    if self._plan.arithmetic == 'integer':
+      replicas.check_alike()
+
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
     if self.local is None:
@@ -185,6 +191,7 @@ class Step:
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
+    arithmetic.check_replicas(self._plan, self._replicas, dim)
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
@@ -249,20 +256,26 @@ class Step:
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)
     like = [*self._model.trainable_variables, *release[own:]]
-    # One replica (of each worker, if noise is split) adds noise before replicas sum.
-    # The total is rounded to a public grid, set by the sensitivity and the noise.
-    if replicas.is_first(of_worker=self.split_noise):
-      release = self._sampler.add_to(release, scale, place, (
-          [each.dtype for each in like] if replicas.number() == 1 else None))
-    rounded = functools.partial(
-        precision.rounded_to_grid, scale=self._sampler.grid_scale(scale))
-    sums = self.norm.update_from(replicas.summed(release, like, rounded))
+    sums = self.norm.update_from(self._noisy(release, scale, place, like))
     averages = [total / self._plan.expected_batch_size for total in sums]
     if self.canaries is not None:
       self.canaries.keep(averages[own:], numbers, place)
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+  def _noisy(self, release: list[tf.Tensor], scale: tf.Tensor, place: tf.Tensor,
+             like: Sequence[Any]) -> list[tf.Tensor]:
+    """Returns the noisy sums over all replicas, in the dtypes of `like`."""
+    # One replica (of each worker, if noise is split) adds noise before replicas sum.
+    # The total is rounded to a public grid, set by the sensitivity and the noise.
+    if replicas.is_first(of_worker=self.split_noise):
+      release = self._sampler.add_to(release, scale, place, (
+          [each.dtype for each in like] if replicas.number() == 1 else None))
+    else:
+      release = self._sampler.without_noise(release, scale)
+    return replicas.summed(
+        release, like, functools.partial(self._sampler.total, scale=scale))
 
 
 def _known(each: int | None) -> int:

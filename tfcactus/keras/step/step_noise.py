@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import math
 import threading
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +33,8 @@ class IntegerSampler(NoiseSampler):
   """Sampler of Gaussian noise that adds whole numbers to sums rounded to whole numbers.
 
   Clipped gradients are summed in float64 before that. Whole noisy sums are scaled back
-  to floats and rounded to their dtypes, which is post-processing.
+  to floats and rounded to their dtypes, which is post-processing. With several
+  replicas, each rounds its own sum; whole numbers are added up, and scaled at last.
   """
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
@@ -51,14 +52,25 @@ class IntegerSampler(NoiseSampler):
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
              *places: np.ndarray) -> list[np.ndarray]:
     """Returns whole noisy sums over `per_unit`, in the given dtypes."""
-    del draw, step, places
+    del draw, places
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
+    found = self.whole(sums, per_unit)
+    if not step:  # A share of several replicas'. float64 holds it (check_replicas).
+      return [whole.astype(np.float64) for whole in found]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
-        self.whole(sums, per_unit), dtypes)]
+        found, dtypes)]
 
-  def per_unit(self, scale: float) -> float:
+  def without_noise(self, sums: Sequence[tf.Tensor], scale: tf.Tensor
+                    ) -> list[tf.Tensor]:
+    per_unit = self.per_unit(noise_addition.exact(scale))
+    return [tf.round(tf.cast(part, tf.float64) * per_unit) for part in sums]
+
+  def total(self, whole: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(whole * (1 / self.per_unit(noise_addition.exact(scale))), dtype)
+
+  def per_unit(self, scale: Any) -> Any:
     """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
     return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
 
