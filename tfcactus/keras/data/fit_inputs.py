@@ -39,9 +39,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
              ) -> Feed:
   """Returns the data of `fit`, and how its batches are recognised and accounted for.
 
-  `journal` tells whether the run has one. `canaries`, shape (canaries,), tells of each
-  canary of an audit whether it is in the data; None without an audit. Raises ValueError
-  for data that do not fit the plan.
+  `canaries`, None without an audit, tells of each canary whether it is in the data.
   """
   _check_side(plan, x)
   if isinstance(x, SampledBatches):
