@@ -18,6 +18,11 @@ def _said(activation, loss, nested=False, built=True):
     inputs = tf.keras.Input((6,))
     model = tf.keras.Model(inputs, [layers.Dense(1)(inputs), model(inputs)])
     loss = ['mse', loss]
+  return _warnings_of(model, loss)
+
+
+def _warnings_of(model, loss='categorical_crossentropy'):
+  """Returns the warnings about a model with one loss, or a list of losses."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     model_warnings.warn_of_activations(model, loss)
@@ -32,6 +37,35 @@ def _said(activation, loss, nested=False, built=True):
 def test_probabilities_of_a_linear_layer_are_told(loss, options):
   text, = _said(None, loss, **options)
   assert "from layer 'last'" in text and 'whose outputs are logits' in text
+
+
+class _Subclassed(tf.keras.Model):
+  """A model of unknown layers, whose attribute is not the activation of its output."""
+
+  activation = staticmethod(tf.keras.activations.linear)
+
+  def call(self, inputs):
+    return tf.nn.softmax(inputs)
+
+
+@pytest.mark.parametrize('choose, told', [
+    (lambda outputs: outputs, ['linear']), (lambda outputs: outputs[0], ['linear']),
+    (lambda outputs: outputs[1], []), (lambda outputs: outputs[::-1], ['linear'])])
+def test_each_output_of_a_nested_model_is_that_of_its_own_layer(choose, told):
+  inputs = tf.keras.Input((6,))
+  first, second = (layers.Dense(3, activation, name=activation)
+                   for activation in ('linear', 'softmax'))
+  inner = tf.keras.Model(inputs, [first(inputs), second(inputs)])
+  # A second level of nesting, and a layer of several outputs.
+  inner = tf.keras.Model(inputs, inner(inputs))
+  found = _warnings_of(tf.keras.Model(inputs, choose(inner(inputs))))
+  assert [f'from layer {name!r}' in text for name, text in zip(told, found)] == (
+      [True] * len(told)) and len(found) == len(told)
+
+
+def test_a_nested_subclassed_model_is_not_told():
+  inputs = tf.keras.Input((6,))
+  assert _warnings_of(tf.keras.Model(inputs, _Subclassed()(inputs))) == []
 
 
 @pytest.mark.parametrize('activation', ['softmax', 'sigmoid'])

@@ -30,13 +30,13 @@ from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.noise import random_bits
 
 LossFn = Callable[..., tf.Tensor]
-"""Maps (targets, predictions), and weights of parts if any, to losses per example."""
+"""Maps (targets, predictions), and any weights of positions, to losses per example."""
 
 _FullLossFn = Callable[..., tf.Tensor]
 """Maps (targets, predictions), with mask and weights as keywords, to losses."""
 
 _Given = tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
-"""Targets, predictions, and, if there are any, their 'mask' and 'weights'."""
+"""Targets, predictions, and a dict of their 'mask' and 'weights', as far as given."""
 
 _ONE_BY_ONE = (
     keras.losses.Hinge, keras.losses.SquaredHinge, keras.losses.hinge,
@@ -72,9 +72,9 @@ def loss_per_example(loss: Any) -> LossFn:
   mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
   example's loss is the mean over its positions that count, as Keras computes for a
   batch of only that example; zero if no position counts. `weights`, of the shape of the
-  losses before this mean, multiply the losses of the positions. The mean still divides
-  by the number of positions that count, not by the sum of the weights, as Keras does.
-  Raises ValueError for a loss of another Keras, or none.
+  losses before this mean, multiply the losses of the positions. As in Keras, the mean
+  divides by the number of positions that count, and not by the sum of the weights.
+  Raises ValueError for a loss of another Keras, or one that Keras does not know.
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
@@ -98,7 +98,7 @@ def loss_per_example(loss: Any) -> LossFn:
           'the outputs, or another loss.') from error
     found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
     if weights is not None:
-      losses = _weighted_parts(losses, weights)
+      losses = _weighted(losses, weights)
     return mean_where(losses, found) if found else mean_per_example(losses)
 
   return _per_example(compute, loss)
@@ -167,8 +167,11 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
   return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
 
 
-def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-  """Returns losses (batch, ...) times weights of parts; ValueError if shapes differ."""
+def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+  """Returns losses (batch, positions...) times the weights of the positions.
+
+  Weights may lack last axes, or have size 1 there; ValueError for other shapes.
+  """
   shape, rank = losses.shape, losses.shape.rank
   if not rank or weights.shape.rank > rank or any(
       None not in pair and pair[0] != pair[1] and pair[1] != 1
@@ -180,18 +183,21 @@ def _weighted_parts(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   while weights.shape.rank < rank:
     weights = weights[..., None]
   weights = tf.cast(weights, losses.dtype)
-  # A loss of weight zero may be NaN or infinite: its gradient must not be 0 * NaN.
+  # A loss of weight zero may be NaN or infinite: 0 * NaN = NaN would keep its example
+  # out of the logged loss. Its gradient may be NaN all the same; clipping then leaves
+  # the example out of the sum.
   return tf.where(tf.not_equal(weights, 0), losses * weights, tf.zeros_like(losses))
 
 
-def mean_where(losses: tf.Tensor, found: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns mean losses, (batch,), over positions that all masks `found` keep, or 0."""
+def mean_where(losses: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Returns mean losses, (batch,), over positions that all masks keep; 0 for none."""
   mean_per_example(losses)  # Raises for losses without an axis of examples.
   rank = losses.shape.rank
   counts = tf.ones_like(losses)
-  for mask in found:
+  for mask in kept:
     mask = tf.cast(mask, tf.bool)
-    # The loss of a whole example counts unless all its positions are masked.
+    # A mask may have more axes, as for a loss that reduced them: such a loss counts
+    # unless all its positions are masked.
     mask = tf.reduce_any(mask, list(range(rank, mask.shape.rank)))
     while mask.shape.rank < rank:
       mask = mask[..., None]
@@ -221,7 +227,7 @@ def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
 
 
 def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
-  """Returns the result of `_unproved`, cached inside of `caching_proofs`."""
+  """Returns `_unproved(...)`: '' if proved. Caches it inside of `caching_proofs`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
@@ -235,7 +241,7 @@ def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 @tf.autograph.experimental.do_not_convert
 def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns why a loss is not proved to depend on its own example only, or ''."""
-  # `known_to_mix` is set for losses in `_ONE_BY_ONE`, which are not refused. Raises
+  # Losses in `_ONE_BY_ONE` (`known_to_mix`) are not refused, only unproved. Raises
   # ValueError if another loss mixes examples, or if any loss keeps, reads or draws
   # unknown data. A batch of one example could not show a dependence on others.
   rows = max(2, given[1].shape[0])

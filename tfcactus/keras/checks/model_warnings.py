@@ -1,4 +1,4 @@
-"""Warnings of models that train badly: wrong `from_logits`, statistics over a batch."""
+"""Warns of models that train badly: wrong `from_logits`, statistics over a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CROSSENTROPIES = (
 
 
 def warn_of_activations(model: keras.Model, losses: Any) -> None:
-  """Warns if a loss takes linear outputs for probabilities, or these for logits."""
+  """Warns if a loss takes linear outputs for probabilities, or the reverse."""
   # `losses` is one loss for all outputs, or one for each. Silent if the activation of
   # an output is not known, as in subclassed models.
   layers = models.last_layers(model)

@@ -22,18 +22,16 @@ _Path = tuple[Any, ...]
 
 
 class Term(NamedTuple):
-  """The loss of one output, with its loss weight `factor`."""
-  # `place` is the index of the output in `tf.nest.flatten(outputs)`. `path` has the
-  # keys and indices that lead to the output. `compute` returns losses per example.
+  """The loss of one output."""
 
-  place: int
-  path: _Path
-  compute: LossFn
-  factor: float
+  place: int  # Index of the output in `tf.nest.flatten(outputs)`.
+  path: _Path  # Keys and indices that lead to the output.
+  compute: LossFn  # Returns losses per example.
+  factor: float  # Its loss weight.
 
 
 class Weighted(NamedTuple):
-  """Targets of one output; `weights`, (batch, ...), are of parts of examples."""
+  """Targets of one output, and weights (batch, ...) of the parts of examples."""
 
   target: tf.Tensor
   weights: tf.Tensor
@@ -213,6 +211,7 @@ _OTHER = ('Expected {} for the outputs {} of the model, in a list of that length
 
 
 def _is_nested(structure: Any) -> bool:
+  """Returns whether outputs, or an argument, are a structure and not one entry."""
   return isinstance(structure, (list, tuple, dict))
 
 

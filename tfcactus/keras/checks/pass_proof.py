@@ -17,9 +17,9 @@ class Pass(NamedTuple):
   """Tensors of one traced forward and backward pass over a batch.
 
   `rows` has all outputs of the pass, one row per example. The pass differentiated
-  `losses`. `answers` has the weights of vectorised layers, `edges` the operations
-  through which the gradients of all others were computed. `beside` has tensors that
-  need no proof.
+  `losses`. `answers` has the vectorised layers with their weights, `edges` the
+  operations through which the gradients of all other weights were computed. `beside`
+  has tensors that the pass returns as well, and that need no proof.
   """
 
   rows: Sequence[tf.Tensor]
@@ -83,7 +83,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
-  """Returns why a pass is not proved to give each example's whole gradient, or None."""
+  """Returns why a pass is not proved to give each example's gradients, or None."""
   graph, examples, _, found, _ = traced
   unexplained = variable_reads.first_unexplained(
       graph, model, found.answers, found.losses, found.edges)

@@ -63,7 +63,7 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
   Values that a layer assigns are neither clipped nor noisy, and stay with the weights.
   The pass is traced, not run; Python code that depends on more than the inputs, or that
   runs eagerly, cannot be seen. Models of unknown inputs are refused. If `gradients` is
-  False, the gradient is traced only if it has code of the user's: a custom gradient.
+  False, the gradient is traced only if the pass has a custom one, which is user code.
   Returns the graph, whose first structured output is that of the model.
   """
   spec = models.input_spec(model)

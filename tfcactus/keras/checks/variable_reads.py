@@ -134,6 +134,7 @@ def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
     known = {tensor.name: own for tensor, own in zip(body.inputs, reads)}
     for each in order:
       if each.inputs:
+        # Weights enter the body as its inputs, so that it captures no handles.
         found = _reads_of(each, _operands(
             each, {}, known, cut, inside(op, each)), cut)
         known.update((tensor.name, own if carries_gradient(tensor) else frozenset())

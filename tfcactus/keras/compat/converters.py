@@ -60,7 +60,8 @@ TruncateMod Unpack Xdivy Xlog1py Xlogy ZerosLike
 
 
 def _has_no_negative_axes(pfor_input: Any) -> bool:
-  """Returns whether Roll has one shift and static axes >= 0; -1 would be the rows'."""
+  """Returns whether Roll has one shift for all rows, and static axes >= 0."""
+  # TensorFlow adds one to each axis: axis -1 would become 0, the axis of rows.
   axes = tf.get_static_value(pfor_input.input(2).t)
   return not pfor_input.input(1).is_stacked and axes is not None and bool(
       (axes >= 0).all())
@@ -72,7 +73,8 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether shapes of Equal fit; others may make one boolean for all rows."""
+  """Returns whether Equal raises for shapes that do not broadcast, or has none such."""
+  # Otherwise it may return one False for such shapes, which would stand for all rows.
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -125,10 +127,11 @@ def _loop(pfor_input: Any) -> Any:
         'Expected operations that are known to leave examples alone, or that run on '
         f'one after the other, got {op.type} in {op.name!r}, of which neither is '
         'known; write the layer or loss without it.')
-  number = tf.get_static_value(pfor_input.pfor.loop_len_vector)
-  number = pfor_input.pfor.loop_len_vector[0] if number is None else int(number[0])
+  rows = tf.get_static_value(pfor_input.pfor.loop_len_vector)
+  rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
   attributes = op.node_def.attr
 
+  # Outputs whose shape is known only when it runs; the loop compares it between rows.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 
@@ -144,8 +147,8 @@ def _loop(pfor_input: Any) -> Any:
           _SIZES.format(op.type, op.name)])
     return i + 1, [array.write(i, each) for array, each in zip(made, outputs)], found
 
-  _, made, _ = tf.while_loop(lambda i, *_: i < number, body, (0, [
-      tf.TensorArray(each.dtype, number, element_shape=each.shape)
+  _, made, _ = tf.while_loop(lambda i, *_: i < rows, body, (0, [
+      tf.TensorArray(each.dtype, rows, element_shape=each.shape)
       for each in op.outputs], [tf.zeros([op.outputs[k].shape.rank], tf.int32)
                                 for k in unknown]))
   return [wrap(array.stack(), True) for array in made]
@@ -191,8 +194,9 @@ def _convert_softmax(pfor_input: Any) -> Any:
 
 def _convert_segments(pfor_input: Any) -> Any:
   """Reduces the segments of each row; ids out of range are left out."""
-  # TensorFlow adds n segments times the row's number to each id, so that an id n would
-  # be the next row's first segment; until 2.14 an id -1 would be the last row's last.
+  # TensorFlow gives n segments to each row and adds n times the row's index to its ids.
+  # An id n would then be the next row's first segment, and until 2.14 an id -1 the last
+  # segment of the row before.
   pfor_input.stack_inputs([0, 1])
   data, ids, number = (pfor_input.input(i).t for i in range(3))
   if pfor_input.input(2).is_stacked:
@@ -231,6 +235,7 @@ def _convert_filter(pfor_input: Any) -> Any:
   cut = tf.reshape(patches_of(tf.reshape(pfor_input.input(0).t, [-1, *images[1:]])),
                    [-1, positions, depth])
   upstream = tf.reshape(pfor_input.input(2).t, [-1, positions, filters])
+  # Images that are not stacked are equal for all rows: one product serves all.
   made = tf.matmul(cut, upstream, transpose_a=True) if (
       pfor_input.input(0).is_stacked) else tf.transpose(
           tf.tensordot(cut[0], upstream, [[0], [1]]), [1, 0, 2])

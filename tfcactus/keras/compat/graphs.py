@@ -66,7 +66,9 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
 
   try:
     return found([])
-  except LookupError:  # TensorFlow looks for gradients behind `stop_gradient` too.
+  except LookupError:
+    # TensorFlow asks for gradients of operations behind `stop_gradient` too, which may
+    # have none registered.
     return found(_not_passed(graph, by))
 
 
@@ -95,7 +97,7 @@ def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
 
 
 def is_backward(loop: tf.Operation) -> bool:
-  """Returns whether a loop computes the gradients of another, from its last step on."""
+  """Returns whether a loop computes the gradients of another, last iteration first."""
   return type(of_loop(loop)[1]).__name__ == '_WhileBodyGradFuncGraph'  # type: ignore[index]
 
 
@@ -108,10 +110,10 @@ def was_differentiated(loop: tf.Operation) -> bool:
 @contextlib.contextmanager
 def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
                     ) -> Iterator[list[tf.Tensor]]:
-  """Lets a loop take more tensors, and return them as they are.
+  """Adds inputs to a loop, which it returns unchanged, as `tf.gradients` does.
 
-  Yields them as the loop's body sees them. The body, the default graph meanwhile, may
-  be changed otherwise too. `tf.gradients` changes loops likewise.
+  Yields the tensors that stand for `tensors` in the loop's body. In the block the body
+  is the default graph and may be extended.
   """
   # pylint: disable=protected-access
   cond, body = op._cond_graph, op._body_graph
@@ -133,7 +135,8 @@ def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
 
 
 def put_behind(tensor: tf.Tensor, instead: tf.Tensor) -> None:
-  """Makes all consumers of a tensor use `instead`, which is computed from it."""
+  """Makes all consumers of a tensor, and its graph's outputs, use `instead`."""
+  # `instead` is computed from the tensor, so that its own operation keeps the tensor.
   for op in tensor.consumers():
     for i, each in enumerate(op.inputs):
       if each is tensor and op is not instead.op:
@@ -161,7 +164,7 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 
 
 def without_autograph(function: _Function) -> _Function:
-  """Excludes a function from AutoGraph, which is slow; Keras' calls inside keep it."""
+  """Excludes a function from AutoGraph, which is slow; calls of Keras inside use it."""
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 

@@ -20,9 +20,9 @@ def is_loss(loss: Any, names: Iterable[str]) -> bool:
   """Returns whether a loss is one of the named Keras classes, or its function."""
   for name in names:
     kind = getattr(keras.losses, name, None)
-    function = re.sub('(?<!^)(?=[A-Z])', '_', name).lower()
+    in_snake_case = re.sub('(?<!^)(?=[A-Z])', '_', name).lower()
     if kind is not None and (
-        type(loss) is kind or loss is getattr(keras.losses, function, kind)):
+        type(loss) is kind or loss is getattr(keras.losses, in_snake_case, kind)):
       return True
   return False
 
@@ -34,9 +34,10 @@ def takes_logits(loss: Any) -> bool:
 
 
 def function_of(loss: Any) -> Any:
-  """Returns the function of a loss; with `ignore_class`, one that gathers nothing.
+  """Returns the function (targets, predictions) -> losses of a loss.
 
-  Keras 2 gathers the positions that count, whose number depends on the labels.
+  For `ignore_class`, Keras 2 gathers the positions that count: their number depends on
+  the labels, so that examples differ in shape. The function returned gathers none.
   """
   if not isinstance(loss, keras.losses.Loss):
     return loss
@@ -61,8 +62,8 @@ def function_of(loss: Any) -> Any:
 
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
   """Returns the losses of a model's weight regularizers at the present weights."""
-  # They are the losses that Keras adds. Under Keras 2 these include frozen weights,
-  # whose gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
+  # Keras adds the same losses in `fit`. Those of Keras 2 include frozen weights, whose
+  # gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
   if KERAS_3:
     return [v.regularizer(v) for v in model.trainable_variables
             if getattr(v, 'regularizer', None) is not None]

@@ -18,7 +18,8 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the class of functional models; not on import, as layers fix devices."""
+  """Returns the class of functional models; never on import."""
+  # Making a layer starts TensorFlow's devices, which cannot be configured afterwards.
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.
   with tf.init_scope():
@@ -29,8 +30,11 @@ def _functional() -> type:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-  """Numbers new layers from the start, inside and after; frees datasets made inside."""
-  # TensorFlow keeps Python functions of datasets, with what they refer to, for good.
+  """Restarts Keras' numbering of layer names, before and after the block.
+
+  Frees the Python functions of datasets made inside: TensorFlow would keep them, with
+  all that they refer to, for good.
+  """
   graph, name = tf.compat.v1.get_default_graph(), '_py_funcs_used_in_graph'
   before = len(getattr(graph, name, ()))
   _reset_names()
@@ -56,7 +60,7 @@ def tf_variable(variable: keras.Variable) -> tf.Variable:
 
 
 def values(variable: keras.Variable) -> np.ndarray:
-  """Returns the values of a variable, outside of graphs."""
+  """Returns the values of a variable as an array; not for use inside a graph."""
   found: np.ndarray = local(tf_variable(variable)).numpy()
   return found
 
@@ -111,7 +115,7 @@ def _digest(arrays: list[np.ndarray]) -> bytes:
 
 
 def lookup(layer: keras.layers.Layer) -> keras.layers.Layer:
-  """Returns the layer inside a layer that holds its vocabulary; or the layer itself."""
+  """Returns the layer that holds the vocabulary of `layer`: an inner one, or itself."""
   return getattr(layer, '_lookup_layer', layer)
 
 
@@ -251,15 +255,23 @@ def _nodes(layer: keras.layers.Layer) -> list[Any]:
 
 
 def last_layers(model: keras.Model) -> list[Any]:
-  """Returns the layer that makes each output, also in nested models; [] if unknown."""
-  if type(model) is keras.Sequential:
+  """Returns the layer that makes each output of a model, [] for a subclassed model.
+
+  Looks into nested models; None stands for an output of a nested subclassed model.
+  """
+  if type(model) is keras.Sequential:  # Maybe not built: then it has no outputs yet.
     return last_layers(model.layers[-1]) if model.layers and isinstance(
         model.layers[-1], keras.Model) else model.layers[-1:]
   if not is_graph(model):
     return []
-  found = [out._keras_history[0] for out in model.outputs]  # pylint: disable=protected-access
-  return [(last_layers(each) or [each])[0] if isinstance(each, keras.Model) else each
-          for each in found]
+  found: list[Any] = []
+  for out in model.outputs:
+    layer, _, index = out._keras_history  # pylint: disable=protected-access
+    if isinstance(layer, keras.Model):  # `out` is its output number `index`.
+      inner = last_layers(layer)
+      layer = inner[index] if index < len(inner) else None
+    found.append(layer)
+  return found
 
 
 def call_arguments(layer: keras.layers.Layer) -> list[Any]:
@@ -303,7 +315,7 @@ def input_spec(model: keras.Model) -> Any | None:
 
 
 def _unwrapped(structure: Any) -> Any:
-  """Returns a structure in which plain dicts replace TensorFlow's wrapped dicts."""
+  """Returns a structure with plain dicts in place of TensorFlow's wrapped dicts."""
   if isinstance(structure, dict):
     return {key: _unwrapped(part) for key, part in structure.items()}
   return structure

@@ -160,7 +160,10 @@ def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-  """Returns the arguments for a drop-in version; ValueError if that lacks one."""
+  """Returns an optimizer's arguments, for its drop-in version.
+
+  Raises ValueError for arguments that the drop-in version lacks.
+  """
   config = dict(optimizer.get_config())
   if config.get('gradient_accumulation_steps', 1) is None:
     del config['gradient_accumulation_steps']

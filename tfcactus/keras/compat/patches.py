@@ -78,7 +78,7 @@ class LibraryPatch:
 
   @contextlib.contextmanager
   def inside(self, value: Any) -> Iterator[None]:
-    """Activates the replacements for this thread; they get `value`, never None."""
+    """Activates the replacements for this thread, and passes them `value`, not None."""
     with self._lock:
       if not self._threads_inside:
         self._originals = [place.get() for place in self._places]
@@ -131,6 +131,7 @@ def _key_and_counter(original: Any, make_seed: MakeSeed,
                      generator: tf.random.Generator, shape: Any) -> Any:
   """Returns a fresh seed in place of a generator's stored key and counter."""
   del original, shape
+  # A state is a counter, followed by one word of key.
   seed = tf.bitcast(make_seed(), tf.uint64)
   size = int(generator.state.shape[0]) - 1
   return seed[:1], tf.concat([seed[1:], tf.zeros([size - 1], tf.uint64)], 0)
@@ -187,6 +188,7 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
   """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits."""
   del args, kwargs
+  # `independence.draws` follows this mask, and knows that 31 secret bits remain.
   bits = tf.bitwise.bitwise_and(_draws.value()(), 2**31 - 1)
   return tf.cast(bits, generator.state.dtype)
 

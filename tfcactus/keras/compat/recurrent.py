@@ -110,7 +110,7 @@ def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
 
 
 def _zeros(states_of: Callable[..., Any], inputs: tf.Tensor) -> Any:
-  """Returns zeros in the place of initial states that Keras 2 makes by convolution."""
+  """Returns zeros for initial states that Keras 2 makes by a convolution of zeros."""
   return tf.nest.map_structure(
       lambda each: tf.zeros(each.shape, each.dtype) if each.shape.is_fully_defined()
       else each, states_of(inputs))

@@ -66,22 +66,22 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
   made = tf.function(plain).get_concrete_function(specs)
   _standing_in.graphs.append(made.graph)
-  number = _with_captures(made.graph.captures, tf.add_n([
+  sums = _with_captures(made.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
       for each in flat]))
 
   def like(spec: tf.TensorSpec) -> tf.Tensor:
     """Returns a stand-in: each row depends on all of its own row of `rows`."""
     shape = [flat[0].shape[0]] + [1] * spec.shape.rank
-    values = tf.broadcast_to(tf.reshape(number, shape), shape[:1] + spec.shape)
+    values = tf.broadcast_to(tf.reshape(sums, shape), shape[:1] + spec.shape)
     return tf.cast(values, spec.dtype)
 
   return tf.nest.map_structure(like, made.structured_outputs)
 
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
-                   number: tf.Tensor) -> tf.Tensor:
-  """Makes `number` depend on `captures`, pairs (tensor outside, placeholder)."""
+                   sums: tf.Tensor) -> tf.Tensor:
+  """Makes `sums` (rows,) depend on `captures`: pairs (tensor outside, placeholder)."""
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)
@@ -93,8 +93,9 @@ def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
           f'that reaches for a list of tensors of the whole batch, {outside}; '
           "use privatize(..., engine='vectorized').")
     elif not eager:
-      # The tensor may hold the whole batch: make the number depend on all of it.
+      # The tensor may hold the whole batch: make each sum depend on all of it.
       plain = tf.strings.length(outside) if outside.dtype == tf.string else outside
-      number += tf.reduce_sum(tf.cast(plain, tf.float32))
-  return tf.function(lambda number, *reached: tf.identity(number), autograph=False)(
-      number, *resources) if resources else number
+      sums += tf.reduce_sum(tf.cast(plain, tf.float32))
+  # A resource cannot be added. A call that takes it makes the sums depend on it.
+  return tf.function(lambda sums, *reached: tf.identity(sums), autograph=False)(
+      sums, *resources) if resources else sums

@@ -16,6 +16,7 @@ import tensorflow as tf
 _OLDEST_TENSORFLOW = (2, 14)
 _OLDEST_KERAS_3 = (3, 5)
 _WITHOUT_LEGACY = (2, 16)
+"""TensorFlow from which on the optimizers of TensorFlow Privacy fail to import."""
 
 
 def _parts(version: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Layers that call others for time steps or directions, so that proofs can follow."""
+"""Runs TimeDistributed and Bidirectional layers in a way that proofs can follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfcactus.keras.compat.versions import keras
 def batched(model: keras.Model) -> Iterator[None]:
   """Runs time steps as rows of a batch, and both directions as layers, in the block.
 
-  A Bidirectional of Keras 3 may run one fused kernel instead of its layers.
+  Without this a Bidirectional of Keras 3 may run one fused kernel, not its layers.
   """
   never = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}

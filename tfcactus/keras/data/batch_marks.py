@@ -20,7 +20,7 @@ from tfcactus.sampling import OnePassSampling, SamplingScheme
 _numbers = itertools.count(1)
 
 UNKNOWN = 1000
-"""Used instead of a scheme's code if the sampling of some batches is unknown."""
+"""Code in place of a scheme's, if the sampling of some batches is unknown."""
 
 
 class Place(NamedTuple):
@@ -112,12 +112,15 @@ class Marks:
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses up the mark with these keys, shape (rows,); returns facts on its batch."""
+    """Uses up the mark with these keys, shape (rows,); returns facts on its batch.
+
+    Returns `Taken()`, which holds no facts, for keys that are not recognised.
+    """
     with self._lock:
       return self._take(keys)
 
   def _take(self, keys: np.ndarray) -> Taken:
-    """Implements `take`, which holds the lock."""
+    """Implements `take` for a class of marks, under its lock."""
     del keys
     return Taken()
 

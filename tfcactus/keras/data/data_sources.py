@@ -268,7 +268,7 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
 def _read(dataset: tf.data.Dataset) -> list[Any]:
   """Reads a dataset once into arrays, one for each part of its elements."""
   read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
-  if count < 0:  # The length is not known before.
+  if count < 0:  # TensorFlow does not know the length in advance.
     found = list(read) or [tf.nest.map_structure(
         lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
     return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
@@ -326,7 +326,7 @@ def content(array: np.ndarray) -> bytes:
 
 
 def checksum(data: ExampleData) -> int:
-  """Returns a checksum of up to 256 rows, and of which rows make up each unit."""
+  """Returns a checksum of up to 256 rows, for speed, and of the rows of each unit."""
   flat = data.flat
   rows = flat.rows(np.unique(np.linspace(
       0, flat.num_examples - 1, 256).astype(np.int64)))
@@ -360,7 +360,7 @@ def is_sparse(value: object) -> bool:
 
 
 def _length(value: Any) -> int:
-  """Returns the number of examples in a structure of arrays, or 0 if ambiguous."""
+  """Returns the number of examples in a structure of arrays, 0 if it is ambiguous."""
   while isinstance(value, dict):
     value = next(iter(value.values()), ())
   if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):

@@ -39,7 +39,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
              ) -> Feed:
   """Returns the data of `fit`, and how its batches are recognised and accounted for.
 
-  `canaries` tells of each canary of an audit whether it is in the data, or is None.
+  `canaries`, None without an audit, tells of each canary whether it is in the data.
   """
   _check_side(plan, x)
   if isinstance(x, SampledBatches):
@@ -211,7 +211,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   found = Feed(marks or Marks(), feed, steps_per_epoch, ordered=True)
   if replicas.number(strategy) == 1:
     return found
-  # The dataset is infinite, so Keras needs a number of steps.
+  # The feed of a share of each batch is infinite, so Keras needs a number of steps.
   return found._replace(
       x=replicas.distributed(feed, strategy), example=batches.example_batch(),
       steps_per_epoch=steps_per_epoch or batches.steps_per_epoch)
@@ -253,7 +253,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
 
 def _lengths(x: Any) -> list:
-  """Returns the lengths of the arrays of `x`; empty if `x` holds anything else."""
+  """Returns the length of each array in `x`; [] if `x` holds anything else."""
   parts = tf.nest.flatten(x)
   if not all(map(data_sources.is_array, parts)):
     return []

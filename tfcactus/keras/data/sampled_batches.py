@@ -157,11 +157,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       plain_fit.refuse(source)
 
   def fingerprint(self) -> int:
-    """Returns a checksum of up to 256 examples, which tells workers of other data."""
+    """Returns a checksum of up to 256 examples; workers compare theirs."""
     return data_sources.checksum(self._data)
 
   def share(self, secret: bytes) -> None:
-    """Makes the next pass draw from `secret`, a key that all workers use for it."""
+    """Makes the next call of `fit` draw from `secret`, a key that all workers use."""
     with self._lock:
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
@@ -362,7 +362,7 @@ def _check_scheme(scheme: SamplingScheme, num_examples: int,
 
 
 def _count(parts: data_sources.Rows) -> int:
-  """Returns the number of rows."""
+  """Returns the number of rows of inputs, targets and any weights."""
   return len(tf.nest.flatten(parts)[0])
 
 
@@ -374,7 +374,7 @@ def _with_tensors(batch: _Batch) -> _Batch:
 
 
 def _usable(parts: data_sources.Rows) -> data_sources.Rows:
-  """Returns the examples without NaN and infinity."""
+  """Returns the rows that hold neither NaN nor infinity."""
   usable = data_sources.finite_rows(parts)
   if usable.all():
     return parts

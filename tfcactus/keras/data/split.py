@@ -137,7 +137,8 @@ class Split:
     elif self.by == 'id':
       raise ValueError("Expected ids, one for each example, or units, with by='id', "
                        'got neither.')
-    held = np.zeros(data.num_examples, bool)  # Units without rows have no ids.
+    # Units without rows have no ids, and go to the training side.
+    held = np.zeros(data.num_examples, bool)
     keys = range(held.size) if ids is None or self.by == 'position' else ids.tolist()
     held[:len(keys)] = [self._holds_out(key) for key in keys]
     if not 0 < held.sum() < held.size:

@@ -67,7 +67,7 @@ class StoredExamples(data_sources.ArrayData):
     Raises:
       ValueError: if a file has changed.
     """
-    # First, since reading the end of a file that was cut would end the process.
+    # Before anything is read: to read past the end of a mapped file ends the process.
     self._open.check_unchanged()
     found = super().rows(index)
     wrong = index[open_files.row_checksums(found) != self._sums[index]]
@@ -154,6 +154,7 @@ class _Writer:
     self._count += lengths.pop()
 
   def close(self) -> None:
+    """Closes the files."""
     for file in self._files:
       file.close()
 

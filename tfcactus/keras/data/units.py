@@ -99,7 +99,7 @@ class UnitData(ExampleData):
     return data
 
   def of_units(self, places: np.ndarray) -> UnitData:
-    """Returns the units at `places` alone, with draws of their own."""
+    """Returns the units at `places` alone, with a fresh key for their draws."""
     part = self.drawn_by(None)
     part.num_examples, part.ids = places.size, self.ids[places[places < self.ids.size]]
     part.rows_of_units, part._starts = self.rows_of_units[places], self._starts[places]
@@ -124,13 +124,14 @@ class UnitData(ExampleData):
     slots = np.full((index.size, self.examples_per_unit), -1)
     slots[owner, place] = kept
     present = slots >= 0
-    # Units are filled with their first row; or with zeros, if none is usable.
+    # Units are filled with their first row. A unit without a usable row has slots -1:
+    # the last row of `placed`, one of zeros.
     filled = np.where(present, slots, slots[:, :1])
-    more = int(not present.any(1).all())
+    zeros = int(not present.any(1).all())
 
     def placed(array: np.ndarray) -> np.ndarray:
       """Returns an array of rows as (units, examples_per_unit, ...)."""
-      return data_sources.padded(array, len(array) + more)[filled]
+      return data_sources.padded(array, len(array) + zeros)[filled]
 
     def weighed(array: np.ndarray) -> np.ndarray:
       """Returns weights in the shape of `placed`, zero for copies."""

@@ -94,9 +94,9 @@ def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_first(of_worker: bool = False) -> bool:
-  """Returns whether this replica adds noise: the first of all, or of this worker.
+  """Returns whether this replica adds noise: whether it is the first of all.
 
-  `of_worker` asks for the first replica of this worker.
+  With `of_worker`, returns whether it is the first of this worker.
   """
   if number() == 1:
     return True
@@ -123,8 +123,8 @@ def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
            rounded: Callable[..., tf.Tensor] = tf.cast) -> list[tf.Tensor]:
   """Returns the sums of `shares` over all replicas, bit-identical on each.
 
-  Shares are float64, and are returned unchanged on one replica. Totals are rounded
-  once, to the dtypes of `like`, by `rounded(total, dtype=...)`.
+  Shares are float64. Totals are rounded once, to the dtypes of `like`, by
+  `rounded(total, dtype=...)`. On one replica `shares` are returned unchanged.
   """
   if number() == 1:
     return list(shares)
@@ -147,7 +147,7 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
   if number() == 1:
     return function(*([value] for value in values))
 
-  # AutoGraph would make int32 of a digest by `int`.
+  # AutoGraph would turn `int(digest)`, of 64 bits, into a cast to int32.
   @tf.autograph.experimental.do_not_convert
   def merged(strategy: tf.distribute.Strategy, *held: Any) -> Any:
     """Calls `function`; each of `held` has a value for each replica."""

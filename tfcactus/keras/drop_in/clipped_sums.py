@@ -24,7 +24,7 @@ ROWS = 16
 memory for the activations of a batch."""
 
 Sums = tuple[list[tf.Tensor], tf.Tensor]
-"""float64 sums, one for each variable; and whether all summed gradients were finite."""
+"""float64 sums, one for each variable; and whether all gradients were finite."""
 
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
@@ -63,7 +63,7 @@ def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.
 
 
 def of_none(var_list: Sequence[tf.Variable]) -> Sums:
-  """Returns the sums over no examples."""
+  """Returns the sums over no examples: zeros, and True."""
   return [tf.zeros(var.shape, tf.float64) for var in var_list], tf.constant(True)
 
 
@@ -121,7 +121,8 @@ def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
     return converters.vectorized_map(row, indices)
 
   if tf.executing_eagerly():
-    # One tile: the tape may give gradients only once.
+    # One tile: the tape may give gradients only once. It is never empty: a row past the
+    # batch is zeros.
     return of_tile(
         rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
   return of_tiles(lambda start: rows(start + tf.range(ROWS)), ROWS, batch, var_list,

@@ -64,7 +64,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self._compute_gradients(loss, var_list, grad_loss, tape))
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Keeps losses, shape (batch, ...), that `fit` differentiates; returns the sum."""
+    """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize."""
     self._check_replicas()
     self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
@@ -86,7 +86,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self.build(var_list)
     losses, self._private.here.losses = self._private.here.losses, None
     if losses is not None:
-      # Replaces the unclipped gradients of `fit`, which are then never computed.
+      # Replaces the unclipped gradients of `fit`, which the graph then never computes.
       values, clip = [
           models.local(models.tf_variable(v)) for v in var_list], self._clip()
       sums, finite = operation_gradients.clipped_sums(

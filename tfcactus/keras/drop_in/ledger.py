@@ -35,7 +35,11 @@ class DropInLedger:
 
   def __init__(self, optimizer: Any, model: keras.Model,
                plan: PrivacyPlan, batches: SampledBatches | None):
-    """Opens the ledger of a `fit` by a `DPOptimizer`; checks a built model's noise."""
+    """Opens the ledger of a `fit` by a `DPOptimizer`.
+
+    `batches` are those that the caller names, or None. Raises ValueError if the noise
+    does not protect the gradients of a built model.
+    """
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
@@ -58,7 +62,7 @@ class DropInLedger:
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
     """Returns the ledger of all steps so far and `ahead` more."""
     if self._model.optimizer is not self._optimizer:
-      # The steps cannot be counted; one shows that some were released.
+      # The steps of the other optimizer cannot be counted: one stands for them.
       return self._unknown(1, _SWAPPED)
     if replicas.workers(self._model.distribute_strategy) > 1:
       return self._unknown(1, _WORKERS)
@@ -141,7 +145,7 @@ def _released(optimizer: Any, model: keras.Model) -> _Released:
 
 
 def _cost_key(optimizer: Any) -> tuple[str, float]:
-  """Returns (noise digest, clipping norm), which set the privacy cost of an update."""
+  """Returns (noise digest, clipping norm), equal if updates have one privacy cost."""
   return optimizer.noise.digest, optimizer.l2_norm_clip
 
 

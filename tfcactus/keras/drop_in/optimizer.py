@@ -223,7 +223,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'minimize(loss_per_example, variables, tape=tape), or use '
           'compile() and fit(). If you do, something scales the loss: '
           + _UNSCALED)
-    self._private.here.ready = False
+    self._private.here.ready = False  # Each gradient is applied once.
 
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
@@ -291,7 +291,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the clipping norm: the plan's if there is a plan."""
+  """Returns the clipping norm: that of the plan, if any; ValueError if they differ."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
@@ -305,7 +305,7 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
 def _one_noise(noise: noise_lib.Noise | None,
                noise_multiplier: float | None,
                plan: PrivacyPlan | None) -> noise_lib.Noise:
-  """Returns the noise: the plan's if there is a plan."""
+  """Returns the noise: the plan's if there is one, else the one given."""
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '

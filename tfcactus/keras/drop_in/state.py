@@ -151,7 +151,7 @@ class State:
     here: State of this replica within a step: whether the next gradients applied are
       clipped (`ready`), and the `losses` that `fit` is differentiating, or None.
     parts_seen: Number of batches seen, if gradients accumulate.
-    saved: Values of slots from a config, until the slots exist.
+    saved: Values of slots (such as momenta) from a config, until the slots exist.
     loaded_steps: Number of released steps that a config reported.
     seeded: Whether noise of steps that a config reported came from a seed.
   """
@@ -181,7 +181,7 @@ class State:
 
   def add(self, sums: Sequence[tf.Tensor], var_list: Sequence[tf.Variable]
           ) -> list[tf.Tensor]:
-    """Counts a batch and adds its `sums`; returns the logical batch's sums so far."""
+    """Counts a batch, adds its `sums`; returns the logical batch's sums so far."""
     with tf.init_scope():
       if not self._pending:
         self._pending = [

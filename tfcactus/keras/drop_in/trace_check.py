@@ -30,7 +30,7 @@ _REMEDY = (
     'at a time.')
 
 _ROWS = 3
-"""Number of examples in the trace that checks custom gradients."""
+"""Examples in the trace that checks custom gradients: enough for them to mix."""
 
 
 def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:

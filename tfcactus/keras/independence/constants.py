@@ -52,7 +52,8 @@ def value(node: Node) -> Value | list[Value]:
   if kind == 'IdentityN':
     return node.values
   if kind == 'EnsureShape' and node.draws is None and (
-      node.op.inputs[0].shape.rank is None):  # Made by Python code, such as a seed.
+      node.op.inputs[0].shape.rank is None):
+    # The input comes from Python code, as seeds do, and has no rank to look at.
     return Value(Dependence.CONSTANT, varies=frozenset(range(len(node.out()))))
   if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
     # The output is a list of tensors, such as the sum of two lists.
@@ -124,7 +125,7 @@ def _matmul(node: Node) -> Axes:
 
 
 def _convolution(node: Node) -> Axes:
-  """Returns all axes except axis 0, the batch, and axis 0 if images vary along it."""
+  """Returns all axes, but the batch axis 0 only if the images vary along it."""
   others = frozenset(range(1, len(node.out())))
   return others | (_axes(node, 0) & {0})
 
@@ -168,7 +169,7 @@ def _reshape(node: Node) -> Axes | None:
   """Returns the output's axes that are in a group with a varying axis of the input."""
   # A group is a shortest run of axes of the input, with the run of axes of the output
   # whose sizes have the same product.
-  # Zero for a size that is not known; then no groups are looked for.
+  # Zero stands for a size that is not known: then groups are not known either.
   before, after = ([size or 0 for size in shape] for shape in (
       node.shape(0), node.out()))
   if 0 in before + after:

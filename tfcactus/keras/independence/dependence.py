@@ -27,9 +27,10 @@ import numpy as np
 import tensorflow as tf
 
 BATCH_SIZES = (5, 7)
-"""Two numbers of examples; the analysis computes sizes for each, and compares them."""
+"""Two numbers of examples. The analysis computes sizes for each and compares them: two
+suffice to tell integers c B^k, for B examples, apart by k."""
 _FOLDED = 4096
-"""Constants with more entries than this are not evaluated."""
+"""Constants with more entries than this are not evaluated, to keep proofs fast."""
 
 
 class Dependence(enum.IntEnum):
@@ -126,14 +127,14 @@ class Node:
     return _shape(self.op.outputs[i])
 
   def static(self, i: int) -> np.ndarray:
-    """Returns the entries of a constant input."""
+    """Returns the entries of a constant input; NotRowWise if they are not known."""
     found = static(self.op.inputs[i])
     if found is None:
       raise unknown('has arguments that are no constants')
     return found
 
   def whole(self, i: int) -> int:
-    """Returns the number in a constant input of shape () or (1,)."""
+    """Returns the integer in a constant input of shape () or (1,)."""
     return int(self.static(i).item())
 
   def rows(self) -> list[int]:

@@ -170,7 +170,7 @@ def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
 
 
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
-  """Returns output values of the function in attribute `name`, called on `values`."""
+  """Returns output values of the function named in attribute `name`, on `values`."""
   graph = called(node.op, name)
   if graph is None:
     raise unknown('calls a function that cannot be looked into')
@@ -195,6 +195,8 @@ def _if(node: Node) -> list[Value]:
 def _while(node: Node) -> list[Value]:
   """Follows a loop of CONSTANT length: returns values that cover all iterations."""
   values = node.values
+  # Joins only make values worse. Most loops settle within two rises of each value; the
+  # others are refused, which is safe.
   for _ in range(2 * len(values) + 2):
     # If the number of iterations depended on the number of examples, so would counters.
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:

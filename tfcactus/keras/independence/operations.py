@@ -403,7 +403,8 @@ def _select(node: Node) -> Value | list[Value]:
 def _find(node: Node) -> Value:
   """Follows lookups of keys in a table; the table must not depend on examples."""
   table, keys, default = node.values
-  # A default of no axes says that values have none, so that keys have none either.
+  # A scalar default says that the table maps to scalars. Input and output of one rank
+  # then say that it maps from scalars too: each entry is a lookup of its own.
   if {table.dependence, default.dependence} != {Dependence.CONSTANT} or (
       node.shape(2) != [] or len(node.out()) != len(node.shape(1))):
     raise unknown('is not known to treat each example alone')

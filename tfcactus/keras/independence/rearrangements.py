@@ -302,7 +302,7 @@ def _list_item(node: Node) -> Value:
 
 
 def _set_item(node: Node) -> Value:
-  """Returns the value that covers a list's old items (input 0) and the new (last)."""
+  """Returns the value that covers a list's items (input 0) and the new item (last)."""
   items = [node.values[0], node.values[-1]]
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')

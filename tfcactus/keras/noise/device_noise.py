@@ -33,8 +33,10 @@ _COSINE = [(-1)**k / math.factorial(2 * k) for k in range(10)]
 than 1e-19, which is 2^-63."""
 
 _TOLERANCE = 2.0**-48
-"""Largest difference of a normal from that of the host, over r + 1 / r, with r the
-radius of its pair: r times a relative error, and an error of r^2 over r."""
+"""Largest accepted difference between a normal of the device and of the host, in units
+of r + 1 / r, with r = sqrt(-2 log u) the radius of its pair: a relative error e of the
+radius or the side moves the normal by up to e r, an error e of log u by e / r. 2^-48 is
+16 units in the last place of float64."""
 
 
 @functools.cache
@@ -102,12 +104,13 @@ def _chunk(key: tf.Tensor, part: tf.Tensor, first: tf.Tensor, sums: tf.Tensor,
 
 @functools.cache
 def check(blocks: int) -> None:
-  """Compares the noise of a chunk of `blocks` blocks with the host's, once a process.
+  """Compares the device's noise of a chunk of `blocks` blocks with the host's.
 
+  Does so once in a process for each number of blocks, for which XLA compiles anew.
   Raises RuntimeError if the device's bits or functions are not those of the host.
   """
   key = np.frombuffer(os.urandom(32), '<u4')
-  with tf.init_scope():
+  with tf.init_scope():  # Part 3 and first block 5 stand for all.
     found = _chunk(
         tf.constant(key), tf.constant(3, tf.uint32), tf.constant(5, tf.uint32),
         tf.zeros([NORMALS * blocks], tf.float64), tf.ones([], tf.float64),
@@ -123,7 +126,7 @@ def check(blocks: int) -> None:
 
 def host_normals(key: bytes, part: int, first: int, blocks: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the numbers of `normals` by other code, and the radii of their pairs."""
+  """Returns the normals of `normals`, by other code, and the radius of each's pair."""
   nonce = np.array([first, part, 0, 0], '<u4').tobytes()
   stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(
       bytes(64 * blocks))
@@ -140,6 +143,7 @@ def host_normals(key: bytes, part: int, first: int, blocks: int
     made += [radius * (1.0 - 2.0 * (four >> np.uint64(bit) & np.uint64(1))) * np.where(
         swap, sides[1 - axis], sides[axis]) for axis, bit in enumerate((30, 31))]
     radii += [radius, radius]
+  # A radius of zero, if the uniform rounds to one, would be divided by.
   return np.concatenate(made), np.maximum(np.concatenate(radii), 1e-8)
 
 

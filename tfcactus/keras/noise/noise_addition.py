@@ -26,7 +26,7 @@ _USED = '_tfcactus_used'
 """Attribute of a key that served a draw."""
 
 _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
-"""For each dtype, d such that x (1 - 2^-d), rounded, is below every normal x > 0."""
+"""For each dtype, d such that x (1 - 2^-d), rounded, is below x for normal x > 0."""
 
 
 class NoiseSampler:
@@ -373,7 +373,10 @@ def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
 
 
 def _groups(sums: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-  """Returns consecutive parts in groups of up to `device_noise.TOGETHER`, or alone."""
+  """Returns consecutive parts in groups of up to `device_noise.TOGETHER` coordinates.
+
+  A part of more coordinates is a group of its own.
+  """
   groups: list[list[tf.Tensor]] = []
   for part in sums:
     if not groups or _size([*groups[-1], part]) > device_noise.TOGETHER:
@@ -383,7 +386,7 @@ def _groups(sums: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
 
 
 def _listed(place: tf.Tensor | None) -> list[tf.Tensor]:
-  """Returns the inputs of a draw beside its size: the place, if it is given."""
+  """Returns [place], the input of a draw in a graph, or [] for None."""
   return [] if place is None else [place]
 
 

@@ -36,7 +36,7 @@ class NoiseAhead:
     self._begin()
 
   def _begin(self) -> None:
-    """Starts with no draws, in this process."""
+    """Starts anew in this process, with no draws waiting."""
     self._pid = os.getpid()
     self._waiting: dict[Slot, futures.Future[np.ndarray]] = {}
     # Threads of Python start when they are first needed.
@@ -53,7 +53,7 @@ class NoiseAhead:
         if slot[1] + sum(size for _, size in self._waiting) <= MOST:
           self._waiting[slot] = self._thread.submit(self._draw, slot[1])
       except RuntimeError:
-        pass  # The main thread has ended, which ends this one; another still trains.
+        pass  # Python ends pools with the main thread; another thread may still train.
     return self._draw(slot[1]) if found is None else found.result()
 
   def drop(self) -> None:

@@ -28,7 +28,10 @@ from tfcactus.randomness import KeyStream
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
           *inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a tensor (size,) that calls `draw(*inputs)` in each run; not under XLA."""
+  """Returns what `draw(*inputs)` returns, shape (size,), anew in each run of a graph.
+
+  Raises ValueError under XLA.
+  """
   _check_outside_xla()
   return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
 

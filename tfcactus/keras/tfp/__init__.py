@@ -1,4 +1,4 @@
-"""Adapter to TensorFlow Privacy, which only the module `query` imports."""
+"""Adapter to TensorFlow Privacy, which only the module `stand_in` imports."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
                         ) -> Any:
     """Clips one record and returns the sum with it added.
 
-    A record that is a row of a Jacobian has no static shape if the batch size is
-    unknown. It is given the shape of the sum.
+    The record is given the static shape of the sum. Without that, a row of a Jacobian
+    has no static shape if the batch size is unknown.
 
     Args:
       params: The clipping norm.
@@ -164,7 +164,8 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
     """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates."""
     del global_state
-    # Unsupported: scalar noise on a vector, under 'scalar-unproven' accounting.
+    # Scalar noise on a vector has no event that accountants support: a plan with the
+    # accounting 'scalar-unproven' allows it, without a proof.
     return (self.noise.dp_event if self.noise.dim in (None, dim) else
             dp_accounting.UnsupportedDpEvent())
 
@@ -217,7 +218,7 @@ class GaussianSumQuery(TableNoiseQuery):
 
 
 def _added(total: Any, part: Any) -> Any:
-  """Returns the sum of two tensors of one shape; `total` if `part` is None."""
+  """Returns `total` plus `part`, of one shape; `total` if `part` is None."""
   if part is None:
     return total
   shaped = tf.ensure_shape(part, tf.convert_to_tensor(total).shape)

@@ -26,10 +26,11 @@ from tfcactus.keras.compat import versions
 from tfcactus.keras.tfp import PACKAGE as _PACKAGE
 
 _HOOK = 'skip_tf_privacy_import'
+"""Attribute of `sys`. While it is set, importing the package itself loads nothing."""
 
 
 class _SumQuery:
-  """Stand-in for the methods that `TableNoiseQuery` takes from its base class."""
+  """Stand-in for TensorFlow Privacy's class: the methods that queries inherit."""
 
   def derive_metrics(self, global_state: Any) -> dict[str, Any]:
     """Returns an empty dict of metrics."""
@@ -107,3 +108,4 @@ MISSING: str | None
 SumAggregationDPQuery, MISSING = _find_sum_query()
 """The base class of queries; and why it is not TensorFlow Privacy's, or None."""
 AVAILABLE: bool = MISSING is None
+"""Whether the base class is that of TensorFlow Privacy."""
