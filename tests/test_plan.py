@@ -348,7 +348,7 @@ def test_batches_have_to_fit_the_bands(changes, words):
 def test_replaced_examples_have_no_account_under_correlated_noise():
   assert plan(**CORRELATED).guarantee(neighboring_relation='zero-out').upper == plan(
       **CORRELATED).guarantee().upper
-  with pytest.raises(ValueError, match='new value is in the group'):
+  with pytest.raises(ValueError, match='new value of a replaced example is in'):
     plan(**CORRELATED).guarantee(neighboring_relation='replace')
 
 

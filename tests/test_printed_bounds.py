@@ -123,7 +123,7 @@ def test_designs(capsys):
                     '1.5', '--epsilon', '0.31234567', '--steps', '1', '--bins', '10')
   delta, epsilon = read('delta <= # at epsilon #', told)
   assert delta >= exact['delta'] and epsilon >= 0.31234567
-  assert read('shift: it never increases with |z|; # of delta', told)[0] >= (
+  assert read('shift: the density never increases with |z|; # of delta', told)[0] >= (
       exact['omega'])
   told, exact = run(capsys, 'tables')
   for row, line in zip(exact, told.splitlines()[1:]):

@@ -10,6 +10,7 @@ from scipy import special
 
 def log1p(z: np.ndarray) -> np.ndarray:
   """Returns log(1 + z) of complex z, accurate near 0; -690 (log 1e-300) at -1."""
+  # Finite at -1: an infinite real part would make products with complex numbers NaN.
   real, imag = z.real, z.imag
   # `square` is |1 + z|^2 - 1: its log1p keeps digits near z = 0. Near z = -1, `square`
   # is near -1 and has lost digits; there |1 + z| itself has them.
@@ -21,7 +22,7 @@ def log1p(z: np.ndarray) -> np.ndarray:
 
 
 def log(z: np.ndarray) -> np.ndarray:
-  """Returns log(z) of complex z; -690 (log 1e-300) at zero."""
+  """Returns log(z) of complex z; -690 (log 1e-300) at zero, finite as in `log1p`."""
   return np.log(np.where(z == 0, 1e-300, z))
 
 

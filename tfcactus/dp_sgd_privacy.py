@@ -140,7 +140,7 @@ def _planned(size: tuple[str, object], batch_size: int, noise_multiplier: float,
   if _checks.integer('batch_size', batch_size, 1) > examples:
     raise ValueError(f'Expected batch_size of at most {size[0]}={examples}, got '
                      f'batch_size={batch_size}.')
-  # By its digits: 0.1 epochs are a tenth, not the nearest binary fraction above it.
+  # Read by its digits: 0.1 epochs are a tenth, not the float just above a tenth.
   times = fractions.Fraction(repr(_checks.positive(*epochs)))
   return PrivacyPlan(
       noise=noise_lib.Gaussian(noise_multiplier), l2_norm_clip=1.0,

@@ -53,8 +53,8 @@ class Guarantee:
     neighboring_relation: 'add-or-remove-one', 'replace-one', or 'replace-special'
       (zero-out).
     accountant: Name of the accountant.
-    proven: False if the number is not a guarantee.
-    statement: Meaning of the number in words.
+    proven: Whether `upper` is a guarantee.
+    statement: What `upper` covers, and what it takes as public, in words.
     conditions: Unchecked conditions of the guarantee, sentences that end the statement.
     seeded: Whether some of the randomness came from a seed. Whoever knows the seed can
       repeat it; the guarantee holds against all others, as its statement says.
@@ -138,7 +138,7 @@ class Guarantee:
 
 def _tpr_target(true_positive: float, false_positive: float
                 ) -> tuple[float, Callable[[Guarantee], float]]:
-  """Returns a target for true positive rates, and their bound under a guarantee."""
+  """Returns (rate allowed, function from a guarantee to its bound on that rate)."""
   return true_positive, lambda found: attacks.true_positive_rate(
       found.proven_account(), false_positive).upper
 
@@ -221,6 +221,7 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
   try:
+    # Composes under a relation that the event has, if the event names its relations.
     accounting.PhiAccountant(*getattr(event, 'proved_relations', ())[:1]).compose(event)
   except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
@@ -238,14 +239,14 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
 def default_relation(given: Relation | None,
                      proved: Sequence[dp_accounting.NeighboringRelation],
                      releases: Iterable[object]) -> Relation:
-  """Returns `given`, or the first of `proved` that also the releases have."""
+  """Returns `given`, else the first of `proved` that all validations have, if any."""
   return given if given is not None else next((relation for relation in proved if all(
       relation in event.proved_relations for event in validations(releases))),
                        proved[0])
 
 
 def words_beside(releases: Sequence[object]) -> tuple[str, str]:
-  """Returns words for a plan's data, and a sentence on what every record pays for."""
+  """Returns words for a plan's data, and a sentence on other statistics, or ''."""
   held = validations(releases)
   others = len(releases) - sum(1 for event in held if event.by)
   return 'the training and validation data' if held else 'the training set', (
@@ -275,8 +276,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   `statement` tells what was released and what is taken as public. If `proven` is False
   the numbers are no guarantee, which the statement then says. `rows_of_one`,
   `sampled_alike` and `distance` are those of `PhiAccountant`. There is a condition if a
-  dominating pair came from a user. The guarantee is the maximum of both sides if
-  releases are on one side of a split, and persons have one row.
+  dominating pair came from a user, and for a search. If releases are on one side of a
+  split, and persons have one row, the guarantee is the maximum of both sides.
   """
   relation, releases = relations.check(relation), tuple(releases)
   held = _held_out(releases, relation)
@@ -305,7 +306,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
       relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
       account=accountant,
       statement=statement if proven else f'{_UNPROVEN} {statement}')
-  return found.given(*dict.fromkeys(conditions([*releases, *[event][:count]])))
+  return found.given(*dict.fromkeys(conditions(
+      [*releases, event] if count else releases)))
 
 
 _HELD_OUT = (
@@ -314,7 +316,7 @@ _HELD_OUT = (
 
 def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
              ) -> list[accounting.ValidationDpEvent]:
-  """Returns the releases on one side of a split; checks that the split is proved."""
+  """Returns the releases on one side of a split; ValueError if it is not proved."""
   held = [each for each in validations(releases) if each.by]
   for each in held:
     events.check_split(each.by, relation)

@@ -159,7 +159,7 @@ class PrivacyPlan:
       target_tpr: Pair (true positive rate, false positive rate) such as (0.05, 0.01):
         the most that a membership attack of that false positive rate may reach.
       sampling: Sampling scheme from `tfcactus.sampling` for which the noise is
-        chosen; give it to `guarantee` too, whose default applies here.
+        chosen, by default that of `guarantee`; give another one to `guarantee` too.
       correlation: As the attribute; or 'auto', with a target, for the number of bands
         of least total error: one band, independent noise, if more do not help.
       **settings: The other attributes.
@@ -397,7 +397,7 @@ class PrivacyPlan:
     return sampling_lib.suitable(sampling, bands).of_plan(self)
 
   def _draws(self, scheme: SamplingScheme) -> int:
-    """Returns how many draws of a scheme all planned steps take, rounded up."""
+    """Returns how many draws (steps or epochs) all planned steps take, rounded up."""
     if not scheme.draws_epochs:
       return self.steps
     return -(-self.steps // scheme.batches_per_epoch)
@@ -481,9 +481,9 @@ def _least_noise(target: float, cost: Callable[[Guarantee], float],
                  sampling: type[SamplingScheme] | None = None, **settings: Any
                 ) -> noise_lib.Noise:
   """Returns the least noise whose guarantee has a cost within a target."""
-  plan = PrivacyPlan(noise=make_noise(0.5), **settings)
+  plan = PrivacyPlan(noise=make_noise(0.5), **settings)  # Any size: replaced below.
   noise = make_noise(calibration.calibrate_noise(
       target, lambda multiplier: cost(plan._guarantee(
           make_noise(multiplier), None, neighboring_relation, sampling)), low=1e-2,
       high=1e4, tolerance=tolerance, target_name=name))
-  return dataclasses.replace(plan, noise=noise).noise  # Checked.
+  return dataclasses.replace(plan, noise=noise).noise  # The plan checks it.

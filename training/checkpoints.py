@@ -30,7 +30,7 @@ class Run:
     return os.path.exists(self._model)
 
   def begin(self) -> None:
-    """Makes the folder of a new run; ValueError if that fails or it holds a run."""
+    """Makes the folder; ValueError if it holds a run or cannot be written to."""
     if self.begun():
       raise ValueError(
           f'Expected --checkpoint to be a folder for a run that begins, got '
@@ -47,14 +47,14 @@ class Run:
           f'{self.folder}: {error.strerror}.') from error
 
   def options(self) -> dict[str, Any]:
-    """Returns the options the run was begun with; ValueError if there is none."""
+    """Returns the options the run was begun with; ValueError if none were saved."""
     try:
       with open(self._options, encoding='utf-8') as file:
         return json.load(file)
     except (OSError, ValueError) as error:
       raise ValueError(
-          'Expected --resume to be a folder that --checkpoint has made and a first '
-          f'step was released from, got {self.folder}: {error}.') from error
+          'Expected --resume to be a folder in which a run with --checkpoint has saved '
+          f'its options, got {self.folder}: {error}.') from error
 
   def save(self, model: tf.keras.Model, options: Mapping[str, Any]) -> None:
     """Writes options and `PrivateModel`; a kill leaves each file old or new."""

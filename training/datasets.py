@@ -67,7 +67,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
 
 
 def hold_out(data: Dataset, size: int) -> Dataset:
-  """Replaces the test images by `size` training images, equal ones in each call.
+  """Replaces the test images by `size` training images, the same ones in each call.
 
   Raises ValueError if no training image would be left, or none held out.
   """
@@ -115,9 +115,9 @@ def mnist(data_dir: str | None = None) -> Dataset:
 def _check_network() -> None:
   """Raises ConnectionError at once where a download would be tried for minutes."""
   proxies = urllib.request.getproxies()
-  way = proxies.get('https', proxies.get('all', 'http'))
-  if not way.startswith('http'):
-    return  # A SOCKS proxy, which urllib cannot use.
+  proxy = proxies.get('https', proxies.get('all', 'http'))
+  if not proxy.startswith('http'):
+    return  # A SOCKS proxy: urllib cannot use it for this check, the download can.
   reached = threading.Event()
   # In a thread, since a DNS lookup has no time limit.
   thread = threading.Thread(

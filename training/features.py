@@ -7,7 +7,7 @@ from scipy import ndimage
 
 from training import scattering
 
-_BLOCK = 2_000
+_BLOCK = 2_000  # Images at a time, for memory.
 
 
 def pixels(images: np.ndarray) -> np.ndarray:

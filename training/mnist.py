@@ -72,9 +72,11 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
   print(f'Noise: {plan.noise.name} {plan.noise.digest}, noise multiplier '
         f'{plan.noise.noise_multiplier:.6g}.')
   if plan.strategy is not None and plan.groups > 1:
+    # The denominator is the root mean square error of independent noise.
     left = plan.strategy.error(plan.steps) / math.sqrt((plan.steps + 1) / 2)
     print(f'  Correlated over {plan.groups} steps ({plan.strategy.digest}): at a '
-          f'constant learning rate {100 * left:.1f} % of it would add up.')
+          f'constant learning rate the weights get {100 * left:.1f} % of the noise '
+          'that independent draws would add up to.')
   statement = getattr(plan.noise, 'info', {}).get('statement')
   if statement:
     print(f'  {statement}')

@@ -45,7 +45,8 @@ class Way:
     """Returns a resumed model, wrapped again if the plan has other steps."""
     if self.plan.steps == model.plan.steps:
       return model
-    return self._wrapped(model.inner, model.optimizer)  # Counts earlier steps.
+    # The journal and the optimizer still count the earlier steps.
+    return self._wrapped(model.inner, model.optimizer)
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
     """Wraps the model with `privatize`, and compiles it with this optimizer."""
@@ -159,6 +160,8 @@ class TensorFlowPrivacy(Way):
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
     """Compiles and returns the model."""
     query = tfcactus_keras.TableNoiseQuery(self.plan, seed=self.args.seed)
+    # The optimizer divides by `rows`, larger than the expected batch size: the learning
+    # rate makes up for that.
     optimizer = self._make_class(tf.keras.optimizers.legacy.SGD)(
         query, num_microbatches=self.rows,
         learning_rate=self.learning_rates(self.rows / self.plan.expected_batch_size))

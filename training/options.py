@@ -79,7 +79,7 @@ def _resumed(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 
 def _complete(args: argparse.Namespace) -> None:
   """Sets the recipe's epsilon and learning rate if the options give none."""
-  if args.noise_multiplier is args.target_epsilon is None:
+  if args.noise_multiplier is None and args.target_epsilon is None:
     args.target_epsilon = recipes.TARGET_EPSILON
   if args.learning_rate is None:
     target = args.target_epsilon or 0

@@ -24,8 +24,8 @@ from scipy import fft
 SCALES, ANGLES, STEP = 2, 8, 4
 CHANNELS = 1 + SCALES * ANGLES + ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
 _MARGIN = STEP
-_GROUPS = 27
-_BLOCK = 500
+_GROUPS = 27  # Of three channels.
+_BLOCK = 500  # Images at a time, for memory.
 
 
 def features(images: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def _wavelet(shape: tuple[int, int], scale: int, angle: int) -> np.ndarray:
   `scale` is in 0..SCALES - 1, from fine to coarse, and `angle` in 0..ANGLES - 1.
   """
   spread, frequency = 0.8 * 2**scale, 0.75 * np.pi / 2**scale
-  turn = (int(ANGLES - ANGLES / 2 - 1) - angle) * np.pi / ANGLES
+  turn = (ANGLES // 2 - 1 - angle) * np.pi / ANGLES
   window, wave = np.zeros(shape), np.zeros(shape, complex)
   for y, x in _periods(shape):
     along = x * np.cos(turn) + y * np.sin(turn)

@@ -97,13 +97,15 @@ class Observations:
     sigma = _sigma(claim)
     steps, absent = self.noise.shape
     squares = np.sum((self.noise / sigma)**2, axis=1)
-    # Exactly normal for every step if the noise is as claimed.
+    # Exactly normal for every step if the noise is as claimed, since the distribution
+    # function of the chi-square law is then uniform.
     normal = special.ndtri(special.chdtr(absent, squares))
     found = [
         Check('noise', float(special.chdtr(self.noise.size, np.sum(squares))),
               'less noise than claimed'),
         Check('noise of each step', float(special.chdtrc(steps, np.sum(normal**2))),
               'noise or divisor that changes from step to step'),
+        # Twice the smaller of two p-values: a union bound.
         Check('repeated noise', min(2 * min(
             _correlated(self.noise), _correlated(self.noise.T)), 1.0),
               'noise of one step or coordinate that another one repeats')]
@@ -122,7 +124,7 @@ class Observations:
     """Returns the p-value of binomial participations of present canaries, two-sided."""
     assert self.drawn is not None
     steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
-    # Exactly uniform, by random numbers between the steps of the distribution function.
+    # A distribution function, randomised over each of its jumps, is exactly uniform.
     share = generator(0).random(count.size)
     below = np.where(
         count > 0, special.bdtr(np.maximum(count - 1, 0), steps, prob), 0.0)
@@ -198,6 +200,7 @@ def _correlated(rows: np.ndarray) -> float:
     block = np.abs(unit[start:start + _BLOCK] @ unit[start:].T)
     block[np.arange(block.shape[0]), np.arange(block.shape[0])] = 0.0
     most = max(most, float(np.max(block)))
-  # The squared correlation of two independent rows has a beta distribution.
+  # The squared correlation of two independent rows has a beta distribution. The factor
+  # is the number of pairs of rows (a union bound).
   return 0.5 * count * (count - 1) * float(
       special.betainc(0.5 * (size - 1), 0.5, max(1 - most**2, 0.0)))

@@ -144,7 +144,7 @@ class Errors:
 
     Args:
       curve: The trade-off function.
-      enough: Returns early once the p-value is known to be above this, or below.
+      enough: Stops as soon as the p-value is known to be above `enough`, or below.
     """
     edges = np.linspace(0.0, 1.0, _CELLS + 1)
     least = curve(edges)
@@ -230,7 +230,10 @@ class OneRun:
     Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One
     Run" (2024).
     """
-    # The paper's recursion, from the observed number of right guesses down to none.
+    # The paper's recursion (its r and h) from the observed number of right guesses down
+    # to none, if that number is reached with probability `significance`. `right` and
+    # `wrong` bound from below shares of canaries that are guessed right and wrong on
+    # average, so that a sum above guesses / canaries refutes the curve.
     right = significance * self.correct / self.canaries
     wrong = significance * (self.guesses - self.correct) / self.canaries
     for more in range(self.correct - 1, -1, -1):

@@ -67,7 +67,7 @@ class Audit:
 
   @property
   def refuted(self) -> bool:
-    """True if the p-values refute the claim, each tried at its share."""
+    """Whether the smallest p-value times their number is at most `significance`."""
     tried = [found.p_value for found in self.findings if found.p_value is not None]
     return bool(tried) and min(tried) * len(tried) <= self.significance
 
@@ -184,7 +184,10 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
 
 
 def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
-  """Returns which canaries are in the pilot, with each coin's side both in and out."""
+  """Returns which canaries are in the pilot, a mask of shape (canaries,).
+
+  Raises ValueError unless the pilot and the rest both have present and absent ones.
+  """
   share = _checks.delta(share, 'pilot')
   chosen = components.generator(seed).random(present.size) < share
   sizes = [int(np.sum(chosen & side)) for side in (present, ~present)] + [
@@ -200,7 +203,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
            threshold: float | None, delta: float | None, claim: Claim | None,
            guesses: int | None, significance: float, families: bool = True,
            independent: bool = True) -> Audit:
-  """Returns the evidence in scores of canaries outside of the pilot."""
+  """Returns the evidence in scores outside of the pilot, which sets what is None."""
   independent &= claim is None or claim.independent
   if delta is None and claim is None:
     raise ValueError('Expected delta or a claim, got neither.')
@@ -250,7 +253,7 @@ def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,
 
 def _in_family(name: str, refutes: Callable[..., bool], delta: float,
                significance: float, assumes: str) -> Finding:
-  """Returns an epsilon within the Gaussian family."""
+  """Returns the finding of the epsilon within the Gaussian family."""
   mu = families_lib.gaussian_mu(functools.partial(refutes, significance=significance))
   return Finding(name, assumes, families_lib.gaussian_epsilon(mu, delta))
 
@@ -267,7 +270,8 @@ def _threshold(scores: np.ndarray, present: np.ndarray) -> float:
 
 def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
   """Returns right guesses: half of them present, by the largest scores, half absent."""
-  # Equal scores in order of the canaries would tell the coins of a sorted list.
+  # Equal scores are ordered at random: by place, a list sorted by its coins would have
+  # its coins guessed.
   order = np.lexsort((components.generator(0).random(scores.size), scores))
   return int(np.sum(~present[order[:guesses // 2]])) + int(
       np.sum(present[order[scores.size - (guesses - guesses // 2):]]))
@@ -275,7 +279,7 @@ def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
 
 def _guesses(scores: np.ndarray, present: np.ndarray, canaries: int, delta: float,
              significance: float) -> int:
-  """Returns how many canaries to guess, by the bound to expect from the pilot."""
+  """Returns how many canaries to guess: as many as give the pilot the largest bound."""
   def expected(share: float) -> float:
     """Returns the bound if as many guesses are right as in the pilot."""
     tried = max(round(share * scores.size), 2)

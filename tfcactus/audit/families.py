@@ -26,8 +26,8 @@ Refutes = Callable[[Curve], bool]
 """A test: whether the counts refute a trade-off function."""
 
 POINTS, FEW_POINTS = 60, 20
-"""Points of the profile of a claim, and in the search of its family, which computes
-many. Affects tightness only."""
+"""Points of a claim's trade-off curve, and of each of the many curves that the search
+of its family computes. Affects tightness only."""
 
 TOLERANCE = 0.005
 """Tolerance in the log of the noise of a claim's family. Affects tightness only."""
@@ -65,8 +65,9 @@ class Claim:
   """A claim of privacy that an audit tries to refute.
 
   Attributes:
-    account: Returns the account of the whole run if the noise multiplier is so many
-      times the claimed one, and the sampling probability so many times the claimed one.
+    account: account(noise, sampled) returns the account of the whole run at `noise`
+      times the claimed noise multiplier and `sampled` times the claimed sampling
+      probability.
     delta: Delta of the claim.
     noise_multiplier: Standard deviation of the noise over the clipping norm; None if
       the noise is not Gaussian, which leaves the claim itself as all that is tested.
@@ -115,14 +116,16 @@ class Claim:
     return _curve(self, noise)
 
   def epsilon(self, refutes: Refutes) -> float:
-    """Returns the epsilon of the largest noise that is not refuted, in this family.
+    """Returns a lower bound on epsilon at the claim's delta, within the claim's family.
 
-    The family has the claim's scheme and steps, and other noise multipliers.
+    The family has the claim's scheme and steps, and other noise multipliers. The bound
+    is the epsilon of the least noise multiplier that `refutes` still refutes, or zero.
     """
     if not refutes(gaussian_curve(0.0)):  # Not even guessing is refuted.
       return 0.0
     refuted = functools.lru_cache(lambda loss: refutes(self.curve(math.exp(-loss))))
-    # More noise is less loss: amounts of noise from infinity down to one are refuted.
+    # `loss` is minus the log of the factor of the noise: if one is refuted, all smaller
+    # ones are. Brackets the largest.
     low = high = 0.0
     while refuted(low) and refuted(high) and high < REACH:
       low, high = high, high + STRIDE

@@ -63,6 +63,7 @@ def _draw(account: DataAccount, path: str) -> None:
   bars: dict[str, str] = {}
   start = np.zeros(2)
   spent, left = account.spent, account.left
+  # At least 1e-300, so that an empty part divides by no zero.
   whole = np.maximum([spent.mu**2 + left.mu**2, spent.leak + left.leak], 1e-300)
   for entry in account.entries:
     if entry['kind'] in ('spend', 'reserve'):

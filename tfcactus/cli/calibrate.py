@@ -37,6 +37,7 @@ def _wanted(args: argparse.Namespace) -> str:
   if args.sampling == 'allocation':
     args.sampling_prob = args.sampling_prob or fractions.Fraction(1)
   wanted = [name for name in _SOLVERS if getattr(args, name) is None]
+  # A table has its own size; without --sampling-prob all records are taken.
   if args.noise not in planner.FAMILIES and 'noise_multiplier' in wanted:
     wanted.remove('noise_multiplier')
   if len(wanted) == 2 and 'sampling_prob' in wanted:
@@ -71,6 +72,7 @@ def _run(args: argparse.Namespace) -> None:
     value = calibration.calibrate_noise(args.target_epsilon, cost, tolerance=1e-4)
   else:
     value = _SOLVERS[name](args.target_epsilon, cost)
+  # No step at all, if one would already cost more than the target.
   reached, found = (cost(value), event(value)) if value else (0.0, None)
   condition = f'. {found.condition}' if isinstance(
       found, accounting.SearchDpEvent) else ''

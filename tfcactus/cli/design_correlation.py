@@ -74,7 +74,7 @@ def _request(args: argparse.Namespace) -> Callable[[int], correlated.Correlation
 
 
 def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
-  """Returns the plan with --bands, or of least total error; and all plans compared."""
+  """Returns (plan with --bands, or of least total error; all plans compared)."""
   if args.batches < 1 or args.steps % args.batches:
     raise ValueError(
         'Expected --steps to be a multiple of --batches, whole epochs, got '
@@ -83,8 +83,8 @@ def _searched(args: argparse.Namespace) -> tuple[PrivacyPlan, _Plans]:
 
   def plan_of(bands: int) -> PrivacyPlan:
     """Returns the plan of the arguments with noise correlated over `bands` steps."""
-    # Only the ratio of the number of examples to the batch size matters, so that a
-    # warning about delta and this number would mislead.
+    # Only the ratio of the two numbers matters, and a warning that delta is large for
+    # so many examples would mislead.
     with warnings.catch_warnings():
       warnings.filterwarnings('ignore', 'Expected delta far below one over the number')
       return PrivacyPlan.for_training(
@@ -129,7 +129,7 @@ def _told(args: argparse.Namespace, strategy: correlated.Strategy,
 
 def _draw(args: argparse.Namespace, strategy: correlated.Strategy, steps: int,
           plans: _Plans) -> None:
-  """Draws the inverse's column, errors by step, and total errors of any `plans`."""
+  """Draws one draw's noise over later steps, errors by step, and errors of plans."""
   axes = pictures.axes(*((3, 15) if plans else (2, 10)), 4)
   size = min(2 * strategy.bands, steps)
   axes[0].stem(np.arange(size), strategy.inverse_column(0, size), basefmt=' ')

@@ -29,7 +29,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
-  """Converts `value` to the last of `kinds`, unrounded; ValueError for another type."""
+  """Returns text or a number as the last of `kinds`; ValueError for other values."""
   if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
@@ -238,7 +238,7 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
   # the bounds from an accountant that has composed the steps, or a `search` of them;
   # `report` a report from it and a statement.
   listed = groups(args)
-  # A fraction has lost the numbers of records, which matter for several of them.
+  # The numbers of records, which a reduced fraction has lost, set the cost of rows.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in listed):
     raise ValueError(
         'Expected --rows-of-one with sampling poisson or allocation, got fixed: the '

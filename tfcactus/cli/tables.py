@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace) -> None:
 def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
           right: Any) -> None:
   """Plots densities left, delta by epsilon right, with Gaussians of equal variance."""
-  seen: set[tuple[int | None, float]] = set()
+  seen: set[tuple[int | None, float]] = set()  # (dim, sigma) of Gaussians drawn.
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
     sigma = table.noise_multiplier
@@ -115,6 +115,7 @@ def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
   accountant = accounting.PhiAccountant()
   accountant.compose(event, args.steps)
   top = accountant.get_epsilon(1e-9)
+  # Bounded noise has no epsilon at a delta below the mass of infinite losses.
   top = top if math.isfinite(top) else accountant.get_epsilon(1e-3)
   epsilon = np.linspace(0.0, top, _CURVE_POINTS)
   axis.semilogy(epsilon, [max(accountant.get_delta(e), 1e-12) for e in epsilon],

@@ -307,7 +307,7 @@ class DataAccount:
     return hashlib.sha256(self._head.encode() + text).hexdigest()[:32]
 
   def _catch_up(self, data: bytes) -> None:
-    """Reads the lines that are new in `data`, all complete lines of the file."""
+    """Reads the new lines in `data`, which holds all complete lines of the file."""
     what = f'account {self.path!r}'
     if not data.startswith(self._data):
       raise ValueError(
@@ -375,7 +375,7 @@ class DataAccount:
       raise ValueError(
           f'Expected {label!r} to fit into what is left of the account {self.path!r}, '
           f'mu {_format.lower(left.mu)} and leak {_format.lower(left.leak)}, got '
-          f'{count} of {event!r}, for which is proved {needs}. Nothing was entered; '
+          f'{count} of {event!r}: the proof finds {needs}. Nothing was entered; '
           'release nothing. Take more noise or fewer steps' + (
               '.' if left.mu == 0 else ': one Gaussian release of noise multiplier '
               f'{_format.upper(leaky.shift(relation) / left.mu)} fits.'))

@@ -105,8 +105,8 @@ class Book:
   def events(self, part: Part, used: bool = False
              ) -> tuple[list[dp_accounting.DpEvent], float]:
     """Returns the events of planned slots and a part, and the delta to ask them at."""
-    # With `used`, of their releases that were spent. The leak of the part is no event:
-    # delta(epsilon) of L(s, mu) is s + (1 - s) times that of the Gaussian.
+    # With `used`, slots count the releases that were spent. The leak is no event: it
+    # makes delta(epsilon) leak + (1 - leak) times what delta(epsilon) is without.
     leak, mu = (1 + _ROOM) * part.leak, (1 + _ROOM) * part.mu
     counts = [(slot.event, slot.used if used else slot.count)
               for slot in self.slots.values() if slot.planned]
@@ -129,7 +129,7 @@ def flat(event: dp_accounting.DpEvent, count: int) -> tuple[dp_accounting.DpEven
 
 
 def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
-  """Returns an event's config, a dict for JSON, or None if the event has none."""
+  """Returns an event's config, a dict for JSON; None if it does not read back."""
   try:
     found = event_configs.event_config(event)
     return found if type(event_configs.event_from(found)) is type(event) else None
@@ -138,7 +138,7 @@ def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
 
 
 def saved(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """Returns the config of an event; ValueError if it has none."""
+  """Returns the config of an event; ValueError if the event has none."""
   found = config(event)
   if found is None:
     raise ValueError(f'Expected a slot for an event that can be saved in a file, got '

@@ -287,7 +287,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   total = (size >> level) + 1
   empty = total - places.size
   if empty > 0:
-    u = rng.random(runs) + 2.0**-54
+    u = rng.random(runs) + 2.0**-54  # Above zero.
     top = 2 * noise_sources.upper_quantile(noise, -np.expm1(np.log(u) / empty))
     wins = top > noisy[np.arange(runs), best]
     # A random node not among `places`, of which places[i] - i are below places[i].
@@ -368,6 +368,7 @@ class _Grid:
           'Expected resolution from (high - low) / 2^61 to high - low, got '
           f'resolution={spacing!r} for a range of {span!r}.')
     whole = resolution is not None and low.is_integer() and spacing.is_integer()
+    # 1e-9: the quotient may be rounded to just below a whole number.
     return cls(low, high, spacing, math.floor(span / spacing + 1e-9) + 1, whole)
 
   def value(self, index: int) -> Any:

@@ -28,7 +28,7 @@ _CLOSE = 1e-9
 
 def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
                    ) -> float:
-  """Returns the smallest count that passes a threshold that no empty count passes.
+  """Returns the smallest count that is told from empty counts by their threshold.
 
   Report the counts of a `histogram` at or above `count_threshold`. With probability
   1 - beta no empty count is reported, and a given count of this size is.
@@ -162,5 +162,5 @@ def best_sinh_normal(epsilon: float, delta: float,
       lambda log_ratio: math.log(error(noise(log_ratio))),
       bounds=(0.0, math.log(_LARGEST_BEND)), method='bounded',
       options={'xatol': 1e-3})
-  ends = [noise(found.x), noise(0.0)]
-  return min(ends, key=error)
+  # The bounded search never tries its ends.
+  return min([noise(found.x), noise(0.0)], key=error)

@@ -21,6 +21,7 @@ class Release(guarantee_lib.ReleasedStatistic):
     mechanism: The mechanism, in words.
     error_kind: What `error` measures, in words.
     seeded: Whether the noise came from a seed and is reproducible.
+    error_bound: The function behind `error`, of a beta that is checked.
   """
 
   value: Any

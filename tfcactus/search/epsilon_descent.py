@@ -39,6 +39,7 @@ FORGOTTEN = 40.0
 """The tail is enumerated until its density has decreased by this many nats."""
 
 _ACCURACY = 1e-9
+"""Relative gap at which the interior-point method stops: affects the search only."""
 
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
@@ -94,7 +95,7 @@ class _Cells(NamedTuple):
     return cls(stored, share, share * np.exp(table.log_density[stored]) / table.bins)
 
   def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
-    """Maps derivatives by these cells' masses to ones by `size` stored masses."""
+    """Sums slopes in these cells' masses to slopes in the `size` stored masses."""
     return np.bincount(self.stored, slope * self.share, size)
 
 
@@ -115,7 +116,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
   """Takes one mirror step from a table of `Monotone`, or of a step before."""
   # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
-  # the curvature of the quantity; 0 leaves the density unchanged. The result is
+  # the curvature of epsilon; 0 leaves the density unchanged. The result is
   # monotone, of the same grid and cost as `table`, without a certificate.
   told = table.info['parameters']
   spec = scalar.ScalarSpec(

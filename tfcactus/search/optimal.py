@@ -18,8 +18,9 @@ _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
 
 _LARGEST_DIM = 1000
-"""Dimension above which a design gains less than its shells cost: Gaussian is best."""
+"""Above this dimension finite shells lose more than a design gains on the Gaussian."""
 
+# Renyi orders tried first, number of orders tried between them, and the largest one.
 _FIRST_ORDERS = (2.0, 4.0, 8.0, 16.0)
 _REFINEMENTS = 4
 _LARGEST_ORDER = 64.0
@@ -27,8 +28,8 @@ _LARGEST_ORDER = 64.0
 _WORTH = 1e-4
 """Minimum relative gain of a refined, uncertified density over a certified one."""
 
-_DESCENTS = 12
-_SHORTEST = 0.01
+_DESCENTS, _SHORTEST = 12, 0.01
+"""Most steps of the descent of epsilon, and the length at which it gives up."""
 
 
 class Candidate(NamedTuple):
@@ -92,7 +93,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
     or isotropic designs for KL, chi-square and Renyi orders, by the accountant's upper
     bound; the Gaussian if dim is above 1000, where nothing else is tried. A monotone
     design is then refined by the gradient of epsilon. This gains 1 to 2 % for one to
-    three full releases, .1 % for ten, and less than .01 % for hundreds, where the
+    three full releases, 0.1 % for ten, and less than 0.01 % for hundreds, where the
     certified design is returned.
 
   Raises:
@@ -142,6 +143,7 @@ class _Search:
       self._design(objective)
     costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}  # Epsilons.
     for order in _FIRST_ORDERS[2:]:
+      # A higher order is tried only while the highest so far is the best.
       if min(costs, key=costs.__getitem__) < order / 2:
         break
       costs[order] = self._order(order)
@@ -180,7 +182,7 @@ class _Search:
         if guarantee is not None and guarantee.upper < epsilon:
           noise, epsilon, best = moved, guarantee.upper, guarantee
           break
-        length /= 3
+        length /= 3  # The step failed, or did not lower epsilon.
       if epsilon > before * (1 - 0.1 * _WORTH):
         break
       length = min(2 * length, 4.0)

@@ -99,9 +99,10 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
 def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
             sampling_prob: float = 1.0, norm: int = 2, method: str = 'given',
             seconds: float = 0.0) -> TruncatedNoise:
-  """Accounts for the delta of a scalar table without a tail; as `truncated_noise`.
+  """Accounts for the delta of a scalar table without a tail.
 
-  `method` tells how the table was found, in `seconds` of wall time.
+  `method` tells how the table was found, in `seconds` of wall time. Other arguments and
+  the result are as for `truncated_noise`.
   """
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')
@@ -208,6 +209,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
     except convex_program.SolverError:
       return None
 
+  # Where no Gaussian keeps to delta, noise of nearly the largest utility may.
   best = _gaussian(range, bins, delta, ask) or designed(most * (1 - MARGIN))
   if best is None or best.delta.upper > delta:
     raise ValueError(_unreached(best, range, delta))
@@ -230,7 +232,8 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
   # `designed` maps a utility to noise or None; `low` is too small, `best` meets delta.
   proved, share = low, 0.8
   while best.utility > low * (1 + tolerance):
-    # The first steps are small and grow: few designs are far below the Gaussian.
+    # The first steps are small and grow, since few designs are far below the Gaussian.
+    # After the first failure the steps bisect.
     middle = max(share * best.utility, math.sqrt(low * best.utility))
     if not low < middle < best.utility:
       break  # No float lies between.
@@ -256,21 +259,21 @@ def _gaussian(reach: float, bins: int | None, delta: float, ask: dict[str, Any]
         reach, scale=math.exp(log_scale), bins=bins).solve()
     return account(table, method='truncated Gaussian', **ask)
 
+  # Scales from next to no noise to nearly uniform noise. delta decreases with the scale
+  # until truncation at the range dominates.
   low, high = math.log(0.05), math.log(4 * reach)
-  # delta decreases with the width until truncation at the range dominates.
-  points = [low + (high - low) * i / _SCALES for i in range(_SCALES + 1)]
-  before = None
-  for point in points:
-    found = of_scale(point)
+  too_small = None
+  for log_scale in (low + (high - low) * i / _SCALES for i in range(_SCALES + 1)):
+    found = of_scale(log_scale)
     if found.delta.upper <= delta:
       break
-    before = point
+    too_small = log_scale
   else:
     return None
-  if before is None:
+  if too_small is None:
     return found
-  scale = optimize.bisect(
-      lambda x: 1.0 if of_scale(x).delta.upper > delta else -1.0, before, point,
+  log_scale = optimize.bisect(
+      lambda x: 1.0 if of_scale(x).delta.upper > delta else -1.0, too_small, log_scale,
       xtol=1e-3)
-  near = of_scale(scale + 1e-3)
+  near = of_scale(log_scale + 1e-3)  # Past the root, by the tolerance.
   return near if near.delta.upper <= delta else found
