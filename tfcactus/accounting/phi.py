@@ -45,10 +45,11 @@ class PhiAccountant(base.TwoSidedAccountant):
       direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
-        replaced. If k rows have an exact account in every event, this account is exact.
-        They have one under noise on all records or on Poisson samples, and if added or
-        removed under samples of fixed size. Else the power curve of all events together
-        is applied k times (`composition.repeated`).
+        replaced. The account is exact if every event has an exact one for k rows: noise
+        on all records; on Poisson samples, for rows added, removed or zeroed; on
+        samples of fixed size, for rows added or removed. Otherwise the power curve of
+        all events together is applied k times (`composition.repeated`). Added or
+        removed rows with samples of fixed size then have no account: epsilon raises.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.

@@ -79,7 +79,8 @@ def probabilities() -> list[int]:
 def _weights(count: int) -> list[int]:
   """Returns e^(-k^2 / 2 s^2) for 0 <= k < count, in units of 2^-`_PRECISION`."""
   # e^(-1 / 2 s^2) by its series; then w(k + 1) = w(k) r(k), r(k + 1) = r(k) r(0)^2.
-  # Each product is rounded down once, so that the errors stay below 2^20 units.
+  # Rounding down, r(0) and its square are off by some ten units, r(k) by less than
+  # 8 k, and w(k) by less than 8 k^2 w(k) < 2^25 units.
   term = total = 1 << _PRECISION
   for number in range(1, 40):
     term = -(term >> (2 * _BITS + 1)) // number

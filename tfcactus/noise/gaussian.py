@@ -165,9 +165,10 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
 def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
                  loss: Callable[[np.ndarray], np.ndarray]) -> PairBounds:
   """Returns bounds on the pair of a person with several rows, in a sampled release."""
-  # P has mean j `mu` with probability `weights[j]`, Q has mean 0, in standard
-  # deviations; no mean exceeds LARGEST_MU. `loss` returns log P / Q. The upper pair has
-  # another P-mass of `beyond` at infinity.
+  # P, with the rows, has mean j `mu` with probability `weights[j]`, Q has mean 0, in
+  # standard deviations; no mean exceeds LARGEST_MU. `loss` returns log P / Q. Samples
+  # with more rows than the last weight's count as samples with that many; `beyond` is
+  # their probability, which the upper pair has at infinity too.
   means = mu * np.arange(weights.size)
   reach = cells_lib.GAUSSIAN_REACH
   x = _edges(-reach, means[-1] + reach, list(means), cells)

@@ -95,8 +95,9 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
     cells: Approximate number of cells; the width of bounds falls with its square.
 
   Returns:
-    (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Mass farther out
-    than all but 1e-40 of both distributions has the largest loss that it can have.
+    (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Beyond the cells
+    lies at most 1e-40 of the mass of each distribution. `upper` gives this mass the
+    extreme loss that monotonicity allows; in `lower` each tail is one outcome.
 
   Raises:
     ValueError: if the loss is seen not to be monotone between breaks, a function is

@@ -148,7 +148,11 @@ class FunctionCost(Cost):
 
 def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = None
          ) -> Cost:
-  """Returns the cost `function`, else |z|^power; `function` needs power 2 (default)."""
+  """Returns the cost `function`, or |z|^power if it is None.
+
+  ValueError for a function with a `power` other than 2, the default of designs: one of
+  the two would be ignored.
+  """
   if function is None:
     return PowerCost(_checks.positive('power', power))
   if not callable(function):

@@ -81,7 +81,11 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    sums: tf.Tensor) -> tf.Tensor:
-  """Makes `sums` (rows,) depend on `captures`: pairs (tensor outside, placeholder)."""
+  """Makes `sums` (rows,) of stand-ins depend on all that the function captured.
+
+  So the proof sees that a captured tensor reaches every row. The numbers do not matter.
+  `captures` are pairs (tensor outside, placeholder); eager tensors are constants.
+  """
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

@@ -60,9 +60,13 @@ class DropInLedger:
     return _released(self._optimizer, self._model).steps
 
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
-    """Returns the ledger of all steps so far and `ahead` more."""
+    """Returns the ledger of all steps so far and `ahead` more.
+
+    It has a note and no epsilon if batches, optimizer or workers hide the cost.
+    """
     if self._model.optimizer is not self._optimizer:
-      # The steps of the other optimizer cannot be counted: one stands for them.
+      # The steps of the other optimizer cannot be counted: one stands for them, since
+      # a ledger without steps shows no note.
       return self._unknown(1, _SWAPPED)
     if replicas.workers(self._model.distribute_strategy) > 1:
       return self._unknown(1, _WORKERS)

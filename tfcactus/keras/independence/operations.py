@@ -297,12 +297,13 @@ def _space_to_batch(node: Node) -> Value:
 
 
 def _batch_to_space(node: Node) -> Value:
-  """Follows BatchToSpaceND, the inverse of SpaceToBatchND."""
+  """Follows BatchToSpaceND where it undoes a SpaceToBatchND of as many parts."""
   value, times = dependence.only_operand(node), int(np.prod(node.static(1)))
   if value.axis > np.size(node.static(1)):
     return value
   if value != Value(Dependence.ROW_WISE, block=-times):
-    raise unknown('takes another axis than the first for the examples')
+    raise unknown('undoes no SpaceToBatchND of as many parts, with the examples on the '
+                  'first axis')
   return Value(Dependence.ROW_WISE)
 
 

@@ -39,16 +39,18 @@ class ModelLedger:
 
     `norm` is the steps' clipping norm, `seeded` whether noise comes from a seed, and
     `condition` a further assumption of the guarantee, a sentence or ''. The journal of
-    a model `loaded` from a file may count more than the file; it is only read before
-    training. `paid` takes steps from a `DataAccount`. Raises ValueError if the plan
-    does not cover released steps, or the journal cannot be opened.
+    a model `loaded` from a file may count more than the file; it is read when counts
+    are asked for, and opened for writing when training begins. `paid` takes steps from
+    a `DataAccount`. Raises ValueError if the plan does not cover released steps, or the
+    journal cannot be opened.
     """
     self.plan = plan
     self._condition = condition
     self._model = model
     self._norm = norm
     self.record = lineage.find_record(model, plan)
-    if plan.noisy_accuracy is not None:  # As a validation, whose count has no limit.
+    # Listed with validations, as training may end by it too; its count stays zero.
+    if plan.noisy_accuracy is not None:
       self.record.validated.setdefault(plan.noisy_accuracy, 0)
     self.counter = step_counter.StepCounter(
         model, plan, self.record, norm, journal, seeded, loaded, paid)

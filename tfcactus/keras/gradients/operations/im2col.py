@@ -110,7 +110,10 @@ def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> list[tf.Ten
 
 
 def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Extracts patches by a convolution with an identity kernel."""
+  """Returns patches (batch, rows, columns, depth) of padded images, without dilation.
+
+  They are a convolution with an identity kernel.
+  """
   sizes = [w.kernel for w in windows] + [images.shape[3]]
   depth = int(np.prod(sizes))
   eye = tf.reshape(tf.eye(depth, dtype=images.dtype), sizes + [depth])
