@@ -11,7 +11,7 @@ from tests.noise.tables import (
 )
 from tfcactus import noise, release
 from tfcactus.noise import sinh_normal
-from tfcactus.release import noise_sources
+from tfcactus.release import additive_noise, noise_sources
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),
         gaussian_scalar(2.0)]
@@ -120,13 +120,30 @@ def test_sums_are_clipped_and_exact():
 
 @pytest.mark.parametrize('scale', [1e-300, 1e-8, 1.0, 1e12, 1e300])
 def test_no_record_is_longer_than_the_clip_norm(scale):
-  from tfcactus.release import additive_noise
   rows = np.random.default_rng(4).normal(size=(400, 7)) * scale
   steps = additive_noise._clipped_steps(rows, 0.3, 2.0**-32)
   longest = max(sum(int(x)**2 for x in row) for row in steps)
   assert longest * 2.0**-64 <= 0.3**2
   if scale >= 1:
     assert longest * 2.0**-64 > 0.3**2 * (1 - 1e-6)
+
+
+def test_no_clipped_record_depends_on_the_others():
+  # Columns in a row of memory, as tables of columns have. The bisection ends where a
+  # record's steps depend on the last bit of its norm.
+  first, second = np.random.default_rng(1).normal(size=(2, 100))
+
+  def clipped(entry, records):
+    first[50:] = entry
+    return additive_noise._clipped_steps(
+        np.asfortranarray(np.stack([first, second])[:records]), 1.0, 2.0**-30)[0]
+
+  low, high = 0.5, 0.5000001
+  last = clipped(high, 1)[-1]
+  assert clipped(low, 1)[-1] < last
+  while low < (middle := (low + high) / 2) < high:
+    np.testing.assert_array_equal(clipped(middle, 1), clipped(middle, 2))
+    low, high = (low, middle) if clipped(middle, 1)[-1] >= last else (middle, high)
 
 
 def test_histogram_counts():

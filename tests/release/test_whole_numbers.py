@@ -178,8 +178,19 @@ def test_a_plan_takes_releases_of_the_mode():
     (dict(noise=noise.Gaussian(1e9)), 'noise of at most 3.36e\\+07'),
     (dict(noise=noise.Gaussian(1e5), sensitivity=2.0**40), 'below 2\\^55 steps'),
     (dict(noise=noise.Gaussian(1.0), value=2**40), '2\\^30 standard deviations'),
+    *((dict(noise=noise.Gaussian(1.0), value=0, sensitivity=2.0**-900,
+            resolution=2.0**exponent), 'at most 2\\^30 sensitivities')
+      for exponent in (70, 120, 200)),
     (dict(noise=noise.Gaussian(1.0), arithmetic='int'), 'Expected arithmetic in')])
 def test_what_has_no_proof_is_refused(settings, words):
   with pytest.raises(ValueError, match=words):
     release.noisy_value(**{**dict(
         value=1, sensitivity=1, resolution=1, arithmetic='integer'), **settings})
+
+
+def test_an_error_has_room_for_rounding_to_few_whole_numbers():
+  law = noise.Gaussian(3e7)  # 71 whole numbers of a sensitivity.
+  made = release.histogram([], num_bins=1, noise=law, arithmetic='integer')
+  unit = scaled(law).unit
+  assert made.error(0.5) * unit >= (
+      2.0**31 + 2**10) * noise.Gaussian(1.0).max_error(1, 0.5) + 0.5 * unit + 1

@@ -133,7 +133,9 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   """Returns records clipped to norm `clip`, as whole multiples of `step`."""
-  rows = np.asarray(batch, dtype=np.float64)
+  # Rows in a row of memory: numpy then adds up a record's squares in one order, however
+  # many other records there are.
+  rows = np.asarray(batch, dtype=np.float64, order='C')
   if rows.ndim not in (1, 2):
     raise ValueError(
         'Expected records of shape (n,) or (n, dim), got a batch of shape '
@@ -247,6 +249,7 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
     noisy = steps + drawn.reshape(steps.shape)
   else:
     unit, larger, event = whole_numbers.scaled(noise, scale, step, count, rounding)
+    off += 1 / unit  # The value and the noise are rounded by half a whole number each.
     noisy = whole_numbers.released(steps, noise, unit, rng)
     words += ' in whole numbers'
     if step == 1:

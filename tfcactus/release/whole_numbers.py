@@ -108,6 +108,11 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
         f'{law.scale / (_FINEST * rounding):.3g} sensitivities for {coordinates:,} '
         f'numbers, got {noise!r}: a sensitivity would be too few whole numbers. Take '
         "arithmetic='float'.")
+  if not scale >= 2.0**-30 * step:
+    raise ValueError(
+        "Expected with arithmetic='integer' a resolution of at most 2^30 "
+        f'sensitivities, got resolution={step!r} at sensitivity {scale!r}; check the '
+        'units of both.')
   # Whole numbers of a sensitivity, less the room; then per step, rounded down.
   room = law.scale / size - rounding * (1 + 2.0**-40)
   fraction, exponent = math.frexp(room * (1 - 2.0**-48) / (scale / step))
