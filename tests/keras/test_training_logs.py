@@ -171,6 +171,34 @@ def test_files_and_journals_keep_the_field(tmp_path):
       fitted(again, EpsilonCallback(other))
 
 
+def test_steps_that_were_stopped_are_not_those_of_a_shorter_plan(tmp_path):
+  private = model_of(journal=tmp_path / 'j')
+  fitted(private, epochs=1)
+  private.save_weights(tmp_path / 'w.weights.h5')
+  private._ledger.counter.journal.close()
+  for changes in {'steps': 4}, {'target_epsilon': 1.0}, {'delta': 1e-3}:
+    other = dataclasses.replace(private.plan, **changes)
+    with pytest.raises(ValueError, match='trained privately by another plan'):
+      privatize(private.inner, other)
+    resumed, again = model_of(other, journal=tmp_path / 'j'), model_of(other)
+    resumed._ledger.counter.journal.close()
+    again.load_weights(tmp_path / 'w.weights.h5')
+    for model in resumed, again:
+      with pytest.raises(ValueError, match='noisy_accuracy and other steps'):
+        model.guarantee()
+
+
+@pytest.mark.parametrize('size', [16, 8])
+def test_passes_of_smaller_batches_count_each_example_once(size):
+  # The last batch is smaller than planned; or all are.
+  private = model_of(plan(
+      noise=tfcactus.Gaussian(1e-9), sampling_prob=0.4,
+      noisy_accuracy=NoisyAccuracy(1e-7)), rate=0.0)
+  history = private.fit(X, Y, batch_size=size, epochs=2, verbose=0).history
+  np.testing.assert_allclose(history[NAME], true_accuracy(private), atol=1e-6)
+  assert history[ERROR][0] == pytest.approx(math.sqrt(40 / 4) / 40)
+
+
 def test_averages_of_two_runs_have_no_epsilon():
   one, two = model_of(), model_of()
   fitted(one), fitted(two)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcactus import step_counts
+from tfcactus import sampling, step_counts
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import losses as compat, masks, training
 from tfcactus.keras.compat.versions import keras
@@ -83,8 +83,9 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
   """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
 
   `logs` get `noisy_accuracy`, the mean over the epoch's steps of noisy counts of right
-  answers, divided by the expected batch size. `noisy_accuracy_error` is a bound on the
-  standard error of this mean: the noise, and the chance of which examples are drawn.
+  answers, divided by the expected batch size (over passes that use each example once:
+  by the number of examples, for the whole epoch). `noisy_accuracy_error` is a bound on
+  the standard error of this mean: the noise, and the chance of which examples are drawn.
   Both are computed from what the steps released, and from public numbers.
   """
 
@@ -119,11 +120,15 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
     total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before
     if not steps:
       return
-    size, noise = plan.expected_batch_size, step_counts.stddevs(plan)['count_stddev']
-    logs[_NOISY] = float(total / (steps * size) + 0.5)
+    drawn, noise = steps * plan.expected_batch_size, step_counts.stddevs(plan)
+    scheme = sampling.of_code(self._ledger.counter.coming()[0])
+    if scheme is not None and scheme.draws_epochs:  # Batches may be smaller than that.
+      drawn = min(drawn, plan.num_examples)
+    logs[_NOISY] = float(total / drawn + 0.5)
     # Of n examples, each drawn with probability q, the count has variance n q / 4 at
     # most. Draws of fixed size, and those without repetition, vary less.
-    logs[f'{_NOISY}_error'] = math.sqrt((noise**2 + size / 4) / steps) / size
+    logs[f'{_NOISY}_error'] = math.sqrt(
+        steps * noise['count_stddev']**2 + drawn / 4) / drawn
 
 
 _NOISY = 'noisy_accuracy'

@@ -115,6 +115,16 @@ def test_targets_that_would_be_broadcast_over_rows_are_refused():
     count(batch_of(LABELS, RNG.normal(size=(ROWS, ROWS, 3))))
 
 
+def test_targets_of_another_number_of_parts_are_refused_before_a_step():
+  private = privatize(tf.keras.Sequential([
+      LAYERS.Input((6,)), LAYERS.Dense(1)]), plan_of())
+  private.compile('sgd', lambda y, made: tf.square(made[:, 0] - y[:, 0]))
+  with pytest.raises(ValueError, match='a label, or a one-hot row, for each answer'):
+    private.fit(PoissonBatches(tiny.X, tiny.X[:, :2], 1.0, steps_per_epoch=1),
+                verbose=0)
+  assert private.releases == 0
+
+
 # Adding and removing an example ---------------------------------------------------
 
 STDDEV = 0.6e-9

@@ -53,6 +53,9 @@ def accuracy(y: Any, outputs: Any) -> tf.Tensor:
     raise ValueError('Expected one output, with targets, for the accuracy, got several '
                      'or none; use (name, function, bound) as a metric.')
   if outputs.shape[-1] == 1 or outputs.shape.rank == 1:
+    if None not in (given := [part.shape[1:].num_elements() for part in (y, outputs)]
+                   ) and given[0] != given[1]:  # Else it fails after it was counted.
+      raise ValueError(_SHAPES.format(outputs.shape, y.shape))
     y = tf.reshape(y, tf.shape(outputs))
     right = tf.equal(outputs > 0.5, tf.cast(y, outputs.dtype) > 0.5)
     return tf.cast(right[..., 0] if outputs.shape.rank > 1 else right, tf.float32)
@@ -61,8 +64,11 @@ def accuracy(y: Any, outputs: Any) -> tf.Tensor:
   elif y.shape.rank == outputs.shape.rank:
     y = y[..., 0]
   if y.shape.rank != outputs.shape.rank - 1:  # Else rows would be broadcast.
-    raise ValueError(
-        'Expected a label, or a one-hot row, for each answer of the model, whose '
-        f'outputs have shape {outputs.shape}, for the accuracy, got targets of shape '
-        f'{y.shape}; use (name, function, bound) as a metric of validation.')
+    raise ValueError(_SHAPES.format(outputs.shape, y.shape))
   return tf.cast(tf.equal(tf.cast(y, tf.int64), tf.argmax(outputs, -1)), tf.float32)
+
+
+_SHAPES = (
+    'Expected a label, or a one-hot row, for each answer of the model, whose outputs '
+    'have shape {}, for the accuracy, got targets of shape {}; use (name, function, '
+    'bound) as a metric of validation.')
