@@ -130,12 +130,13 @@ def show(found: dict) -> None:
       [['CPU time of a draw', f'{seen["nanoseconds"]:.0f} ns'],
        [f'p-value of {CELLS:,} cells of the normal law', f'{seen["law"]:.2g}'],
        ['p-value of the last eight bits', f'{seen["low_bits"]:.2g}']]))
+  saved = 100 * (1 - example['epsilon'] / example['renyi'])
   _results.show('whole_numbers_example', _results.markdown(
       ['noise multiplier', 'epsilon by RDP, as in the example',
        "epsilon by arithmetic='integer'", 'lower by'],
       [[f'{example["noise_multiplier"]:.4f}', f'{example["renyi"]:.4f}',
         _format.upper(example['epsilon'], 6),
-        f'{100 * (1 - example["epsilon"] / example["renyi"]):.1f} %']]))
+        f'{saved:.1f} %']]))
 
 
 if __name__ == '__main__':

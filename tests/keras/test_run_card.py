@@ -73,7 +73,7 @@ def test_passes_over_arrays_have_no_epsilon_for_an_added_example():
                         callbacks=[callback]).history
   assert history['epsilon_zero_out'][0] < history['epsilon'][0]
   assert private.guarantee('zero-out').neighboring_relation == 'replace-special'
-  with pytest.raises(ValueError, match='No epsilon.*passes over all'):
+  with pytest.raises(ValueError, match='No epsilon.*pass over all'):
     private.guarantee('add-or-remove')
   assert set(make_run_card(private)['by_relation']) == {
       'replace-one', 'replace-special'}

@@ -52,7 +52,7 @@ def _validation(split=None):
       X, Y, noise=tfcactus.Gaussian(20.0), releases=2, split=split)
 
 
-def _counted(metrics=None, outputs=1):
+def _with_accuracy(metrics=None, outputs=1):
   inputs = tf.keras.Input((6,))
   model = private.privatize(
       tf.keras.Model(inputs, [LAYERS.Dense(3)(inputs) for _ in range(outputs)]),
@@ -353,9 +353,10 @@ CASES = {
     'Expected to monitor what a PrivateValidation of this fit releases':
         lambda folder: _fit(callbacks=[
             private.PrivateEarlyStopping('val_loss', mode='min')]),
-    'got a value that may have no noise': lambda folder: _counted(metrics=[
+    'got a value that may have no noise': lambda folder: _with_accuracy(metrics=[
         tf.keras.metrics.SparseCategoricalAccuracy(name='noisy_accuracy')]),
-    'Expected noisy_accuracy to name one output': lambda folder: _counted(outputs=2),
+    'Expected noisy_accuracy to name one output': lambda folder: _with_accuracy(
+        outputs=2),
     'once among its releases': lambda folder: _fit(callbacks=[_validation()]),
     'an added record moves others to other positions': lambda folder: _plan(
         releases=[_validation(private.Split(

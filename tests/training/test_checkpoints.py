@@ -204,7 +204,7 @@ def test_data_of_another_size_are_refused(ended, monkeypatch, capsys):
 def test_folders_without_a_run_or_with_one_are_refused(ended, tmp_path, capsys):
   assert 'which holds one; go on with --resume' in _refused(
       capsys, *BEGUN, '--checkpoint', str(ended))
-  assert '--resume to be a folder that' in _refused(
+  assert '--resume to be a folder in which' in _refused(
       capsys, '--resume', str(tmp_path / 'none'))
   (tmp_path / 'file').write_text('x')
   assert '--checkpoint to be a folder that can be written' in _refused(
@@ -214,7 +214,7 @@ def test_folders_without_a_run_or_with_one_are_refused(ended, tmp_path, capsys):
   shutil.copy(ended / 'options.json', half)
   assert 'a folder with model.keras' in _refused(capsys, '--resume', str(half))
   (half / 'options.json').write_text('{')
-  assert '--resume to be a folder that' in _refused(capsys, '--resume', str(half))
+  assert '--resume to be a folder in which' in _refused(capsys, '--resume', str(half))
   with pytest.raises(SystemExit):
     mnist.parse(['--resume', str(ended), '--checkpoint', 'other'])
   assert 'exclude each other' in capsys.readouterr().err

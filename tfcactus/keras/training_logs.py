@@ -84,8 +84,8 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
 
   `logs` get `noisy_accuracy`, the mean over the epoch's steps of noisy counts of right
   answers, divided by the expected batch size (over passes that use each example once:
-  by the number of examples, for the whole epoch). `noisy_accuracy_error` is a bound on
-  the standard error of this mean: the noise, and the chance of which examples are drawn.
+  by the number of examples, for the whole epoch). `noisy_accuracy_error` bounds the
+  standard error of this mean: the noise, and the chance of which examples are drawn.
   Both are computed from what the steps released, and from public numbers.
   """
 

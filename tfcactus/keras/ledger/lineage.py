@@ -43,8 +43,8 @@ def plan_number(plan: PrivacyPlan) -> int:
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   unit = () if plan.unit == 'example' else (plan.unit,)
   whole = () if plan.arithmetic == 'float' else (plan.arithmetic, plan.dim)
-  # All planned steps count, so that no plan of fewer may take over the steps.
-  counted = () if plan.noisy_accuracy is None else (
+  # Where all planned steps count, no plan of fewer may take over the steps.
+  counted = () if not plan.counts_planned else (
       plan.noisy_accuracy, plan.steps, plan.target_epsilon, plan.delta)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
                plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole,
@@ -100,9 +100,9 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
     'norm, sampling_prob, num_examples, correlation, unit, arithmetic or '
-    'noisy_accuracy than this one, or with noisy_accuracy and other steps, '
-    'target_epsilon or delta. Build the model with the plan that it was trained by, or '
-    'train a fresh one.')
+    'noisy_accuracy than this one, or, where all planned steps count, with other '
+    'steps, target_epsilon or delta. Build the model with the plan that it was trained '
+    'by, or train a fresh one.')
 
 _NOT_VALIDATION = (
     'No epsilon: private validation released metrics, and decides when training ends, '
