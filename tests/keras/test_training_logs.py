@@ -184,7 +184,7 @@ def test_steps_that_were_stopped_are_not_those_of_a_shorter_plan(tmp_path):
     resumed._ledger.counter.journal.close()
     again.load_weights(tmp_path / 'w.weights.h5')
     for model in resumed, again:
-      with pytest.raises(ValueError, match='noisy_accuracy and other steps'):
+      with pytest.raises(ValueError, match='all planned steps count'):
         model.guarantee()
 
 
