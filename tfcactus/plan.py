@@ -120,9 +120,10 @@ class PrivacyPlan:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
           f"{self.noise!r}; it has a proven account: use accounting='proven'.")
-    step_counts.check(self, correlated.check(self.correlation) is not None)
+    is_correlated = correlated.check(self.correlation) is not None
+    step_counts.check(self, is_correlated)
     set_field('releases', guarantee_lib.release_events(self.releases, self.unit))
-    if correlated.check(self.correlation) is not None:
+    if is_correlated:
       set_field('correlation', self._solved())
     if self.dim is not None:
       set_field('dim', _checks.integer('dim', self.dim, 1))
@@ -233,7 +234,7 @@ class PrivacyPlan:
 
   @property
   def counts_planned(self) -> bool:
-    """Whether all planned steps count: released metrics may decide when it ends."""
+    """Whether all planned steps cost: released metrics may decide when to stop."""
     return self.noisy_accuracy is not None or bool(
         guarantee_lib.validations(self.releases))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tfcactus import _checks
 from tfcactus.adaptive_clipping import AdaptiveClipping
@@ -57,6 +57,27 @@ class NoisyAccuracy:
                        f'got output={self.output!r}.')
 
 
+class _Kind(NamedTuple):
+  """A field of a `PrivacyPlan` that has steps release a count.
+
+  Attributes:
+    type: Type of the field's value.
+    stddev: Attribute of the value, the standard deviation of the noise on the count.
+    words: The count, in words.
+  """
+
+  type: type
+  stddev: str
+  words: str
+
+
+KINDS = {'adaptive_clipping': _Kind(
+             AdaptiveClipping, 'clipped_count_stddev', 'the clipped count'),
+         'noisy_accuracy': _Kind(
+             NoisyAccuracy, 'count_stddev', 'the count of right answers')}
+"""Fields of a plan with counts, in the order in which a step releases them."""
+
+
 class Plan(Protocol):
   """The fields of a `PrivacyPlan` that this module reads."""
 
@@ -77,17 +98,20 @@ class Plan(Protocol):
     """The noisy accuracy on the training data, or None."""
 
 
+def _given(plan: Plan) -> dict[str, Any]:
+  """Returns {field: value} of the counts that the plan has."""
+  return {name: getattr(plan, name) for name in KINDS
+          if getattr(plan, name) is not None}
+
+
 def stddevs(plan: Plan) -> dict[str, float]:
-  """Returns {field: standard deviation of the noise on its count, in examples}.
+  """Returns {`_Kind.stddev`: standard deviation of the noise on a count, in examples}.
 
   Counts are in the order in which a step releases them.
   """
-  given = {}
-  if plan.adaptive_clipping is not None:
-    given['clipped_count_stddev'] = plan.adaptive_clipping.clipped_count_stddev
-  if plan.noisy_accuracy is not None:
-    given['count_stddev'] = plan.noisy_accuracy.count_stddev
-  if not given:
+  given = {KINDS[name].stddev: getattr(rule, KINDS[name].stddev)
+           for name, rule in _given(plan).items()}
+  if not given:  # Noise without a noise multiplier will do.
     return {}
   default = max(plan.expected_batch_size / 20, plan.noise.noise_multiplier)
   return {name: default if value is None else float(value)
@@ -122,9 +146,7 @@ def sensitivity(plan: Plan) -> float:
 
 def beside(plan: Plan) -> tuple[int, str]:
   """Returns how many counts a step releases, and a note on them for messages."""
-  names = [name for name, rule in (
-      ('the clipped count', plan.adaptive_clipping),
-      ('the count of right answers', plan.noisy_accuracy)) if rule is not None]
+  names = [KINDS[name].words for name in _given(plan)]
   return len(names), (
       f' ({" and ".join(names)} {"is one" if len(names) == 1 else "are two"} of them)'
       if names else '')
@@ -135,14 +157,10 @@ def check(plan: Plan, correlated: bool) -> None:
 
   `correlated` says whether noise is correlated over steps.
   """
-  for name, kind in (('adaptive_clipping', AdaptiveClipping),
-                     ('noisy_accuracy', NoisyAccuracy)):
-    rule = getattr(plan, name)
-    if rule is None:
-      continue
-    if not isinstance(rule, kind):
-      raise ValueError(
-          f'Expected {name} of type {kind.__name__} or None, got {rule!r}.')
+  for name, rule in _given(plan).items():
+    if not isinstance(rule, KINDS[name].type):
+      raise ValueError(f'Expected {name} of type {KINDS[name].type.__name__} or None, '
+                       f'got {rule!r}.')
     if plan.noise.dim == 1:
       raise ValueError(
           f'Expected noise that protects a vector with {name}, which releases the '
@@ -159,12 +177,10 @@ def check(plan: Plan, correlated: bool) -> None:
 
 def check_none(plan: Plan, where: str) -> None:
   """Raises ValueError if the plan releases counts, which `where` does not release."""
-  for name in ('adaptive_clipping', 'noisy_accuracy'):
-    rule = getattr(plan, name)
-    if rule is not None:
-      raise ValueError(
-          f'Expected a plan without {name}, whose count {where} does not release, got '
-          f'{rule!r}; use tfcactus.keras.privatize.')
+  for name, rule in _given(plan).items():
+    raise ValueError(
+        f'Expected a plan without {name}, whose count {where} does not release, got '
+        f'{rule!r}; use tfcactus.keras.privatize.')
 
 
 def statement(plan: Plan) -> str:

@@ -67,7 +67,8 @@ class Audit:
 
   @property
   def refuted(self) -> bool:
-    """Whether the smallest p-value times their number is at most `significance`."""
+    """Whether the findings refute the claim, with error at most `significance`."""
+    # Bonferroni: the smallest p-value, times the number of p-values.
     tried = [found.p_value for found in self.findings if found.p_value is not None]
     return bool(tried) and min(tried) * len(tried) <= self.significance
 

@@ -33,7 +33,7 @@ _LONGEST = 256
 """Words of more bytes are not counted: NumPy pads all words to the longest."""
 
 _NUMBERS, _TEXTS = 2**20, 2**14
-"""How many numbers, and how many texts, are read at a time."""
+"""Most numbers, and most texts, that are read at a time."""
 
 _Adapted = tuple[release.Release, Callable[[], None]]
 """A release, and a function that puts the released values into the layer."""

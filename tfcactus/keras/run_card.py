@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import importlib.util
@@ -55,6 +55,7 @@ NOT_COVERED = (
     'side channels such as timing')
 """Leaks and assumptions that the guarantee on a card does not cover."""
 
+
 def not_covered(plan: PrivacyPlan) -> list[str]:
   """Returns the leaks and assumptions that the guarantee of a plan does not cover."""
   instead: dict[str, str] = {}
@@ -78,8 +79,9 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
 
 def _in_whole_numbers(event: object) -> bool:
   """Returns whether the event is that of a statistic of arithmetic='integer'."""
-  return any(isinstance(each, accounting.DistanceDpEvent)
-             for each in getattr(event, 'events', ()))
+  # Its noise, then its leak; a composition with others would have other events.
+  parts: Sequence[object] = getattr(event, 'events', ())
+  return len(parts) == 2 and isinstance(parts[1], accounting.DistanceDpEvent)
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None

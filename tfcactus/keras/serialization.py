@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from tfcactus import (
-  adaptive_clipping,
   correlated,
   noise as noise_lib,
   plan as plan_lib,
@@ -105,11 +104,6 @@ def _check_format(filepath: object, save_format: object) -> None:
         'plain model, and private_model.inner.save(...) takes any format.')
 
 
-_RULES = {'adaptive_clipping': adaptive_clipping.AdaptiveClipping,
-          'noisy_accuracy': step_counts.NoisyAccuracy}
-"""Fields of a plan that are saved as the fields of their own class."""
-
-
 def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:
   """Returns a `PrivacyPlan` (or None) as a plain dict."""
   if plan is None:
@@ -118,7 +112,7 @@ def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:
             for field in dataclasses.fields(plan)}
   return {**fields, 'noise': noise_lib.to_config(plan.noise), **{
               name: None if fields[name] is None else dataclasses.asdict(fields[name])
-              for name in _RULES},
+              for name in step_counts.KINDS},
           'releases': [event_configs.event_config(event) for event in plan.releases],
           'correlation': None if plan.strategy is None else (
               plan.strategy.to_config())}
@@ -132,7 +126,7 @@ def plan_from(config: dict[str, Any] | None) -> Any:
   strategy = fields.get('correlation')
   return plan_lib.PrivacyPlan(**{
       **fields, 'noise': noise_lib.from_config(fields['noise']),
-      **{name: kind(**fields[name]) for name, kind in _RULES.items()
+      **{name: kind.type(**fields[name]) for name, kind in step_counts.KINDS.items()
          if fields.get(name) is not None},
       'releases': [event_configs.event_from(event)
                    for event in fields.get('releases', ())],

@@ -1,4 +1,4 @@
-"""What `fit` logs of the examples drawn: losses, metrics, and the noisy accuracy."""
+"""Logs of `fit`: losses, metrics and noisy accuracy of the examples drawn."""
 
 from __future__ import annotations
 

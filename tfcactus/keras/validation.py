@@ -20,9 +20,6 @@ from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.step import right_answers
 from tfcactus.release import additive_noise
 
-_FINENESS = 2.0**-20
-"""Values of a record are rounded to multiples of this, so that their sums are exact."""
-
 _BLOCK = 256
 """Number of records to read, and of rows to compute, at once."""
 
@@ -186,7 +183,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       # Padded with zeros to the metrics' length, for which the noise was checked.
       number = np.append(float(count), np.zeros(len(total) - 1))
       self.num_examples = max(1, round(float(self._noisy(number, 1.0, 1.0)[0])))
-    noisy = self._noisy(total, self._sensitivity, _FINENESS)
+    noisy = self._noisy(total, self._sensitivity, right_answers.FINENESS)
     error = self._noise.noise_multiplier * self._sensitivity / self.num_examples
     for (name, bound, _), value in zip(self._metrics, noisy):
       logs[f'val_private_{name}'] = bound * (float(value) / self.num_examples + 0.5)
@@ -227,9 +224,9 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       means = values.reshape(*usable.shape, -1).sum(1) / np.maximum(
           usable.sum(1), 1)[:, None]
       # Each example's values are multiples of the grid: their sums are exact.
-      total += np.rint(means / _FINENESS).astype(np.int64).sum(0)
+      total += np.rint(means / right_answers.FINENESS).astype(np.int64).sum(0)
       count += int(usable.any(1).sum())
-    return total * _FINENESS, count
+    return total * right_answers.FINENESS, count
 
   def _values(self, parts: data_sources.Rows) -> np.ndarray:
     """Returns each row's centred metrics, float64 in [-1/2, 1/2], (rows, metrics)."""

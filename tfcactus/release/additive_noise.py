@@ -133,8 +133,8 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   """Returns records clipped to norm `clip`, as whole multiples of `step`."""
-  # Rows in a row of memory: numpy then adds up a record's squares in one order, however
-  # many other records there are.
+  # In C order, numpy adds up a record's squares in one order, however many other
+  # records there are.
   rows = np.asarray(batch, dtype=np.float64, order='C')
   if rows.ndim not in (1, 2):
     raise ValueError(

@@ -252,9 +252,9 @@ class Step:
     self.rows = engine.rows
     self._settled = engine.routes
     release, scale = self.norm.to_release(batch, compute_loss, each)
-    self._check_vector(release[len(self._model.trainable_variables):])
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)
+    self._check_vector(release[own:])
     like = [*self._model.trainable_variables, *release[own:]]
     sums = self.norm.update_from(self._noisy(release, scale, place, like))
     averages = [total / self._plan.expected_batch_size for total in sums]

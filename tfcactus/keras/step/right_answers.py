@@ -11,8 +11,8 @@ from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients.engine import BatchResult
 
-_FINENESS = 2.0**-20
-"""An example adds a multiple of this, so that sums of counts are exact in float64."""
+FINENESS = 2.0**-20
+"""A record or example adds a multiple of this, so that sums in float64 are exact."""
 
 
 def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, each: int
@@ -44,7 +44,7 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
       tf.where(used, values, tf.zeros_like(values)), tf.cast(used, tf.float64)))
   means = tf.math.divide_no_nan(tf.reduce_sum(values, 1), tf.reduce_sum(used, 1))
   return tf.reduce_sum(tf.round(
-      tf.clip_by_value(means, -0.5, 0.5) / _FINENESS)) * _FINENESS
+      tf.clip_by_value(means, -0.5, 0.5) / FINENESS)) * FINENESS
 
 
 def accuracy(y: Any, outputs: Any) -> tf.Tensor:

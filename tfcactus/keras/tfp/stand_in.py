@@ -108,4 +108,4 @@ MISSING: str | None
 SumAggregationDPQuery, MISSING = _find_sum_query()
 """The base class of queries; and why it is not TensorFlow Privacy's, or None."""
 AVAILABLE: bool = MISSING is None
-"""Whether the base class is that of TensorFlow Privacy."""
+"""Whether `SumAggregationDPQuery` is the class of TensorFlow Privacy."""
