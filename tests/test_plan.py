@@ -154,7 +154,7 @@ def test_every_statement_says_what_is_public(cost):
     try:
       guarantee = cost(plan(), relation)
     except ValueError as error:
-      assert relation == 'add-or-remove' and 'passes over all' in str(error)
+      assert relation == 'add-or-remove' and 'a pass over all' in str(error)
       continue
     assert 'num_examples=60000' in guarantee.statement
     assert 'sampling_prob=0.00416667' in guarantee.statement
