@@ -258,6 +258,9 @@ def test_accountant_of_nothing_and_of_no_noise():
   open_book = accounting.TCDPAccountant().compose(
       dp_accounting.NonPrivateDpEvent())
   assert open_book.get_epsilon(1e-5) == math.inf
+  open_book.compose(dp_accounting.GaussianDpEvent(1.0))
+  with pytest.raises(ValueError, match='got one without'):
+    open_book.certificate(2.0)
   assert open_book.get_delta(1.0) == 1
   with pytest.raises(ValueError, match='PhiAccountant'):
     open_book.best(1e-5)

@@ -14,7 +14,15 @@ from tests.keras.tiny import inner, MEAN, NONE, plan_of, poisson, privatized, X,
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import noise as noise_lib
-from tfcactus.accounting import event_configs, exponential, run_laws, tuning
+from tfcactus.accounting import (
+  DominatingPair,
+  DominatingPairDpEvent,
+  event_configs,
+  exponential,
+  PairBounds,
+  run_laws,
+  tuning,
+)
 from tfcactus.keras import (
   DPKerasAdamOptimizer,
   DPKerasSGDOptimizer,
@@ -47,6 +55,7 @@ def _trained(plan, path, **kwargs):
   return private
 
 
+_PAIR = DominatingPair.from_masses([0.6, 0.4], [0.5, 0.5])
 _GAUSSIAN = dp_accounting.GaussianDpEvent(8.0)
 _EVENTS = [
     _GAUSSIAN, dp_accounting.LaplaceDpEvent(9.0), dp_accounting.NoOpDpEvent(),
@@ -66,8 +75,9 @@ _EVENTS = [
 
 @pytest.mark.parametrize('plan', [
     plan_of(releases=_EVENTS), plan_of(noise=tfcactus.SinhNormal(2.0, 5.0)),
-    plan_of(releases=[tfcactus.accounting.DominatingPairDpEvent(
-        tfcactus.accounting.DominatingPair.from_masses([0.6, 0.4], [0.5, 0.5]))])])
+    *(plan_of(releases=[DominatingPairDpEvent(pair)]) for pair in (
+        _PAIR, PairBounds.exact(_PAIR), PairBounds(
+            _PAIR, DominatingPair.from_masses([0.7, 0.3], [0.5, 0.5]))))])
 def test_the_config_of_a_plan_holds_its_noise_and_releases(plan):
   config = json.loads(json.dumps(serialization.plan_config(plan)))
   again = serialization.plan_from(config)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfcactus import noise as noise_lib
 from tfcactus.accounting import events, exponential, run_laws, tuning
-from tfcactus.pairs.dominating_pair import DominatingPair
+from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
 
 def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
@@ -61,6 +61,9 @@ def _value_config(value: Any) -> Any:
   if isinstance(value, DominatingPair):
     return {'pair': arrays_config([value.loss, value.p, value.q, np.array(
         [value.p_inf, value.q_inf])])}
+  if isinstance(value, PairBounds):  # One pair if both are one object.
+    return {'pair_bounds': [_value_config(pair) for pair in dict.fromkeys(
+        (value.lower, value.upper))]}
   if isinstance(value, dp_accounting.NeighboringRelation):
     return {'relation': value.name}
   if isinstance(value, noise_lib.Noise):
@@ -83,6 +86,9 @@ def _value_from(config: Any) -> Any:
   if kind == 'pair':
     loss, p, q, (p_inf, q_inf) = arrays_from(value)
     return DominatingPair(loss, p, q, float(p_inf), float(q_inf))
+  if kind == 'pair_bounds':
+    pairs = [_value_from(pair) for pair in value]
+    return PairBounds(pairs[0], pairs[-1])
   if kind == 'runs':
     return getattr(run_laws, value['law'])(**{
         name: _value_from(field) for name, field in value.items() if name != 'law'})

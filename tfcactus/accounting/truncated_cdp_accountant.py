@@ -58,9 +58,9 @@ class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
   Releases with known dominating pairs enter with their exact Renyi divergences, so
-  that the composition has the least rho for each omega. `TCDPDpEvent` releases enter
-  with their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and
-  refuses `TCDPDpEvent`; only the definition of truncated CDP loses against it.
+  that nearly the least rho holds for each omega. `TCDPDpEvent` releases enter with
+  their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and refuses
+  `TCDPDpEvent`; for all others the definition of truncated CDP loses against it.
 
   Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and Theorem 12.
   """
@@ -70,17 +70,23 @@ class TCDPAccountant(PairAccountant):
   _last: tuple[dict[event_steps.EventStep, int], list[truncated_cdp.TCDP]] | None = None
 
   def certificate(self, omega: float) -> truncated_cdp.TCDP:
-    """Returns the guarantee of everything composed with `omega` and the least rho.
+    """Returns the guarantee of everything composed at `omega`, its rho near the least.
 
     Args:
-      omega: Above one, finite unless only `TCDPDpEvent` releases were composed.
+      omega: Above one and at most that of each `TCDPDpEvent`; finite unless only such
+        releases were composed.
 
     Raises:
-      ValueError: if a divergence below omega is infinite.
+      ValueError: if omega is larger, or a divergence below it is infinite, as without
+        noise.
     """
+    if self._non_private:
+      raise ValueError(
+          'Expected releases with noise, got one without, which no truncated CDP holds '
+          'for; compose the others alone.')
     claimed = self._claimed(omega)
     parts = self.compositions().values()
-    if not parts or self._non_private:
+    if not parts:
       return claimed
     exact = truncated_cdp.certificate(
         lambda order: max(float(known_divergences(part, np.array([order]))[0])
@@ -91,7 +97,7 @@ class TCDPAccountant(PairAccountant):
     """Returns the guarantee whose epsilon is least at `target_delta`.
 
     Raises:
-      ValueError: if there is none, since all divergences are infinite.
+      ValueError: if there is none, since divergences are infinite at all orders.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     guarantees = self._guarantees()
@@ -112,7 +118,7 @@ class TCDPAccountant(PairAccountant):
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
 
   def _claimed(self, omega: float) -> truncated_cdp.TCDP:
-    """Returns all `TCDPDpEvent` releases' guarantee; ValueError above its omega."""
+    """Returns the claims' guarantee at `omega`; ValueError above the least omega."""
     if not self._claims:
       return truncated_cdp.TCDP(0.0, omega)
     whole = self._claims[0].compose(*self._claims[1:])
