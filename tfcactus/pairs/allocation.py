@@ -47,9 +47,11 @@ SCALE = 1.5
 
 def allocated(bounds: PairBounds, bins: int, direction: str, nodes: int = NODES
               ) -> PairBounds:
-  """Returns bounds on the pair of a record that enters one of `bins` releases."""
-  # `bounds` are on one release's pair, P with the record and Q without it. In the
-  # result P is the distribution with the record for direction 'remove', Q for 'add'.
+  """Returns bounds on the pair of a record in one of `bins` releases, drawn uniformly.
+
+  `bounds` are on one release's pair, P with the record and Q without it. In the result
+  P is the distribution with the record for direction 'remove', Q for 'add'.
+  """
   bins = _checks.integer('bins', bins, 1)
   if bins > 1:
     bounds = PairBounds(*(mean.pair(direction) for mean in _means(bounds, bins, nodes)))
@@ -82,8 +84,8 @@ class _Mean:
     """Returns the distribution of P / Q under Q, an upper bound if `raises`."""
     with np.errstate(over='ignore', under='ignore'):
       ratio, q = np.exp(pair.loss), pair.q
-    # Ratios or Q-masses that are not floats: the upper bound counts their P-mass at
-    # infinity, the lower bound leaves out large ratios.
+    # Ratios or Q-masses that are hardly floats: the upper bound counts their P-mass at
+    # infinity, the lower bound leaves out large ratios and small Q-masses.
     beyond = (ratio > _MOST) | (q < _LEAST)
     small = ratio < _LEAST
     if raises:
@@ -100,7 +102,7 @@ class _Mean:
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 
   def pair(self, direction: str) -> DominatingPair:
-    """Returns the pair of this ratio, for P's profile ('remove') or Q's ('add')."""
+    """Returns (P, Q), which bounds H(P || Q) for 'remove', H(Q || P) for 'add'."""
     p, q = self.ratio * self.q, self.q
     # Both may be off by `roundoff`, in opposite directions.
     room = (1 if self.raises else -1) * 3 * self.roundoff
@@ -123,7 +125,7 @@ class _Mean:
                           min(p_inf, 1.0), min(q_inf, 1.0))
 
   def plus(self, other: _Mean, nodes: int) -> _Mean:
-    """Returns the mean of both independent means' ratios, on a grid of `nodes`."""
+    """Returns the mean over the ratios of two independent means, on a grid."""
     count = self.count + other.count
     share = self.count / count
     ratio = np.add.outer(self.ratio * share, other.ratio * (other.count / count))
@@ -133,7 +135,7 @@ class _Mean:
         self.roundoff + other.roundoff + 4 * _numerics.EPS).on_grid(nodes)
 
   def on_grid(self, nodes: int) -> _Mean:
-    """Returns a bound in convex order, upper if `raises`, on <= nodes + 1 points."""
+    """Returns a bound in convex order, upper if `raises`, on about `nodes` points."""
     grid = self._grid(nodes)
     cell = np.searchsorted(grid, self.ratio, side='right') - 1
     # A sum of n terms of one sign has a relative error of at most n EPS / 2.
@@ -157,7 +159,7 @@ class _Mean:
         infinite=self.infinite + float(np.sum((self.q * above)[beyond])))
 
   def _grid(self, nodes: int) -> np.ndarray:
-    """Returns zero and `nodes` points, even where mass is; any give valid bounds."""
+    """Returns zero and `nodes` points, dense where mass is; any give valid bounds."""
     # The log ratio z is arcsinh-scaled around its mean: even near it, sparse in tails.
     real = (self.ratio > 0) & (self.q > 0)
     if not np.any(real):

@@ -37,8 +37,8 @@ pivot and below it."""
 class Piece:
   """Cells between breaks, or a tail, in order of increasing loss."""
 
-  # Shapes (cells + 1,), non-decreasing: low[i] is a lower bound on all losses above end
-  # i of the cells, high[i] an upper bound on all losses below end i.
+  # Shapes (cells + 1,), non-decreasing: low[i] is a lower bound on all losses from end
+  # i of the cells on, high[i] an upper bound on all losses up to end i.
   low: np.ndarray
   high: np.ndarray
   p: Masses  # Masses of the cells under P.
@@ -79,8 +79,8 @@ class Masses:
 
   @classmethod
   def of(cls, tails: tuple[np.ndarray, np.ndarray], accuracy: float) -> Masses:
-    """Returns masses between monotone ends, from the tails (P(X <= x), P(X > x))."""
-    # Relative errors of the tails are at most `accuracy`.
+    """Returns masses between increasing or decreasing ends x, given their `tails`."""
+    # The tails are P(X <= x) and P(X > x), with relative errors of at most `accuracy`.
     below, above = tails
 
     def between(first: slice, last: slice) -> np.ndarray:
@@ -112,7 +112,8 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
     so is H.
   - Below the pivot, the same holds with P and Q exchanged.
   - Within `room` of the pivot, losses may be on either side. The rest of both masses is
-    at pivot - room and pivot + room, so that H is a chord of a convex function there.
+    at pivot - room and pivot + room (or at one loss beyond one of them), so that H is
+    linear there, a chord of a convex function.
   """
   pivot, room = _pivot(pieces)
   top = _beyond(pieces, pivot + room)
@@ -122,8 +123,8 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
   if rest_p >= 0 and rest_q >= 0:
     middle = _spread(rest_p, rest_q, pivot, room)
   else:
-    # Distributions that hardly overlap: all mass below the pivot is raised to it, and
-    # the Q-mass that this leaves over goes to outcomes with mass under Q only.
+    # Distributions that hardly overlap: all mass below pivot + room is raised to it,
+    # and the Q-mass that this leaves over goes to outcomes with mass under Q only.
     low = DominatingPair(np.zeros(0), np.zeros(0), np.zeros(0))
     level = pivot + room
     rest_p = max(1 - float(np.sum(top.p)) - top.p_inf, 0.0)
@@ -188,7 +189,7 @@ def _beyond(pieces: Sequence[Piece], start: float) -> DominatingPair:
 
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-  """Returns losses at the cells' ends, and upper bounds on the P-mass from each on."""
+  """Returns losses at cells' ends, and upper bounds on the P-mass of losses >= each."""
   # As by `split_fraction`, the mass of each cell moves to the upper bounds on the loss
   # at its two ends, which are the losses returned. Both arrays are (cells + 1,).
   level = piece.high
@@ -210,7 +211,8 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
   """Returns `p`, `q` at losses pivot +- room, or at log(p / q) if outside these."""
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
-  # SUM_ROUNDOFF of it is moved to outcomes of that distribution only.
+  # SUM_ROUNDOFF of it is moved to outcomes of that distribution only. If one is hardly
+  # a float, so is all of both.
   whole_p, whole_q = p, q
   p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
           max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))

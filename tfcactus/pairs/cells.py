@@ -16,7 +16,7 @@ CELLS = 1 << 14
 falls with its square, here below 1e-6."""
 
 GAUSSIAN_REACH = 12.0
-"""Standard deviations kept in cells; the mass beyond is 1e-33."""
+"""Standard deviations kept in cells; the mass beyond is below 2e-33 on each side."""
 
 RATIO_ROUNDOFF = 1e-13
 """Bound on the relative error of the ratio of a cell's two masses."""
@@ -35,7 +35,8 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
 
   `edges` are the losses at the cells' ends; `width` is their distance where it is one
   number, without the rounding of `edges`. `p_beyond` bounds the P-mass of larger losses
-  from above; `q_elsewhere` is the Q-mass that the cells do not cover.
+  from above. `q_elsewhere` is the Q-mass outside the cells for which the caller has
+  atoms of its own; all other Q-mass outside them is the upper pair's `q_inf`.
   """
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real])
@@ -43,8 +44,8 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = np.exp(np.log(raised) - loss)
-  # The Q-mass lost by raising losses belongs to outcomes with mass under Q only. It is
-  # at least `p_beyond`, which is far below the rounding of the sum.
+  # The Q-mass that is left over, of smaller losses and by raising losses, belongs to
+  # outcomes with mass under Q only. `p_beyond`, hardly a number, keeps it positive.
   q_inf = max(1 - float(np.sum(mass)) - q_elsewhere, p_beyond)
   return pair_lib.PairBounds(
       lower, pair_lib.DominatingPair(loss, raised, mass, p_beyond, q_inf))
@@ -52,7 +53,7 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
 
 def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
                   width: float | None = None) -> np.ndarray:
-  """Returns P-masses at the losses `edges`: both masses of each cell, at its ends."""
+  """Returns P-masses at the losses `edges`, where each cell's two masses are moved."""
   # Rounding may reverse losses that are the same.
   widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
@@ -62,7 +63,7 @@ def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
 
 def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
                 width: npt.ArrayLike, nodes: int) -> np.ndarray:
-  """Returns probabilities of cells [first, first + width] by Gauss's rule.
+  """Returns probabilities of cells [first, first + width] by `nodes` Gauss points.
 
   `density` has to be smooth on each cell. Unlike differences of the distribution
   function, the rule keeps the digits of narrow cells.
@@ -81,7 +82,7 @@ def normal_density(x: np.ndarray) -> np.ndarray:
 
 
 def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
-  """Returns normal probabilities of cells [first, first + width] to 1e-14."""
+  """Returns normal masses of [first, first + width] to a relative error of 1e-14."""
   # The remainder of six Gauss points is 2e-16 (width (|x| + 4))^12. Where that is
   # large, differences of the distribution function lose no digits.
   width = np.broadcast_to(np.asarray(width, dtype=np.float64), first.shape)

@@ -30,7 +30,7 @@ from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
 
 _TAIL = 1e-40
-"""Mass of either distribution outside all cells."""
+"""About the mass of each distribution in each tail outside all cells."""
 
 _PILOT = 200
 """Number of quantiles of each tail that are the first edges of cells."""
@@ -86,8 +86,8 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
 
   Args:
     p: The distribution of the mechanism for one of two neighbours: a frozen
-      distribution of SciPy, or a `FunctionLaw`. Where a pair is for adding a record,
-      the one without.
+      distribution of SciPy, or a `FunctionLaw`. For a pair of an added record, the
+      distribution without the record.
     q: The distribution for the other neighbour.
     breaks: Shape (breaks,), increasing; empty if the loss is monotone throughout.
     accuracy: Bound on the relative error of `cdf` and `sf` and, in units of 1 + |log
@@ -95,13 +95,14 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
     cells: Approximate number of cells; the width of bounds falls with its square.
 
   Returns:
-    (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Beyond the cells
-    lies at most 1e-40 of the mass of each distribution. `upper` gives this mass the
-    extreme loss that monotonicity allows; in `lower` each tail is one outcome.
+    (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Beyond the cells,
+    each tail has about 1e-40 of the mass of each distribution. `upper` gives this mass
+    the extreme loss that monotonicity allows; in `lower` each tail is one outcome.
 
   Raises:
-    ValueError: if the loss is seen not to be monotone between breaks, a function is
-      seen not to be what it should, or masses do not match the densities.
+    ValueError: if an argument is out of range, the loss is seen not to be monotone
+      between breaks, a function is seen not to be what it should, or masses do not
+      match the densities.
   """
   accuracy = _checks.positive('accuracy', accuracy)
   cells = _checks.integer('cells', cells, 16)
@@ -179,7 +180,7 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
       parts[0][0], parts[-1][-1]))
   for x in parts:
     yield from _part(p, q, x, breaks)
-  # Beyond an outer break outside all cells nothing is known of the loss.
+  # Beyond a break that is the outermost edge nothing is known of the loss.
   if first is not None:
     yield _piece(p, q, np.array([-np.inf, first]), *_ANY)
   if last is not None:
@@ -192,7 +193,7 @@ _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
           ) -> Iterator[cell_bounds.Piece]:
-  """Yields the cells between two neighbouring breaks, or beyond an outer one."""
+  """Yields cells between neighbouring breaks or beyond one, and what is beside them."""
   at_break = x[0] in breaks, x[-1] in breaks
   start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
   stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
@@ -230,7 +231,7 @@ def _outwards(near: tuple[float, float], far: tuple[float, float], way: int
               ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the bounds (low, high) of a `Piece` of one cell."""
   # `near` and `far` are (lower, upper) bounds on the loss at the cell's two ends. From
-  # `near` to `far` the loss rises (`way` 1), falls (-1), or its direction is unknown.
+  # `near` to `far` the loss rises (`way` 1), falls (-1), or does either (0).
   low, high = min(near[0], far[0]), max(near[1], far[1])
   # Outwards the loss continues in its direction, or anywhere if it did not move.
   return (np.array([near[0] if way > 0 else low, near[0]]),
@@ -305,10 +306,11 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
 
 def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
-  """Returns increasing cell edges for each interval between breaks, `cells` in all."""
-  # Any edges give valid bounds. Moving a cell's masses to the losses at its ends raises
-  # the privacy profile. Half of the cells lie where that raises the profile most. The
-  # other half is spread evenly over losses, so that rare losses keep their digits too.
+  """Returns increasing cell edges for each interval between breaks."""
+  # There are about `cells` cells in all. Any edges give valid bounds. Moving a cell's
+  # masses to the losses at its ends raises the privacy profile. Half of the cells lie
+  # where that raises the profile most. The other half is spread evenly over losses, so
+  # that rare losses keep their digits too.
   edges = np.unique(np.concatenate([breaks, *(_quantiles(tails) for tails in laws)]))
   for count in (cells // 8, cells):
     edges = _refined(edges, laws, loss, count)

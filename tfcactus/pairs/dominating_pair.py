@@ -3,7 +3,7 @@
 A pair (P, Q) dominates a mechanism if at every trade-off P and Q are at least as easy
 to tell apart as the outputs of any neighbouring inputs. Each operation either keeps the
 privacy profile H(alpha) = sup_A P(A) - alpha Q(A) exactly, raises it ("upper"
-versions), or lowers it ("lower" versions); its name says which.
+versions), or lowers it ("lower" versions); its docstring says which.
 
 Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
 Characteristic Function" (AISTATS 2022), called "the paper" below.
@@ -33,12 +33,13 @@ LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""
 
 LARGEST_LOSS = 700.0
-"""Larger losses count as infinite: their Q-mass is below any float. Losses below
--LARGEST_LOSS count as minus infinity: their P-mass is below any float."""
+"""Larger losses count as infinite: their Q-mass is below 1e-304, hardly a float. Losses
+below -LARGEST_LOSS, with such a P-mass, count as minus infinity."""
 
 LEAST_MASS = 1e-290
-"""Atoms with a smaller P- or Q-mass are not kept, as coarse floats: where a pair is
-raised, their mass moves to infinite losses; where it is lowered, they are merged."""
+"""Atoms with a smaller P- or Q-mass are not kept: products with it may underflow.
+Where a pair is raised, their mass moves to infinite losses; where it is lowered, they
+are merged."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,8 +95,8 @@ class DominatingPair:
     Pairs derived from others here are not checked again.
 
     Raises:
-      ValueError: if masses are negative or do not sum to one, or a loss is not the
-        logarithm of their ratio.
+      ValueError: if an array is not float64 of shape (atoms,), masses are negative or
+        do not sum to one, or a loss is not the logarithm of their ratio.
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
@@ -155,8 +156,8 @@ class DominatingPair:
   @classmethod
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
                 p_inf: float) -> DominatingPair:
-    """Returns the pair of these positive losses that equals its own reverse."""
-    # The mass that is left over has loss zero.
+    """Returns the pair that equals its own reverse, with given masses at losses > 0."""
+    # Atoms at other losses are left out. All mass that is left over has loss zero.
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
     rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
@@ -182,6 +183,8 @@ class DominatingPair:
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
     """Returns D_order(P || Q); above order one, inf if P has mass where Q has none.
+
+    If no loss is finite, it is inf at every order.
 
     Args:
       order: Positive, other than one.
@@ -266,9 +269,10 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                     ) -> tuple[int, np.ndarray, np.ndarray]:
   """Returns a pair with a lower profile: each atom gets a random label on a grid.
 
-  A label is an integer; the mean of label times `width` is the loss. Given the atom,
-  the label is drawn alike under P and Q, so that labels are post-processing. Returns
-  the least label, and the masses of it and the next ones under P and under Q.
+  A label is an integer; the mean of label times `width` is the loss, or `floor` for
+  smaller losses. Given the atom, the label is drawn alike under P and Q, so that labels
+  are post-processing. Returns the least label, and the masses of it and the next ones
+  under P and under Q.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -297,7 +301,8 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
   """Returns a pair with a higher profile: (first, p) on losses (first + j) * width.
 
-  Losses below `floor` are raised to it first.
+  `p` has the P-masses of the finite losses; Q-masses are p e^-loss. Losses below
+  `floor` are raised to it first.
   """
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)

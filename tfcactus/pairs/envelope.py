@@ -20,7 +20,8 @@ additions, the rest for the masses."""
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   """Returns bounds on a pair of the maximum of the profiles that `parts` bound.
 
-  The maximum has to be symmetric: it also bounds the profile of each pair's reverse.
+  The caller vouches that the maximum is symmetric: that it also bounds the profiles of
+  the pairs' reverses.
   """
   log_alpha = profile_grid([part.upper for part in parts])
   alpha = np.exp(log_alpha)
@@ -34,14 +35,13 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
     profile, _, error = profile_at(part.upper, log_alpha)
     upper = np.maximum(profile + error, upper)
   return pair_lib.PairBounds(
-      _tangent_pair(alpha, value, slope,
-                    max(part.lower.p_inf for part in parts)),
+      _tangent_pair(alpha, value, slope, max(part.lower.p_inf for part in parts)),
       pair_lib.DominatingPair.from_symmetric_profile(alpha, upper))
 
 
 def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns profile and slope at alpha = e^log_alpha, and a bound on its rounding."""
+  """Returns the profile, its slope and a bound on its error, at alpha = e^log_alpha."""
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]

@@ -42,7 +42,7 @@ ROUNDOFF = 1e-14
 
 
 def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
-  """Returns log P(j of `rows` rows are in a Poisson sample), shape (rows + 1,)."""
+  """Returns log P(j of `rows` rows are in a Poisson sample), j = 0, ..., `rows`."""
   prob = _checks.sampling_prob(sampling_prob)
   j = np.arange(rows + 1)
   with np.errstate(divide='ignore', invalid='ignore'):
@@ -52,9 +52,9 @@ def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
 
 
 def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
-  """Returns log P(j of `rows` rows in a sample of `size` of `total`), (rows + 1,)."""
+  """Returns log P(j of `rows` rows are in a sample of `size` of `total` records)."""
   def falling(first: int) -> list[int]:
-    """Returns first (first - 1) ... of 0 to `rows` factors."""
+    """Returns the products first (first - 1) ... of 0, 1, ..., `rows` factors."""
     return list(itertools.accumulate(
         range(rows), lambda product, i: product * max(first - i, 0), initial=1))
 
@@ -74,8 +74,11 @@ def _log_share(part: int, whole: int) -> float:
 
 
 def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:
-  """Returns weights of the likely numbers of rows, and the mass of larger numbers."""
-  # The mass, at most `NOTHING`, counts as that of the largest number that is kept.
+  """Returns probabilities of the likely numbers of rows, and the mass of larger ones.
+
+  `weights` are the probabilities of all numbers. The mass, at most `NOTHING`, also
+  counts as that of the largest number that is kept.
+  """
   beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
   last = max(int(np.argmax(beyond <= NOTHING)), 1)
   return np.append(weights[:last], weights[last] + beyond[last]), float(beyond[last])
@@ -86,8 +89,8 @@ def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.
   """Returns bounds on the pair whose power curve is a mean of power curves.
 
   `parts` bound the pairs (P with the rows, Q without) of one row, two rows and so on;
-  `weights` begin with that of no row. The upper pair has P-mass `beyond` more at
-  infinity.
+  `weights`, probabilities, begin with that of no row. The upper pair has P-mass
+  `beyond` more at infinity.
   """
   lower, upper = (_mean([getattr(part, side) for part in parts], weights, sign)
                   for side, sign in (('lower', -1), ('upper', 1)))
@@ -97,7 +100,7 @@ def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.
 
 def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
           ) -> DominatingPair:
-  """Returns the pair of the mean power curve, raised by rounding if `sign` is 1."""
+  """Returns the pair of the mean power curve, rounded up (`sign` 1) or down (-1)."""
   # Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
   # its ratio e^loss, that decreases. Levels up to one half are measured from the
   # largest losses (`top`), others from the smallest, where they are small.

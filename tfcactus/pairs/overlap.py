@@ -73,6 +73,7 @@ from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 ROUNDOFF = 1e-14
 """Relative error of a few operations on two profiles."""
 
+
 def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a replaced record's pair, by advanced joint convexity.
 
@@ -132,7 +133,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds for any noise: the upper pair shows a record drawn with `prob`."""
+  """Returns bounds for any noise: the upper pair shows the record if it is drawn."""
   zero, one = np.zeros(1), np.ones(1)
   return PairBounds(
       DominatingPair(zero, one, one),
