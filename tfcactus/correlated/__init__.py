@@ -62,7 +62,8 @@ def solved(correlation: object, steps: int) -> Strategy:
     steps: Number of steps that the strategy is for.
 
   Raises:
-    ValueError: if the strategy is not of this library, or makes noise grow.
+    ValueError: if it is neither, has more bands than `steps`, comes to a strategy of
+      another library, or makes noise grow.
   """
   found = check(correlation)
   if isinstance(found, Correlation):

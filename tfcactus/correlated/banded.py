@@ -25,25 +25,19 @@ class BandedToeplitz(base.Strategy):
 
   Attributes:
     coefficients: Shape (bands,), the first one positive; their Euclidean norm is at
-      most one.
+      most one. A single coefficient is one.
   """
 
+  kind = 'banded_toeplitz'
+  period = 1
   _numbers: tuple[float, ...]
 
-  kind = 'banded_toeplitz'
-
-  period = 1
-
   def __init__(self, coefficients: Any):
-    """Initialises the strategy.
-
-    Args:
-      coefficients: Shape (bands,), the first one positive; their Euclidean norm is at
-        most one.
+    """Initialises the strategy by its `coefficients`.
 
     Raises:
-      ValueError: if the first is not positive, their norm is above one, or their
-        inverse grows too fast.
+      ValueError: if the first is not positive, a single one is not one, their norm is
+        above one, or their inverse grows too fast.
     """
     numbers = _checks.vector('coefficients', coefficients)
     if numbers[0] <= 0 or (numbers.size == 1 and numbers[0] != 1):
@@ -142,10 +136,8 @@ class BandedStrategy(base.Correlation):
     if self.bands == 1:
       return BandedToeplitz([1.0])
     from scipy import optimize  # pylint: disable=import-outside-toplevel
-    if self.workload.learning_rates:
-      error = _rated(steps, self.workload)
-    else:
-      error = _constant(steps, self.workload)
+    error = (_rated if self.workload.learning_rates else _constant)(
+        steps, self.workload)
 
     def objective(others: np.ndarray) -> tuple[float, np.ndarray]:
       """Returns log(squared norm * mean squared error), and gradient, for c_0 = 1."""
@@ -230,7 +222,7 @@ def min_separation_sensitivity_squared(
   """Returns an upper bound on the squared sensitivity of a Toeplitz strategy.
 
   The sensitivity is the largest norm of the change of C times the sums, if one example
-  changes each sum that it takes part in by norm one. The bound is attained if the
+  changes each sum that it takes part in by a norm of one. The bound is attained if the
   coefficients are non-negative and do not grow; otherwise it is the bound for larger
   coefficients that do not grow.
 

@@ -21,7 +21,7 @@ TOLERANCE = 1e-9
 """Largest deviation from the identity of C times its inverse, as drawn."""
 
 _LARGEST = 1e6
-"""Largest entry of C's inverse: the factor by which noise may exceed a draw."""
+"""Largest entry of C's inverse: the factor of a draw in the noise."""
 
 _NORM_ROOM = 1 - 2.0**-40
 """Norm to which columns are scaled: no rounding takes it beyond one."""
@@ -93,7 +93,7 @@ class Strategy(abc.ABC):
 
   @property
   def replays(self) -> bool:
-    """Returns whether drawing needs only the previous draw, which can be repeated."""
+    """Whether drawing needs only the previous draw, which can be repeated."""
     return False
 
   @property
@@ -128,8 +128,8 @@ class Strategy(abc.ABC):
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
     """Returns standard deviations of the weights after each step, shape (steps,).
 
-    They are per noise multiplier, for sums (not divided by a batch size) and a learning
-    rate of one.
+    They are per noise multiplier and clipping norm, for sums (not divided by a batch
+    size), and for learning rates whose root mean square is one.
     """
     rates = workload.rates(_checks.integer('steps', steps, 1))
     total = np.zeros(steps)
@@ -161,7 +161,7 @@ class Strategy(abc.ABC):
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 
   def _check(self) -> None:
-    """Raises ValueError if a column's norm exceeds one or C C^-1 is not I."""
+    """Raises ValueError if a column is too long, C C^-1 is not I, or C^-1 grows."""
     size, period = self.bands, self.period
     columns = np.zeros((2 * size, period))
     for step in range(period):
@@ -254,7 +254,7 @@ class Correlation(abc.ABC):
 
   @abc.abstractmethod
   def solve(self, steps: int) -> Strategy:
-    """Returns the strategy of least error after `steps` steps.
+    """Returns the strategy of about the least `Strategy.error` over `steps` steps.
 
     Raises:
       ValueError: if there are fewer steps than bands.

@@ -30,10 +30,7 @@ class BlockedBidiagonal(base.Strategy):
   _numbers: tuple[float, ...]
 
   def __init__(self, shares: Any):
-    """Initialises the strategy.
-
-    Args:
-      shares: Shape (bands - 1,), as the attribute; empty for independent noise.
+    """Initialises the strategy by its `shares`; none is independent noise.
 
     Raises:
       ValueError: if noise cannot be drawn by their matrix.
@@ -120,7 +117,7 @@ class BlockedStrategy(base.Correlation):
   Drawing keeps one vector of the model's size, or none. With 4 to 30 bands, the error
   of prefix sums is 3 to 25 percent larger than with `BandedStrategy`. If there are many
   blocks, the last step of a block takes back about two to four times the previous draw,
-  which entered with such a factor: little of any draw stays in the weights.
+  which entered with about that factor itself: little of any draw stays in the weights.
   """
 
   def solve(self, steps: int) -> BlockedBidiagonal:

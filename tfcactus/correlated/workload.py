@@ -18,7 +18,8 @@ _MOST = 512
 """Most bands: more take minutes to solve, and as many vectors to keep."""
 
 _FARTHEST = 0.05
-"""Largest relative change of the number of batches in an epoch."""
+"""Largest relative change of the number of batches in an epoch to a multiple of bands;
+a change of half a batch is always allowed."""
 
 _Plan = TypeVar('_Plan')
 
@@ -85,7 +86,7 @@ class Workload:
     return np.cumsum(rates * self.with_momentum(column))
 
   def with_momentum(self, series: np.ndarray) -> np.ndarray:
-    """Returns the m of each step (see `momentum`) for one release per step, (n,)."""
+    """Returns the m of each step (see `momentum`), given each release, shape (n,)."""
     if not self.momentum:
       return series
     return quotient(series, np.array([1.0, -self.momentum]))
@@ -113,7 +114,7 @@ def total_error(plan: Any, workload: Workload = PREFIX_SUMS) -> float:
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Yields numbers of bands to try, ascending by factors of about 1.3 to 1.8."""
+  """Yields numbers of bands to try, in steps of factors of about 1.3 to 1.8."""
   # Each has a multiple close to `num_batches`, the unrounded number of batches of an
   # epoch. With as many bands as batches of an epoch, each example takes part at one
   # fixed step of each epoch.

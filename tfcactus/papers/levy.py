@@ -110,7 +110,8 @@ class PhiFunction:
   def laplace(cls, scale: float) -> PhiFunction:
     """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
     top = 1 / _checks.positive('scale', scale)
-    # |phi| is at most the atoms' mass w, and w / (2 t) for the density between them.
+    # |phi| is at most w + w / (2 t): w is the mass of the atoms, and the second term
+    # is for the density between them.
     atoms = math.log(0.5 * (1 + math.exp(-top)))
     return cls(lambda t: laplace.log_moment(1j * t, top),
                lambda t: np.minimum(atoms + np.log1p(0.5 / t) + 8 * EPS, 0.0),
@@ -195,8 +196,8 @@ class LevyComposition:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
     `estimate` is the epsilon at which the estimate of delta is `delta`. Without
-    `log_decay` its error may be far smaller than the bounds are apart; that has no
-    proof.
+    `log_decay` its error may be far smaller than the bounds are apart, but that is not
+    proved.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.
@@ -205,9 +206,9 @@ class LevyComposition:
       return Bounds(math.inf, math.inf, math.inf)
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
-    ends = [self._root(operator.itemgetter(side), delta) for side in range(3)]
     # A search ends near a root; bounds are moved to ends where they were evaluated.
-    low, near, high = ends
+    low, near, high = (
+        self._root(operator.itemgetter(side), delta) for side in range(3))
     low = min(low, MAX_PERIOD)
     try:
       low = first_end(low, -1e-12 * (1 + low), lambda x: (
@@ -259,20 +260,16 @@ class LevyComposition:
     return Bounds(low, min(max(value, low), high), high)
 
   def log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns the total loss's log phi at t > 0, and bounds on its error, all (n,)."""
+    """Returns the total loss's log phi at t > 0, and bounds on its error, both (n,)."""
     # An error bound is the log of the product of the groups' |phi| + error, each to the
     # power of its number of steps, minus log |phi|.
-    parts = [self._log_phi(part) for part in np.array_split(t, -(-t.size // BLOCK))]
-    return (np.concatenate([part for part, _ in parts]),
-            np.concatenate([error for _, error in parts]))
-
-  def _log_phi(self, t: Array) -> tuple[Array, Array]:
-    """Returns log of the composition's phi at `t` > 0, continuous along `t`."""
     total, error = np.zeros(t.shape, np.complex128), np.zeros(t.shape)
-    for phi, count in self.groups:
-      own, off = phi.values(t)
-      total += count * own
-      error += count * off
+    for start in range(0, t.size, BLOCK):
+      part = slice(start, start + BLOCK)
+      for phi, count in self.groups:
+        own, off = phi.values(t[part])
+        total[part] += count * own
+        error[part] += count * off
     return total, error
 
   def log_decay(self, t: Array) -> Array:
@@ -281,7 +278,7 @@ class LevyComposition:
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns a period X, a power of two, with little mass beyond epsilon + X."""
+    """Returns a period X, a power of two; mostly little mass is beyond epsilon + X."""
     # Powers of two let several epsilons share nodes.
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
@@ -321,7 +318,7 @@ class LevyComposition:
 
   @functools.lru_cache(maxsize=8)  # noqa: B019
   def _nodes(self, period: float) -> _Nodes:
-    """Returns the nodes of the midpoint rule with this period; caches eight periods."""
+    """Returns the nodes of the midpoint rule with this period, cached."""
     return _Nodes(self, period)
 
 

@@ -54,12 +54,12 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
-  """Returns the least number n of records of a histogram that is not ruled out."""
-  # With fewer records, under (rho, omega)-tCDP for one replaced record, some data have
-  # a largest count error of n / 2 or more with probability above one half. Otherwise
-  # the largest count would identify n copies of a random value with probability one
-  # half. By Fano's inequality the answer would then hold log(num_bins / 4) / 2 nats,
-  # more than `mutual_information` allows. `num_bins` may be too large for an integer.
+  """Returns the least number n of records that is not ruled out for a histogram."""
+  # With fewer records n, under (rho, omega)-tCDP for one replaced record, some data
+  # have a largest count error of n / 2 or more with probability above one half.
+  # Otherwise the largest count would identify n copies of a random value with
+  # probability one half. By Fano's inequality the answer would then hold
+  # log(num_bins / 4) / 2 nats, more than `mutual_information` allows.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
   low, high = 0, 1  # Invariant: `low` is ruled out.
@@ -203,7 +203,7 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
 
 def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> float:
   """Returns Corollary 18's bound on the largest count error, with chance 1 - `beta`."""
-  histogram_noise(rho, omega)
+  histogram_noise(rho, omega)  # Refuses where the corollary is false.
   num_bins = _checks.integer('num_bins', num_bins, 1)
   log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
   return 8 * omega * math.asinh(math.sqrt(log_ratio / (2 * omega**2 * rho)))

@@ -117,40 +117,29 @@ class SamplingScheme(abc.ABC):
                     groups: int = 1) -> _Scheme:
     """Returns the scheme with this expected batch size.
 
-    Args:
-      batch_size: Expected number of examples in a batch.
-      num_examples: Size of the training set.
-      groups: For a cyclic scheme, the bands of the noise.
-
-    Raises:
-      ValueError: as `prob_of_batch_size` and `of_plan`.
+    Arguments are as for `prob_of_batch_size`. Raises ValueError as it does, and as
+    `of_plan` does.
     """
     prob = cls.prob_of_batch_size(batch_size, num_examples, groups)
     return cls.of_plan(
         Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
   def of_part(self: _Scheme, size: int) -> _Scheme:
-    """Returns a scheme that draws a part of the examples as this scheme does.
-
-    Args:
-      size: Number of examples in the part.
+    """Returns a scheme that draws a part of `size` examples as this scheme does.
 
     Raises:
-      ValueError: unless examples enter batches independently of each other.
+      ValueError: unless this is `PoissonSampling`.
     """
     raise ValueError(
         f'Expected Poisson batches of a part of {size} examples, got '
-        f'{type(self).__name__}, whose examples are not drawn each by itself; give '
-        'all examples to each worker.')
+        f'{type(self).__name__}, which does not draw a part; give all examples to each '
+        'worker.')
 
   def beside(self: _Scheme, count: int) -> _Scheme:
-    """Returns a scheme that draws other records beside, at this rate or a lower one.
+    """Returns a scheme for `count` other records, at this sampling rate or a lower one.
 
     An epoch has as many batches, or fewer. The scheme may be for more than `count`
     records: callers leave out indices from `count` on.
-
-    Args:
-      count: Number of the other records.
 
     Raises:
       ValueError: if none of them would ever be drawn.
@@ -213,7 +202,7 @@ class SamplingScheme(abc.ABC):
       value: A relation as in `tfcactus.relations.check`, or None.
 
     Raises:
-      ValueError: if the scheme's event is not proved for the relation.
+      ValueError: if `value` is no relation, or the scheme's event is not proved for it.
     """
     if value is None:
       return cls.relations[0]

@@ -18,7 +18,8 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
 _FARTHEST = 0.25
-"""Largest relative deviation of the number of batches from the requested number."""
+"""Largest relative deviation of the number of batches from the requested number; one
+batch more or less is always allowed."""
 
 _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 
@@ -105,9 +106,11 @@ class CyclicSampling(base.DealtSampling):
 class CyclicPoissonSampling(CyclicSampling):
   """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
 
-  A step takes each example of its group with probability groups / num_batches. Examples
-  enter independently. For a group, an epoch costs `visits` Poisson samples. Source:
-  Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023), Theorem 4.
+  A step takes each example of its group with probability groups / num_batches,
+  independently. For a group, an epoch costs `visits` Poisson samples.
+
+  Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
+  Theorem 4.
   """
 
   code = 5
@@ -140,11 +143,11 @@ class CyclicPoissonSampling(CyclicSampling):
 class CyclicAllocationSampling(CyclicSampling):
   """Cyclic random allocation (balls-in-bins): allocation within groups of examples.
 
-  Each example enters one of its group's batches of an epoch, uniformly.
-  The batch is drawn anew for each epoch, so that an epoch uses every example once. For
-  a group, an epoch costs random allocation to `visits` batches. The proof follows that
-  for Poisson samples (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization",
-  2023): a group's turns are released in disjoint blocks of rows.
+  Each example enters one of its group's batches of an epoch, drawn uniformly and anew
+  for each epoch, so that an epoch uses every example once. For a group, an epoch costs
+  random allocation to `visits` batches. The proof follows that for Poisson samples
+  (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", 2023): a group's
+  turns are released in disjoint blocks of rows.
   """
 
   code = 6

@@ -451,5 +451,5 @@ def test_part_of_needs_several_workers_and_no_seed():
   private.compile('sgd', NONE)
   with pytest.raises(ValueError, match='part_of=120 examples with one worker'):
     private.fit(batches, verbose=0)
-  with pytest.raises(ValueError, match='each by itself'):
+  with pytest.raises(ValueError, match='does not draw a part'):
     FixedSizeBatches(X, Y, 6).scheme.of_part(3)
