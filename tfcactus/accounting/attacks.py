@@ -31,7 +31,7 @@ LEAST_RATE = 1e-10
 """Least error rate at which the mu of a report is proved."""
 
 POINTS, FEW_POINTS = 160, 40
-"""Points of the profile on each side of epsilon 0, if all steps are Gaussian, and for
+"""Points of the profile on each side of epsilon 0: if all steps are Gaussian, and for
 other noise, whose profile takes 50 times as long. Affects tightness only."""
 
 LARGEST_LOSS = 100.0
@@ -41,7 +41,7 @@ ROUNDING = 16 * _numerics.EPS
 """Allowance for rounding."""
 
 STEP = 1e-4
-"""Distance in epsilon of the points around a minimum. Affects tightness only."""
+"""Least distance in epsilon of the points around a minimum. Affects tightness only."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class TradeoffCurve:
 
   @classmethod
   def at(cls, accountant: TwoSidedAccountant, epsilon: npt.ArrayLike) -> TradeoffCurve:
-    """Returns the curve from the profile at given points, of either sign, increasing.
+    """Returns the curve from the profile at increasing `epsilon`, of either sign.
 
     Raises:
       ValueError: if the accountant's direction is not 'both'.
@@ -111,7 +111,7 @@ class TradeoffCurve:
         self.upper + self.alpha * rate[..., None], axis=-1), 1.0)
 
   def best_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
-    """Returns a lower bound on the curve's true positive rate, any shape."""
+    """Returns a lower bound on the best test's true positive rate, any shape."""
     rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
@@ -121,7 +121,7 @@ class TradeoffCurve:
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
     if np.any(before[1:-1] - behind[1:-1] > rounded[1:] + rounded[:-1]):
-      return rate[..., 0]  # The profile is not convex: a pair is not symmetric.
+      return rate[..., 0]  # No convex profile: a pair is not symmetric. Guess instead.
     # A line plus alpha times the rate is least at one end of a cell. Beyond the last
     # point H is also at least zero.
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
@@ -137,8 +137,9 @@ class TradeoffCurve:
   def gaussian(self) -> tuple[float, float]:
     """Returns (mu, rate): the least mu of Gaussian differential privacy, and where.
 
-    The curve lies above that of mu-GDP wherever both error rates are at least
-    `LEAST_RATE`. The mu is attained at the false positive rate `rate`.
+    The false negative rate is at least that of mu-GDP wherever both error rates are at
+    least `LEAST_RATE`. A smaller mu is refuted by the curve's bound at the false
+    positive rate `rate`. The mu is inf if a test may have smaller rates of both kinds.
     """
     hull = lower_hull(self.alpha, self.upper)
     alpha, value = self.alpha[hull], self.upper[hull]
@@ -148,7 +149,7 @@ class TradeoffCurve:
     rate = np.append(LEAST_RATE, rate[rate > LEAST_RATE])
     missed = self.false_negatives(rate)
     rate, missed = rate[rate <= missed], missed[rate <= missed]
-    if not rate.size:  # A test has smaller errors of both kinds.
+    if not rate.size:
       return math.inf, LEAST_RATE
     mu = -special.ndtri(rate) - special.ndtri(missed)  # Of the curve by each point.
     best = int(np.argmax(mu))
@@ -165,7 +166,7 @@ class TradeoffCurve:
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
-    # Rates from 0 to 1, dense near both. A shorter list proves less, for either bound.
+    # Rates from 0 to 1, dense near both. With fewer, both bounds are wider.
     x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
     x[0] = 0.0
     normal = special.ndtr(-special.ndtri(x) - mu)
@@ -181,7 +182,7 @@ class TradeoffCurve:
 
 def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
                  most: np.ndarray) -> tuple[float, float]:
-  """Returns ends of a short interval around the least k: curve(x + k) - k <= most."""
+  """Returns an interval around the least k with curve(x + k) - k <= most at all x."""
   return crossing(
       lambda k: bool(np.all(curve(np.minimum(x + k, 1.0)) - k <= most)), 0.0, 1.0,
       tolerance=2.0**-30)

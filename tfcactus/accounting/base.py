@@ -162,8 +162,8 @@ class TwoSidedAccountant(PairAccountant):
       target_delta: In (0, 1).
 
     Returns:
-      (lower, estimate, upper) for the dominating pairs accounted; publish
-      `upper`. All are inf if delta is below the mass of infinite losses.
+      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`. All
+      are inf if delta is below the mass of infinite losses.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(
@@ -200,7 +200,7 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the larger bounds of both directions, by `solve`, zeros for no steps."""
+    """Returns the larger bounds of both directions by `solve`; zeros for no steps."""
     # `non_private` is the largest possible value, that of an event without noise.
     # `stays_below(part, x)` is True only if it is proved that the value is at most x.
     if self._non_private:

@@ -83,7 +83,7 @@ def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: floa
 
 def first_end(near: float, move: float, holds: Callable[[float], bool],
               tries: int = MAX_DOUBLINGS) -> float:
-  """Returns the first of near + move, near + 2 move, near + 4 move, ... that holds.
+  """Returns the first of near + move, near + 2 move, near + 4 move, ... that `holds`.
 
   Returns zero if the search reaches it from above, as no epsilon is smaller; raises
   `IntractableError` after `tries`.

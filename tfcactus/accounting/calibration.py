@@ -52,7 +52,7 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     cost: Epsilon as a function that decreases with the noise.
     low: Least noise tried; returned if its cost is within the target.
     high: Largest noise tried.
-    tolerance: Relative; the result may be too large by it, never too small.
+    tolerance: Relative; the result may be too large by so much, never too small.
     name: Name of the parameter in error messages.
     target_name: Name of the target in error messages.
 

@@ -56,7 +56,7 @@ class Sample:
     return self.fixed_size and self.relation != relations.ZERO_OUT
 
   def check_rows(self, event: dp_accounting.DpEvent) -> None:
-    """Raises Unsupported unless noise has an exact account for all the `rows`."""
+    """Raises Unsupported unless noise on the sample has an exact account for `rows`."""
     if self.rows == 1:
       return
     if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or self.drawn and
@@ -328,7 +328,7 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for the epoch; Unsupported for several non-Gaussian releases."""
+  """Returns one step of an epoch, or all of a single batch; Unsupported if unproved."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))
@@ -386,7 +386,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
   prob *= outer.sampling_prob
   if prob == 0:
     return iter(())
-  # If the sample is all records, only an added record displaces another.
+  # If the sample is all records, only added or removed ones displace others.
   fixed_size = fixed_size and (prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event), Sample(
       outer.relation, prob, fixed_size, outer.rows,
@@ -396,7 +396,7 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool
 def _check_own_sample(
     event: events.SteppedDpEvent | events.RandomAllocationDpEvent,
     sample: Sample) -> None:
-  """Raises Unsupported if `event` is sampled again, or not proved for the relation."""
+  """Raises Unsupported for several rows, another sample, or an unproved relation."""
   _refuse_rows(event, sample)
   if sample != Sample(sample.relation):
     raise Unsupported(
@@ -432,7 +432,7 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns one Gaussian event for several (precisions add), other events unchanged."""
+  """Returns one Gaussian event for several, whose precisions add; others unchanged."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

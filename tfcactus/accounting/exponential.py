@@ -43,7 +43,7 @@ LEAST = 1e-9
 masses have no precision."""
 
 MOST = 500.0
-"""Largest epsilon: e^500 is a float64, and no protection."""
+"""Largest epsilon of a replaced record: e^500 is a float64, and no protection."""
 
 ROUNDOFF = 32 * EPS
 """Bound on the relative error of a computed profile and of the masses made from it. The
@@ -96,7 +96,7 @@ def check_epsilon(value: object) -> float:
 
 
 def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """Returns H(e^loss), |loss| <= epsilon, for losses in intervals of `epsilon`."""
+  """Returns H(e^loss), |loss| <= epsilon, if losses lie in intervals of `epsilon`."""
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
@@ -106,7 +106,7 @@ def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the pair that is tight for losses in intervals of `epsilon`."""
+  """Returns bounds on the pair of the module's H, for losses within `epsilon`."""
   # The upper pair has chords of the convex profile, the lower pair its tangents.
   loss = np.linspace(0.0, epsilon, POINTS)
   alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)

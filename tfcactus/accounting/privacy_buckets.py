@@ -54,9 +54,9 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
   """Composes buckets of privacy losses (PLD), with lower and upper bounds.
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
-  (probabilistic differential privacy). It implies the usual guarantee but is not
-  closed under post-processing. It is computed for the pair of the full shift; the
-  paper conjectures, without proof, that smaller shifts have no larger delta.
+  (probabilistic differential privacy). It implies the usual guarantee but is not closed
+  under post-processing. It is computed for the pair of the full shift. That smaller
+  shifts have no larger delta is a conjecture of the paper, without proof.
   """
 
   def __init__(self, neighboring_relation: dp_accounting.NeighboringRelation = (
@@ -108,7 +108,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
-      """Returns floats (below, above) around the least epsilon of delta <= `delta`."""
+      """Returns floats around the least epsilon where `delta_at` is <= `delta`."""
       if delta_at(0.0, self._guarantee) <= delta:
         return 0.0, 0.0
       return crossing(
@@ -216,7 +216,8 @@ class Buckets:
   @property
   def _least(self) -> np.ndarray:
     """Lower bounds on the losses in each bucket, shape (buckets,)."""
-    # `of` adds LOSS_ROUNDOFF to a loss that is as uncertain; once more for labels.
+    # `of` adds LOSS_ROUNDOFF to a loss that may be as much smaller than computed. A
+    # third one covers the rounding of labels.
     return self._labels - self.releases * (
         self.width * (1 + 2 * ROUNDOFF) + 3 * pair_lib.LOSS_ROUNDOFF)
 

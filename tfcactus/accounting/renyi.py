@@ -44,7 +44,8 @@ ROUNDOFF = 64 * np.finfo(np.float64).eps
 positive terms, each of a few roundings), hence on the error of its logarithm."""
 
 WASTE = 1e-6
-"""Bound on how far the 'optimal' conversion exceeds the optimum."""
+"""Half of how far the 'optimal' conversion may exceed the optimum, if `_DIVISIONS` are
+enough; the other half is room for rounding."""
 
 _FEW_ORDERS = 40
 """Orders that share a quadrature if all together are too many. Knob of speed."""
@@ -71,8 +72,8 @@ _HALVINGS = 62
 class RenyiAccountant(base.OneSidedAccountant):
   """Renyi (RDP) accountant: composes divergences and converts them to epsilon.
 
-  The divergences are those of the exact dominating pairs, so that only the
-  conversion loses against `PhiAccountant`.
+  The divergences are those of the dominating pairs, so that only the conversion loses
+  against `PhiAccountant`.
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
@@ -185,10 +186,10 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
 
 def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences, shape (n,), not rounded up.
+  """Returns a composition's Renyi divergences or bounds on them, not rounded up.
 
-  They are inf at orders at which they are intractable. `finite` omits infinite
-  losses.
+  Their shape is (n,). They are inf at orders at which they are intractable. `finite`
+  omits infinite losses.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
@@ -222,7 +223,7 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon at `delta` that all orders imply, plus `WASTE`."""
+  """Returns about the least epsilon at `delta` that all orders imply; see `WASTE`."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
@@ -279,7 +280,8 @@ def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
   """Returns log of the largest true positive rate y at false positive rate x."""
   # By bisection. The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound)
-  # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,).
+  # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,), result (n,
+  # points).
   log_1x = np.log(-np.expm1(log_x))
   shape = np.broadcast_shapes(order.shape, log_x.shape)
   low = np.broadcast_to(log_x, shape).copy()

@@ -23,7 +23,7 @@ from scipy import optimize, special
 from tfcactus import _checks, _numerics
 
 MOST = 10_000
-"""Largest public number of runs, and largest parameter of a law."""
+"""Largest public number of runs, and largest `eta` or rate of a law."""
 
 ROUNDOFF = 1e-11
 """Bound on the relative error of a computed f': a power or an exponential with a few
@@ -81,7 +81,7 @@ class RunLaw(abc.ABC):
     """Returns the law of min(K, most): a search that ends after `most` runs.
 
     Args:
-      most: Public, from 1 to 10,000.
+      most: Largest number of runs, public, from 1 to 10,000.
     """
     most = int(min(_checks.integer('most', most, 1, MOST), self.most))
     found = self.probabilities(most)

@@ -221,7 +221,7 @@ def _checked_settings(settings: object
 
 def _has_account(event: dp_accounting.DpEvent,
                  relation: dp_accounting.NeighboringRelation) -> bool:
-  """Returns whether a run has dominating pairs, which serve several rows too."""
+  """Returns whether a run has dominating pairs that serve several rows of one too."""
   if not PhiAccountant(relation).supports(event):
     return False
   steps = [step for step, count in event_steps.steps_of(
@@ -313,7 +313,7 @@ def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
 
 def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
                        ) -> np.ndarray:
-  """Returns upper bounds that are at most the delta of all runs shown, `part`."""
+  """Returns the lesser of `high` and upper bounds on the delta of `part`, all runs."""
   # A few points tell whether the composition is worth its time.
   some = epsilon[::epsilon.size // 6]
   if np.all(_deltas(part, some)[1] > high[::epsilon.size // 6]):
@@ -369,7 +369,7 @@ class _Upper:
     return (phi[:, -1] + weight @ call) * (1 + _ROUNDOFF)
 
   def end(self) -> float:
-    """Returns an epsilon beyond which the bound hardly falls."""
+    """Returns an epsilon <= LARGEST beyond which the bound hardly falls."""
     floor = 1.01 * self.delta(np.full(1, LARGEST))[0] + LEAST_DELTA
     end = self.profile.x[-1]
     while end < LARGEST and self.delta(np.full(1, end))[0] > floor:

@@ -40,8 +40,8 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
     value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself.
 
   Returns:
-    A pair that dominates every mechanism whose profile is bounded by the
-    values at the points: between points a convex profile lies below the chord.
+    A pair that dominates every mechanism whose profile is bounded by the values at the
+    points: between points a convex profile lies below the chord.
 
   Raises:
     ValueError: if the points are not increasing or not within bounds.

@@ -67,8 +67,8 @@ class StepLoss:
   Attributes:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
       of a continuous loss.
-    loss: The loss of a Gaussian release in closed form, or None.
-    scalar: The loss of another mechanism in closed form, or None.
+    loss: The loss of a Gaussian release, sampled or not, as a formula; or None.
+    scalar: The loss of another mechanism as a formula, or None.
   """
 
   make_bounds: Callable[[int], PairBounds]
@@ -89,7 +89,7 @@ class StepLoss:
     return self.make_bounds(cells)
 
   def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False) -> np.ndarray:
-    """Returns the Renyi divergences D_order(P || Q), shape (n,).
+    """Returns Renyi divergences D_order(P || Q), or upper bounds on them, shape (n,).
 
     Args:
       orders: Shape (n,), positive, other than one.
@@ -199,7 +199,7 @@ class Composition:
 
   def renyi_divergence(self, order: npt.ArrayLike, *, finite: bool = False
                        ) -> np.ndarray:
-    """Returns the Renyi divergence D_order(P || Q) of the composition.
+    """Returns the composition's Renyi divergence D_order(P || Q), or a bound above it.
 
     Args:
       order: Positive, other than one, any shape.

@@ -94,7 +94,7 @@ def _threads() -> threadpoolctl.ThreadpoolController:
 
 
 def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
-  """Limits BLAS to one thread: with several, these products take ten times as long."""
+  """Returns `method` on one BLAS thread: on several, it takes ten times as long."""
   @functools.wraps(method)
   def limited(*args: object) -> Bounds:
     with _threads().limit(limits=1):
@@ -258,7 +258,10 @@ class Contour:
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
+    """Returns t beyond which the integral can be dropped, and a bound on log |phi|.
+
+    The bound holds at t and beyond. Raises IntractableError if there is no such t.
+    """
     # `log_need` is minus log of the part of the integral that may be dropped, over
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
@@ -266,7 +269,8 @@ class Contour:
     decay, first = self._decay(order, grid, log_need)
     if first:
       return float(grid[first]), float(decay[first])
-    # Else between 2 and 2e7 nodes, by a coarse grid and then within one of its cells.
+    # No point suffices, or the first one, so that a smaller one might. The end is then
+    # sought between 2 and 2e7 nodes, by a coarse grid and within one of its cells.
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
       grid = _geometric(low, high, points)

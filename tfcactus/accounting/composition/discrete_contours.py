@@ -21,7 +21,7 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_ATOMS = 20_000
-"""Steps of more atoms go to other methods. Affects speed only."""
+"""Compositions with a step of more atoms go to other methods. Affects speed only."""
 
 Part = Union[base.Loss, pair_lib.PairBounds]
 
@@ -83,7 +83,10 @@ class MixedContours:
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; raises IntractableError if phi decays too slowly."""
+    """Returns bounds on epsilon; raises IntractableError if phi decays too slowly.
+
+    Raises it too if delta may be no more than the mass of infinite losses.
+    """
     if delta <= self.p_inf[1]:
       raise IntractableError
     # Bounds on the delta of finite losses.

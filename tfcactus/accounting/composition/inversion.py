@@ -45,7 +45,6 @@ STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
 1 + E(e^(c loss) - 1), within `sum_roundoff` of the moduli, which are at most X + 1; and
 X >= 1 for c > 0."""
 
-
 LEAST = 1e-300
 """Smaller |phi| of a step are raised to this, so that errors over |phi| are floats."""
 
@@ -168,15 +167,14 @@ class Alias:
 class Table:
   """Values of phi on `count` nodes at the tilt `order`; bounds on delta nearby.
 
-  `tilted` holds pairs (loss under the tilt, number of steps). `log_tail` bounds log
-  |phi| beyond the last node.
+  The nodes are `spacing` apart, from zero on. `tilted` holds pairs (loss under the
+  tilt, number of steps). `log_tail` bounds log |phi| beyond the last node.
   """
 
   def __init__(self, order: float, spacing: float, count: int,
                tilted: Sequence[tuple[base.TiltedLoss, int]],
                alias: Alias, log_tail: float):
-    self.order = order
-    self._period = 2 * math.pi / spacing
+    self.order, self.spacing = order, spacing
     self._alias = alias
     self._t = spacing * np.arange(count)
     self._log_mgf = math.fsum(n * part.log_mgf for part, n in tilted)
@@ -221,17 +219,7 @@ class Table:
     """Returns how far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
     both = scale * (self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
-    return both + self._alias.bound(epsilon, self._period), both
-
-  @property
-  def spacing(self) -> float:
-    """Distance of the nodes."""
-    return 2 * math.pi / self._period
-
-  @property
-  def margin(self) -> float:
-    """Distance below the table's epsilon within which errors are still small."""
-    return margin(self.order)
+    return both + self._alias.bound(epsilon, 2 * math.pi / self.spacing), both
 
 
 def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
@@ -335,7 +323,7 @@ def solved(make: Callable[[float], Profile], delta: float, guess: float
   for _ in range(MAX_TABLES):
     profile = make(guess)
     found = profile.solve(delta, guess)
-    if abs(found - guess) <= min(table.margin for table in profile.tables):
+    if abs(found - guess) <= min(margin(table.order) for table in profile.tables):
       break
     guess = found
   return profile, found

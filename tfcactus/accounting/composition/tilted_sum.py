@@ -81,8 +81,8 @@ class Window:
 
   @staticmethod
   def _reach(growth: Callable[[float], float]) -> tuple[float, float]:
-    """Returns (x, u): the least x at which Chernoff's bound is exp(-LOG_TAIL), by u."""
-    # The bound at x is e^(growth(u) - u x). The search is over log u.
+    """Returns (x, u): about the least x at which Chernoff's bound is exp(-LOG_TAIL)."""
+    # The bound at x is e^(growth(u) - u x), for any u. The search is over log u.
     result = optimize.minimize_scalar(
         lambda x: math.log(max(growth(math.exp(x)) + LOG_TAIL, 1e-9)) - x,
         bounds=(math.log(1e-3), math.log(1e4)), method='bounded',

@@ -77,7 +77,10 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n)."""
+    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n).
+
+    They are estimates unless `moments_are_proved`.
+    """
 
   @abc.abstractmethod
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
