@@ -257,11 +257,9 @@ class PairBounds:
 
   def poisson(self, sampling_prob: float) -> tuple[PairBounds, PairBounds]:
     """Returns (add, remove) bounds after Poisson subsampling, which keeps dominance."""
-    if self.lower is self.upper:
-      add, remove = self.upper.poisson(sampling_prob)
-      return PairBounds.exact(add), PairBounds.exact(remove)
-    low_add, low_remove = self.lower.poisson(sampling_prob)
     add, remove = self.upper.poisson(sampling_prob)
+    low_add, low_remove = (add, remove) if self.lower is self.upper else (
+        self.lower.poisson(sampling_prob))
     return PairBounds(low_add, add), PairBounds(low_remove, remove)
 
 

@@ -95,30 +95,21 @@ class StepLoss:
       orders: Shape (n,), positive, other than one.
       finite: Leave out the P-mass of infinite losses.
     """
-    below = orders < 1
-    if self.loss is not None and np.any(below):
-      return self._around_one(self.loss, orders, below)
-    if self.loss is not None and self.loss.moments_are_proved:
-      return self.loss.cumulants(orders - 1)[0] / (orders - 1)
-    if self.loss is not None:
-      return np.array([self.loss.log_moment(float(order)) / order
-                       for order in orders - 1])
-    pair = self.bounds().upper
-    return np.array([pair.renyi_divergence(order, finite=finite) for order in orders])
-
-  def _around_one(self, loss: ReleaseLoss, orders: np.ndarray, below: np.ndarray
-                  ) -> np.ndarray:
-    """Returns Renyi divergences at `orders`; `below` marks the orders below one."""
-    # Orders below one have no closed form. They use the upper pair, whose hockey-stick
+    loss, found = self.loss, np.empty(orders.shape)
+    if loss is not None and loss.normal:
+      return 0.5 * orders * loss.mu**2
+    # Orders below one have no formula. They use the upper pair, whose hockey-stick
     # divergences are larger: a Renyi divergence increases with each of these.
-    found = np.empty(orders.shape)
-    if not np.all(below):
-      found[~below] = self.renyi_divergence(orders[~below])
-    if loss.normal:
-      found[below] = 0.5 * orders[below] * loss.mu**2
-    else:
+    of_pair = (orders < 1) | (loss is None)
+    above = orders[~of_pair] - 1
+    if loss is not None and above.size:
+      found[~of_pair] = (
+          loss.cumulants(above)[0] if loss.moments_are_proved else
+          np.array([loss.log_moment(order) for order in above.tolist()])) / above
+    if np.any(of_pair):
       pair = self.bounds().upper
-      found[below] = [pair.renyi_divergence(order) for order in orders[below]]
+      found[of_pair] = [pair.renyi_divergence(order, finite=finite)
+                        for order in orders[of_pair]]
     return found
 
 

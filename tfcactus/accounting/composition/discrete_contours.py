@@ -32,9 +32,7 @@ class AtomicLoss(base.Loss):
 
   pair: pair_lib.DominatingPair
 
-  @property
-  def max_order(self) -> float:
-    return 1e4
+  max_order = 1e4
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
     found, loss = [], self.pair.loss
