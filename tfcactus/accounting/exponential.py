@@ -106,7 +106,7 @@ def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of the module's H, for losses within `epsilon`."""
+  """Returns bounds on the pair of the profile H of the module, for this `epsilon`."""
   # The upper pair has chords of the convex profile, the lower pair its tangents.
   loss = np.linspace(0.0, epsilon, POINTS)
   alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)

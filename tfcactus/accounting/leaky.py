@@ -74,9 +74,10 @@ def shift(relation: relations.Relation) -> float:
 def part(accountant: PairAccountant, left: Part) -> Part:
   """Returns the part of `left` that dominates all that an accountant holds.
 
-  Gaussian releases alone take no leak. Else leak / left.leak is about (mu / left.mu)^2,
-  so that equal releases use up both at once. The part may be larger than the budget
-  `left`, which shows that the release exceeds it.
+  The accountant is for one row a person, adds no distance and holds no `TCDPDpEvent`:
+  these are not in its compositions. Gaussian releases alone take no leak. Else leak /
+  left.leak is about (mu / left.mu)^2, so that equal releases use up both at once. The
+  part may be larger than the budget `left`, which shows that the release exceeds it.
   """
   accountant.check_both()
   if accountant.non_private:

@@ -287,6 +287,7 @@ def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
   # `low` has lower bounds on H, `high` upper ones, both in their field `high`. They are
   # moved apart by the rounding of H, which would show in slopes between close points.
   low, high = (_Profile.of(epsilon, *tables) for tables in zip(own, reverse))
+  # Slope and height of the lines are points (alpha, H(alpha)) of the least profile.
   lines = lower_lines(high.x, np.maximum(low.high - 8 * EPS, 0.0),
                       high.high + 8 * EPS, 0.0)
   return views.pair_from_profile(lines.slope[1:], np.clip(lines.height[1:], 0.0, 1.0))
@@ -405,7 +406,7 @@ def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
 
 
 def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-  """Returns (Q-mass, P-mass) of the sets of outcomes of largest p / q."""
+  """Returns Q-masses and P-masses of the sets of largest p / q, shape (2, outcomes)."""
   with np.errstate(divide='ignore', invalid='ignore'):
     order = np.argsort(np.where(p > 0, -np.log(p) + np.log(q), np.inf))
   return np.array([np.cumsum(q[order]) * (1 + _ROUNDOFF),

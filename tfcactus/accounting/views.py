@@ -155,7 +155,7 @@ def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
 
   Args:
     composition: One direction of a composition, as in `PhiAccountant.compositions`.
-    loss: Non-negative.
+    loss: Non-negative. At zero one side is not known, and the lower bound is zero.
   """
   loss = _checks.non_negative('loss', loss)
   below, at, above = (composition.delta(max(x, 0.0)) for x in (

@@ -96,8 +96,9 @@ def continuous_pair(p: Law, q: Law, breaks: npt.ArrayLike = (), *,
 
   Returns:
     (lower, upper): `lower` is dominated by (p, q), `upper` dominates. Beyond the cells,
-    each tail has about 1e-40 of the mass of each distribution. `upper` gives this mass
-    the extreme loss that monotonicity allows; in `lower` each tail is one outcome.
+    each tail has at most about 1e-40 of the mass of each distribution. `upper` gives
+    this mass the extreme loss that monotonicity allows; in `lower` each tail is one
+    outcome.
 
   Raises:
     ValueError: if an argument is out of range, the loss is seen not to be monotone

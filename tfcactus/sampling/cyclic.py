@@ -68,6 +68,7 @@ class CyclicSampling(base.DealtSampling):
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
     """Returns one over the multiple of groups closest to num_examples / batch_size."""
+    groups = _checks.integer('groups', groups, 1)
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)
     if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):

@@ -66,7 +66,7 @@ class TiltedAtoms(base.TiltedSum):
   loss: np.ndarray
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the error of phi at `t`, shape (n,). They are rounding."""
+    """Returns bounds on the error of phi at `t`, shape (n,): rounding alone."""
     return pair_lib.MASS_ROUNDOFF + base.phi_error(
         self.loss, self.weight, self.order, 1.0 + abs(self.log_mgf), t)
 
