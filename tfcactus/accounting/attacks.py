@@ -137,9 +137,9 @@ class TradeoffCurve:
   def gaussian(self) -> tuple[float, float]:
     """Returns (mu, rate): the least mu of Gaussian differential privacy, and where.
 
-    The false negative rate is at least that of mu-GDP wherever both error rates are at
-    least `LEAST_RATE`. A smaller mu is refuted by the curve's bound at the false
-    positive rate `rate`. The mu is inf if a test may have smaller rates of both kinds.
+    False negative rates are at least those of mu-GDP where both error rates are at
+    least `LEAST_RATE`; `rate` is the false positive rate that decides. The mu is inf if
+    a test may have smaller rates of both kinds.
     """
     hull = lower_hull(self.alpha, self.upper)
     alpha, value = self.alpha[hull], self.upper[hull]

@@ -37,9 +37,8 @@ LARGEST_LOSS = 700.0
 below -LARGEST_LOSS, with such a P-mass, count as minus infinity."""
 
 LEAST_MASS = 1e-290
-"""Atoms with a smaller P- or Q-mass are not kept: products with it may underflow.
-Where a pair is raised, their mass moves to infinite losses; where it is lowered, they
-are merged."""
+"""Atoms with a smaller P- or Q-mass are not kept, since products may underflow: where a
+pair is raised, their mass moves to infinite losses; where it is lowered, they merge."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -182,9 +181,7 @@ class DominatingPair:
     return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """Returns D_order(P || Q); above order one, inf if P has mass where Q has none.
-
-    If no loss is finite, it is inf at every order.
+    """Returns D_order(P || Q); inf without finite losses, or if `p_inf` and order > 1.
 
     Args:
       order: Positive, other than one.

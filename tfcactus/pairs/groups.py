@@ -74,11 +74,9 @@ def _log_share(part: int, whole: int) -> float:
 
 
 def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:
-  """Returns probabilities of the likely numbers of rows, and the mass of larger ones.
-
-  `weights` are the probabilities of all numbers. The mass, at most `NOTHING`, also
-  counts as that of the largest number that is kept.
-  """
+  """Returns probabilities of likely numbers of rows, and the mass of larger numbers."""
+  # `weights` has the probabilities of all numbers. The mass, at most `NOTHING`, also
+  # counts as that of the largest number that is kept.
   beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
   last = max(int(np.argmax(beyond <= NOTHING)), 1)
   return np.append(weights[:last], weights[last] + beyond[last]), float(beyond[last])

@@ -258,10 +258,7 @@ class Contour:
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns t beyond which the integral can be dropped, and a bound on log |phi|.
-
-    The bound holds at t and beyond. Raises IntractableError if there is no such t.
-    """
+    """Returns t from which on the integral can be dropped, and a bound on log |phi|."""
     # `log_need` is minus log of the part of the integral that may be dropped, over
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
@@ -269,8 +266,8 @@ class Contour:
     decay, first = self._decay(order, grid, log_need)
     if first:
       return float(grid[first]), float(decay[first])
-    # No point suffices, or the first one, so that a smaller one might. The end is then
-    # sought between 2 and 2e7 nodes, by a coarse grid and within one of its cells.
+    # No point suffices, or a smaller one might. Try 2 to 2e7 nodes: first a coarse
+    # grid, then one of its cells.
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
       grid = _geometric(low, high, points)

@@ -81,10 +81,7 @@ class MixedContours:
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; raises IntractableError if phi decays too slowly.
-
-    Raises it too if delta may be no more than the mass of infinite losses.
-    """
+    """Returns bounds on epsilon; raises IntractableError if delta or phi allow none."""
     if delta <= self.p_inf[1]:
       raise IntractableError
     # Bounds on the delta of finite losses.

@@ -67,7 +67,7 @@ class Loss(abc.ABC):
   """The privacy loss of one step, or of several together."""
 
   # Whether the quadrature step behind `cumulants` is fine enough at every order, so
-  # that only rounding is left. Otherwise bounds use `log_moment`.
+  # that only rounding is left. Else they are estimates, and bounds use `log_moment`.
   moments_are_proved: bool = True
 
   @property
@@ -77,10 +77,7 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n).
-
-    They are estimates unless `moments_are_proved`.
-    """
+    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n)."""
 
   @abc.abstractmethod
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:

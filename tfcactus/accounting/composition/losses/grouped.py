@@ -101,10 +101,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return bounds if self.direction == 'remove' else bounds.reversed()
 
   def delta(self, epsilon: float) -> tuple[float, float]:
-    """Returns delta of one release at `epsilon` >= 0, and a bound on its error.
-
-    Raises IntractableError if the output whose loss is epsilon cannot be bracketed.
-    """
+    """Returns delta at `epsilon` >= 0 and a bound on its error, unless intractable."""
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
     # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
