@@ -28,3 +28,20 @@ def test_they_add_up(count):
   edges = np.linspace(-40, 40, count + 1)
   assert np.sum(cells.normal_cells(edges[:-1], np.diff(edges))) == pytest.approx(
       1, abs=1e-14)
+
+
+@pytest.mark.parametrize('mu, more', [(1.0, False), (12.0, False), (34.0, True)])
+def test_ratios_of_masses_are_as_right_as_stated(mu, more):
+  edges = np.linspace(-3.0, 3.0, 200)
+  allowed = cells.ratio_roundoff(mu * edges + 0.5 * mu * mu)
+  off = []
+  with mpmath.workdps(40):
+    at, beside = ([mpmath.erfc((float(x) + mpmath.mpf(shift)) / mpmath.sqrt(2))
+                   for x in edges] for shift in (0.0, mu))
+    for i, width in enumerate(np.diff(edges)):
+      found = mpmath.mpf(float(cells.normal_cells(edges[i:i + 1], width)[0])) / float(
+          cells.normal_cells(edges[i:i + 1] + mu, width)[0])
+      exact = (at[i] - at[i + 1]) / (beside[i] - beside[i + 1])
+      off.append(abs(float(found / exact) - 1))
+  assert np.all(off <= allowed)
+  assert more == (max(off) > cells.RATIO_ROUNDOFF)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from tfcactus._numerics import EPS
 from tfcactus.pairs import dominating_pair as pair_lib
 
 CELLS = 1 << 14
@@ -19,7 +20,7 @@ GAUSSIAN_REACH = 12.0
 """Standard deviations kept in cells; the mass beyond is below 2e-33 on each side."""
 
 RATIO_ROUNDOFF = 1e-13
-"""Bound on the relative error of the ratio of a cell's two masses."""
+"""Bound on the relative error of the ratio of a cell's two masses at loss zero."""
 
 NARROWEST = 1e-200
 """Width of a cell whose ends have the same loss to rounding."""
@@ -57,8 +58,15 @@ def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
   # Rounding may reverse losses that are the same.
   widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
-                     RATIO_ROUNDOFF / -np.expm1(-widths), 1.0)
+                     ratio_roundoff(edges) / -np.expm1(-widths), 1.0)
   return np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
+
+
+def ratio_roundoff(edges: np.ndarray) -> np.ndarray:
+  """Bounds the relative errors of the ratios of cells' masses, given losses `edges`."""
+  # The mass of a cell x standard deviations out is off by about x^2 EPS. With the other
+  # mass within GAUSSIAN_REACH, x^2 is at most GAUSSIAN_REACH^2 + 2 |loss|.
+  return RATIO_ROUNDOFF + 4 * EPS * np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
 
 
 def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
@@ -82,7 +90,7 @@ def normal_density(x: np.ndarray) -> np.ndarray:
 
 
 def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
-  """Returns normal masses of [first, first + width] to a relative error of 1e-14."""
+  """Returns normal masses of [first, first + width]; see `MASS_ROUNDOFF` for errors."""
   # The remainder of six Gauss points is 2e-16 (width (|x| + 4))^12. Where that is
   # large, differences of the distribution function lose no digits.
   width = np.broadcast_to(np.asarray(width, dtype=np.float64), first.shape)

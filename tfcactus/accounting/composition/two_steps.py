@@ -38,7 +38,7 @@ SPREAD = 0.25
 
 MASS_ROUNDOFF = 1e-12
 """Bound on the relative error of a sum over cells: masses are right to
-`cells.RATIO_ROUNDOFF`, numpy's sums to 1e-14."""
+`dominating_pair.MASS_ROUNDOFF`, numpy's sums to 1e-14."""
 
 LOSS_ROUNDOFF = 8 * EPS
 """Relative error of a loss at an edge, log1p of a product with an expm1."""
@@ -184,17 +184,18 @@ class TwoSteps:
     from_low = ratio * np.exp(-z[:-1]) - 1
     width = np.expm1(np.diff(z))
     up = from_low / width
+    off = cells_lib.ratio_roundoff(z)
     if law.direction == 'remove':
       p = (1 - s) * without + s * with_it
       up = up * np.exp(np.minimum(log_u[1:] - mean, 600.0))
-      share = np.minimum(up + cells_lib.RATIO_ROUNDOFF / width, 1.0)
+      share = np.minimum(up + off / width, 1.0)
       share = np.where(np.isfinite(share), np.maximum(share, 0.0), 1.0)
     else:
       p = without
-      share = np.maximum(up - cells_lib.RATIO_ROUNDOFF / width, 0.0)
+      share = np.maximum(up - off / width, 0.0)
       share = np.where(np.isfinite(share), np.minimum(share, 1.0), 0.0)
     raised = np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
-    mean_error = 2 * cells_lib.RATIO_ROUNDOFF * s * ratio / np.exp(mean)
+    mean_error = 2 * off * s * ratio / np.exp(mean)
     return _Cells(self._sign * log_u, raised, self._sign * mean, p, mean_error)
 
 

@@ -81,8 +81,8 @@ class GaussianLoss(SampledGaussian):
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
             # Odds near zero may have been rounded to zero.
-            np.where(certain, ROUNDOFF * sure + np.where(
-                close, ROUNDOFF * s * np.exp(np.maximum(epsilon, 0.0)), 0.0), error))
+            np.where(certain, ROUNDOFF * (sure + np.where(
+                close, s * np.exp(np.clip(epsilon, 0.0, 700.0)), 0.0)), error))
 
 
 @dataclasses.dataclass(frozen=True)
