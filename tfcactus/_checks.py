@@ -1,8 +1,8 @@
 """Argument checks with uniform error messages.
 
-Each check but `choice`, which returns nothing, returns the value in its canonical
-Python type. Each raises a `ValueError` that names the argument, what was expected and
-what came.
+Each check returns the value, as a float, an int or a float64 array; `choice` returns
+nothing. Each raises a `ValueError` that names the argument, what was expected and what
+came.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def real(name: str, value: object) -> float:
     raise ValueError(f'Expected {name} to be a number, got {name}={value!r}.')
   try:
     number = float(value)
-  except OverflowError:  # An integer beyond the largest float.
-    number = math.inf
+  except OverflowError:  # Python refuses to print integers of thousands of digits.
+    raise ValueError(
+        f'Expected {name} to be finite, got a number beyond the largest float.'
+    ) from None
   if not math.isfinite(number):
     raise ValueError(f'Expected {name} to be finite, got {name}={value!r}.')
   return number
@@ -114,7 +116,7 @@ def vector(name: str, value: object) -> np.ndarray:
   """Returns `value` as a read-only float64 vector of finite entries."""
   try:
     array = np.array(value, dtype=np.float64)
-  except (TypeError, ValueError) as error:
+  except (TypeError, ValueError, OverflowError) as error:
     raise ValueError(
         f'Expected {name} to be a vector of numbers, got {value!r}.') from error
   if array.ndim != 1 or array.size == 0:
@@ -133,7 +135,7 @@ def numbers_of(name: str, value: object) -> np.ndarray:
   """Returns `value` as a float64 array of any shape; allows infinities, refuses NaN."""
   try:
     array = np.asarray(value, dtype=np.float64)
-  except (TypeError, ValueError) as error:
+  except (TypeError, ValueError, OverflowError) as error:
     raise ValueError(
         f'Expected {name} to be a number or an array of them, got {value!r}.'
     ) from error
@@ -144,7 +146,7 @@ def numbers_of(name: str, value: object) -> np.ndarray:
 
 
 class Fixed:
-  """Mixin that makes the attributes in `_FIXED` read-only once `__init__` has set them.
+  """Mixin that makes the attributes in `_FIXED` read-only once they are set.
 
   Fixed attributes determine what is released, and the account reads them long after.
   Properties in `_FIXED` can never be set; without this class the error of Python 3.9

@@ -130,7 +130,8 @@ def log_expm1(x: float | np.ndarray) -> float | np.ndarray:
 def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
   """Returns log of the maximum over x of exp(-order x) (1 - e^-x), for order > 0.
 
-  By Chernoff, delta(epsilon) <= M(order) exp(-order epsilon) times this maximum.
+  By Chernoff, delta(epsilon) <= M exp(-order epsilon) times this maximum, where M is
+  the mean of exp(order loss) over P.
   """
   return order * np.log(order) - (1 + order) * np.log1p(order)
 

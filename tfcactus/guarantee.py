@@ -156,8 +156,7 @@ argument, and returns (limit, function from a guarantee to what must not exceed 
 
 class ReleasedStatistic:
   """Base class of `Release`, by which plans recognise results of `tfcactus.release`."""
-  # A DpEvent may have attributes of these names with another meaning: a
-  # PoissonSampledDpEvent has an `event`.
+  # Attributes alone would not tell: a PoissonSampledDpEvent has an `event` too.
 
   event: dp_accounting.DpEvent  # Event of the whole cost of the result.
   seeded: bool  # Whether whoever knows a seed can repeat the noise.
@@ -165,9 +164,10 @@ class ReleasedStatistic:
 
 def release_events(releases: object, unit: str | None = None
                    ) -> tuple[dp_accounting.DpEvent, ...]:
-  """Returns the events of releases; ValueError if one is seeded or has no account.
+  """Returns the events of releases.
 
-  Raises ValueError too if a layer was adapted for another unit than a plan's `unit`.
+  Raises ValueError if one is seeded or has no account, if validations are on the sides
+  of several splits, or if a layer was adapted for another unit than `unit`.
   """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -184,7 +184,7 @@ def release_events(releases: object, unit: str | None = None
 
 
 def check_unit(event: object, unit: str) -> None:
-  """Raises ValueError if events, or those inside of them, are for another unit."""
+  """Raises ValueError if a layer adapted in `event`, or inside, is for another unit."""
   for part in _parts(event):
     if isinstance(part, accounting.AdaptedDpEvent) and (
         bool(part.of_units) == (unit == 'example')):
@@ -239,14 +239,17 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
 def default_relation(given: Relation | None,
                      proved: Sequence[dp_accounting.NeighboringRelation],
                      releases: Iterable[object]) -> Relation:
-  """Returns `given`, else the first of `proved` that all validations have, if any."""
+  """Returns `given`, or else the first of `proved` that all validations are proved for.
+
+  If there is no such relation, returns the first of `proved`.
+  """
   return given if given is not None else next((relation for relation in proved if all(
       relation in event.proved_relations for event in validations(releases))),
                        proved[0])
 
 
 def words_beside(releases: Sequence[object]) -> tuple[str, str]:
-  """Returns words for a plan's data, and a sentence on other statistics, or ''."""
+  """Returns words for a plan's data, and a sentence on other releases, or ''."""
   held = validations(releases)
   others = len(releases) - sum(1 for event in held if event.by)
   return 'the training and validation data' if held else 'the training set', (
@@ -254,7 +257,7 @@ def words_beside(releases: Sequence[object]) -> tuple[str, str]:
 
 
 def conditions(event: object) -> list[str]:
-  """Returns the conditions of events: pairs given by a user, and searches."""
+  """Returns conditions, in words, of searches and of pairs that a user gave."""
   found = []
   for part in _parts(event):
     if isinstance(part, accounting.DominatingPairDpEvent) or (
@@ -316,7 +319,7 @@ _HELD_OUT = (
 
 def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
              ) -> list[accounting.ValidationDpEvent]:
-  """Returns the releases on one side of a split; ValueError if it is not proved."""
+  """Returns releases on one side of a split; ValueError if `relation` has no proof."""
   held = [each for each in validations(releases) if each.by]
   for each in held:
     events.check_split(each.by, relation)
@@ -361,7 +364,8 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
     The guarantee, on the conditions of the search.
 
   Raises:
-    ValueError: if a run has no account for the relation.
+    ValueError: if an argument is out of range, a run has no account for the relation,
+      or a validation is among `releases`.
   """
   relation = relations.check(neighboring_relation)
   if relation not in search.proved_relations:

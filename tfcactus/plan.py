@@ -181,7 +181,7 @@ class PrivacyPlan:
                     epochs: int, num_examples: int | None, num_units: int | None,
                     sampling: type[SamplingScheme] | None, **settings: Any
                    ) -> PrivacyPlan:
-    """Returns the plan of `for_training`; `targets` are None but for one at most."""
+    """Returns the plan of `for_training`; `targets` not given are None."""
     if isinstance(correlation, str) and (
         correlation != 'auto' or noise is not None or
         [*targets.values()] == [None] * len(targets)):
@@ -320,9 +320,10 @@ class PrivacyPlan:
       sampling: Sampling scheme from `tfcactus.sampling`: `PoissonSampling` by default,
         with a correlation `CyclicAllocationSampling`.
       rows_of_one: Largest number k of rows (examples) of one person: the guarantee then
-        covers all of them together (group privacy). It is exact for Poisson sampling,
-        and for rows added or removed under samples of fixed size; else the power curve
-        of the whole run is applied k times.
+        covers all of them together (group privacy). It is exact for Poisson samples
+        with rows added, removed or zeroed (with sampling_prob=1 also replaced), and for
+        samples of fixed size with rows added or removed; else the power curve of the
+        whole run is applied k times.
 
     Returns:
       Bounds on epsilon at the plan's delta.

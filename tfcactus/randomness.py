@@ -110,7 +110,7 @@ class KeyStream:
     return words < np.uint64(int(probability * 2.0**64))
 
   def subset(self, size: int, total: int) -> np.ndarray:
-    """Returns a uniformly random subset of `size` indices below `total`, ascending."""
+    """Returns a uniformly random subset of `size` > 0 indices < `total`, ascending."""
     # The subset has the smallest words. If equal words leave it ambiguous (probability
     # below total^2 / 2^64), the words are drawn again.
     if size == total:

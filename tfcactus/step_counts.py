@@ -3,8 +3,8 @@
 Adaptive clipping counts gradients that were not clipped; `NoisyAccuracy` counts right
 answers. A step releases (sum of gradients, weight * count, ...) under one draw of the
 plan's noise. An example adds a gradient of norm C at most, and a number in [-1/2, 1/2]
-to each count. The weights leave each count the noise of its standard deviation, and
-C * `sensitivity` bounds the norm of the whole vector that an example adds.
+to each count. Each weight is such that its count gets noise of `stddevs`. C *
+`sensitivity` bounds the norm of the whole vector that an example adds.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def stddevs(plan: Plan) -> dict[str, float]:
   """
   given = {KINDS[name].stddev: getattr(rule, KINDS[name].stddev)
            for name, rule in _given(plan).items()}
-  if not given:  # Noise without a noise multiplier will do.
+  if not given:  # The plan's noise may have no noise multiplier.
     return {}
   default = max(plan.expected_batch_size / 20, plan.noise.noise_multiplier)
   return {name: default if value is None else float(value)
@@ -145,7 +145,7 @@ def sensitivity(plan: Plan) -> float:
 
 
 def beside(plan: Plan) -> tuple[int, str]:
-  """Returns how many counts a step releases, and a note on them for messages."""
+  """Returns how many counts a step releases, and a note that they are coordinates."""
   names = [KINDS[name].words for name in _given(plan)]
   return len(names), (
       f' ({" and ".join(names)} {"is one" if len(names) == 1 else "are two"} of them)'
@@ -153,9 +153,9 @@ def beside(plan: Plan) -> tuple[int, str]:
 
 
 def check(plan: Plan, correlated: bool) -> None:
-  """Raises ValueError if the noise does not protect gradient and counts together.
+  """Raises ValueError for a count that is wrong, or not protected with the gradient.
 
-  `correlated` says whether noise is correlated over steps.
+  `correlated` says whether noise is correlated over steps, which has no noisy accuracy.
   """
   for name, rule in _given(plan).items():
     if not isinstance(rule, KINDS[name].type):
@@ -184,7 +184,7 @@ def check_none(plan: Plan, where: str) -> None:
 
 
 def statement(plan: Plan) -> str:
-  """Returns a sentence on the noisy accuracy; '' without."""
+  """Returns a sentence on the noisy accuracy; '' if the plan has none."""
   return '' if plan.noisy_accuracy is None else (
       ' Each step releases a noisy count of right answers with its gradient '
       '(noisy_accuracy), which epsilon covers.')

@@ -45,6 +45,13 @@ def test_audit_of_another_noise_tries_the_claim_alone(capsys, scores):
   assert len(found['findings']) == 5
 
 
+def test_samples_of_fixed_size_leave_out_what_needs_independent_canaries(
+    capsys, scores):
+  found = output(capsys, 'audit', scores, '--delta', '1e-5', *STEPS,
+                 '--sampling', 'fixed')
+  assert {finding['assumes'][:9] for finding in found['findings']} == {'coins are'}
+
+
 @pytest.mark.parametrize('text, said', [
     ('score;present\n1;0', 'names score, present'), ('', 'got none'),
     ('score,present\n1,yes', 'line 2'), ('score,present\n1,0\nnan,1', 'line 3'),

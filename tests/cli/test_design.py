@@ -162,6 +162,8 @@ def test_design_truncated_by_learning(capsys):
     (('design', 'truncated', '--range', '.5', '--utility', '1', '--epsilon', '1',
       '--steps', '1'), 'range > 0.5'),
     (('design', 'cactus', '--budget', '1', '--range', '5'), '--range'),
+    (('design', 'optimal', '--budget', '1', '--dim', '0', '--delta', '.1',
+      '--sampling-prob', '1', '--steps', '1'), '--dim'),
     (('design', 'cactus'), '--budget'),
 ], ids=repr)
 def test_bad_truncated_requests(argv, words):

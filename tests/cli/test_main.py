@@ -186,7 +186,8 @@ def test_other_bad_input(arguments, message, capsys):
 
 
 @pytest.mark.parametrize('step', ['gaussian', 'noise=gaussian,foo=1',
-                                  'noise=gaussian,steps=x', 'steps=3'])
+                                  'noise=gaussian,steps=x', 'steps=3',
+                                  'noise=gaussian,sampling_prob=1/0'])
 def test_bad_groups_are_usage_errors(step, capsys):
   with pytest.raises(SystemExit):
     main.main(['epsilon', '--delta', '1e-5', '--step', step])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -131,6 +132,32 @@ def test_verify_catches_a_false_claim():
       table.bins, table.log_density * 1.05, table.log_tail_ratio, table.info)
   with pytest.raises(design.SolverError, match='gap'):
     design.verify(worse)
+
+
+@pytest.mark.parametrize('entry, value', [
+    ('multipliers', 'x'), ('multipliers', {}), ('parameters', [1]), ('solver', ['a']),
+    ('price', None), ('price', 'x'), ('shifts', [1]), ('shifts', {}),
+    ('shifts', {'6': 'x'}), ('shifts', {'99': 1.0}), ('shifts', {'6': -1.0}),
+    ('power', 'x'), ('objective', 'x'), ('budget', 'x'), ('budget', -1.0),
+    ('budget', 0)])
+def test_verify_refuses_info_that_no_design_wrote(entry, value):
+  table = design.Monotone(1.0, bins=6).solve()
+  info = dict(table.info)
+  for group in ('multipliers', 'parameters'):
+    if entry in info[group]:
+      info[group] = {**info[group], entry: value}
+  if entry in info:
+    info[entry] = value
+  with pytest.raises(ValueError, match='Expected .*got'):
+    design.verify(dataclasses.replace(table, info=info))
+
+
+def test_verify_takes_no_bound_from_a_negative_price():
+  table = design.Monotone(1.0, bins=6).solve()
+  info = {**table.info, 'parameters': {**table.info['parameters'], 'budget': 1e9},
+          'multipliers': {**table.info['multipliers'], 'price': -1.0}}
+  with pytest.raises(design.SolverError, match='gap'):
+    design.verify(dataclasses.replace(table, info=info))
 
 
 @pytest.mark.slow

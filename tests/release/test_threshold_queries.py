@@ -51,7 +51,6 @@ def test_a_record_is_in_as_many_noisy_counts_as_are_paid_for(size, monkeypatch):
 
 
 @pytest.mark.parametrize('call', [
-    lambda: release.thresholds([0], num_values=0, noise=LAWS[0]),
     lambda: release.thresholds([5], num_values=5, noise=LAWS[0]),
     lambda: release.thresholds([-1], num_values=5, noise=LAWS[0]),
     lambda: release.thresholds([np.nan], num_values=5, noise=LAWS[0]),
@@ -60,6 +59,12 @@ def test_a_record_is_in_as_many_noisy_counts_as_are_paid_for(size, monkeypatch):
 def test_bad_input_is_one_clear_error(call):
   with pytest.raises(ValueError, match='Expected'):
     call()
+
+
+@pytest.mark.parametrize('size', [0, 2**29, 1.5])
+def test_a_wrong_domain_is_named(size):
+  with pytest.raises(ValueError, match='num_values'):
+    release.thresholds([0], num_values=size, noise=LAWS[0])
 
 
 @pytest.mark.parametrize('method', ['binary-search', 'recursion'])

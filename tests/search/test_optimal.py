@@ -90,7 +90,8 @@ def test_large_dimensions_cost_less_than_a_fifth_of_a_percent(
     (dict(noise_multiplier=None), 'exactly one'),
     (dict(noise_multiplier=-1.0), 'noise_multiplier'),
     (dict(delta=0.0), 'delta'), (dict(sampling_prob=1.5), 'sampling_prob'),
-    (dict(steps=0), 'steps'), (dict(dim=0), 'dim')])
+    (dict(steps=0), 'steps'), (dict(dim=0), 'dim'), (dict(bins=0), 'bins'),
+    (dict(bins=-3), 'bins'), (dict(bins=2.5), 'bins')])
 def test_bad_requests(change, words):
   request = dict(noise_multiplier=1.0, delta=1e-5, sampling_prob=0.1, steps=3)
   with pytest.raises(ValueError, match=words):

@@ -98,8 +98,9 @@ def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
   wrongly in `false_alarms` of `trials` runs without the record, and in `misses` of
   `trials` runs with the record. The bound is inf if the counts refute no noise
   multiplier. It is below the true one with probability at most `significance`.
-  The trade-off function of two normal distributions one apart is the least error of any
-  test (Dong, Roth and Su, 2022).
+
+  Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022): no test has smaller
+  errors than the trade-off function of two normal distributions one sensitivity apart.
   """
   rates = [clopper_pearson(count, trials, significance=significance).upper
            for count in (false_alarms, misses)]

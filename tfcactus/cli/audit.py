@@ -53,7 +53,8 @@ def _claim(args: argparse.Namespace) -> audit.Claim | None:
     return accountant
 
   return audit.Claim(account, args.delta,
-                     groups[0].noise_multiplier if normal else None)
+                     groups[0].noise_multiplier if normal else None,
+                     independent=all(group.sampling != 'fixed' for group in groups))
 
 
 def _read(path: str) -> tuple[list[float], list[bool]]:

@@ -23,8 +23,8 @@ class Command:
     name: Word typed to select the command.
     help: One-line description.
     add_arguments: Adds the command's arguments to a parser.
-    run: Runs the command and prints. A ValueError, OSError, ImportError, SolverError
-      or UnsupportedEventError is printed on one line.
+    run: Runs the command and prints. A ValueError, OSError, ImportError, OverflowError,
+      SolverError or UnsupportedEventError is printed without a traceback.
   """
 
   name: str
@@ -41,11 +41,18 @@ def show(args: argparse.Namespace, report: object, text: str) -> None:
 def fraction(text: str) -> fractions.Fraction:
   """Parses an exact number such as 0.004 or 250/60000."""
   try:
+    return exact(text)
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def exact(text: str) -> fractions.Fraction:
+  """Returns the number of a text as a fraction; ValueError if the text is none."""
+  try:
     return fractions.Fraction(text)
   except (ValueError, ZeroDivisionError):
-    raise argparse.ArgumentTypeError(
-        f'Expected a number or a fraction such as 250/60000, got {text!r}.'
-    ) from None
+    raise ValueError(
+        f'Expected a number or a fraction such as 250/60000, got {text!r}.') from None
 
 
 def number(text: str) -> float:
@@ -99,7 +106,10 @@ def make_noise(family: str, noise_multiplier: float | None,
 
 
 def read_numbers(path: str) -> np.ndarray:
-  """Returns a file's numbers, one or a row per record; ValueError if it has none."""
+  """Returns a file's numbers, one or a row per record; an empty text has no records.
+
+  Raises ValueError if there is no file, or if it holds something else.
+  """
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Union
 
-from tfcactus import _format, design as design_lib, noise as noise_lib
+from tfcactus import _checks, _format, design as design_lib, noise as noise_lib
 from tfcactus.cli import command, design_correlation, design_truncated
 from tfcactus.search import optimal
 
@@ -155,7 +155,7 @@ def _request(args: argparse.Namespace) -> _Request:
 
 def _search(args: argparse.Namespace) -> tuple[noise_lib.Noise, dict[str, Any]]:
   """Returns the noise of least epsilon, and the report of the search."""
-  dim = args.dim or 1
+  dim = 1 if args.dim is None else _checks.integer('--dim', args.dim, 1)
   found = optimal.optimal_noise(
       delta=args.delta, sampling_prob=args.sampling_prob, steps=args.steps,
       variance=args.budget / dim, dim=dim, bins=args.bins)

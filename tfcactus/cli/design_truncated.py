@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='bound on E|Z| or sqrt(E Z^2), by --norm')
   add('--norm', type=int, choices=(1, 2),
       help='1 bounds E|Z|, 2 sqrt(E Z^2); default: 2')
-  add('--epsilon', type=number, help='epsilon at which delta is minimised')
+  add('--epsilon', type=number, help='epsilon at which delta is minimised, or bounded '
+      'by --delta')
   add('--method', choices=METHODS, help='how the table is found; default: direct')
   add('--seed', type=int, help='seed of the sigmoid methods; default: 0')
   add('--seconds', type=number,

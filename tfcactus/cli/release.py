@@ -26,8 +26,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
       help='fraction of records below the quantile; default: %(default)s')
   add('--low', type=float, help='least value of the domain (quantile)')
   add('--high', type=float, help='largest value of the domain (quantile)')
-  add('--resolution', type=float, help='distance between possible answers (quantile); '
-      'default: a millionth of the range, 1 for whole numbers')
+  add('--resolution', type=float, help='distance between possible answers (quantile), '
+      'such as 1 for whole numbers; default: a millionth of the range')
   add('--clip', type=float, help='bound to which each record is clipped (sum)')
   add('--beta', type=float, default=0.05,
       help='probability that the stated error bound fails; default: %(default)s')

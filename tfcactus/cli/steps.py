@@ -79,7 +79,7 @@ class StepGroup:
     kinds: dict[str, Callable[[Any], Any]] = {
         'noise': str, 'noise_multiplier': number('noise_multiplier'),
         'steps': lambda v: _typed('steps', (int,), v),
-        'sampling_prob': lambda v: fractions.Fraction(str(v)),
+        'sampling_prob': lambda v: command.exact(str(v)),
         'sampling': str, 'bend': number('bend'),
         'batches': lambda v: _typed('batches', (int,), v)}
     if 'epochs' in values:

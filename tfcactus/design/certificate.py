@@ -6,8 +6,8 @@ from typing import Any, Union
 
 import numpy as np
 
+from tfcactus import _checks
 from tfcactus.design import fields, isotropic, scalar
-from tfcactus.design.solvers import cost as cost_lib
 from tfcactus.noise import radial_table, scalar_table
 
 Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
@@ -30,30 +30,35 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
 
   Raises:
     ValueError: if the table carries no certificate (a quantised Gaussian or Laplace, or
-      a table of unknown origin).
+      a table of unknown origin), or `cost` does not fit.
     SolverError: if the certificate does not hold, naming the residual.
   """
-  request = _request_of(table, cost)
-  price = float(table.info['multipliers']['price'])
+  told = _told(table)
+  power, solver, objective = told['power'], told['solver'], told['objective']
+  if (power is None) != (cost is not None):
+    raise ValueError(
+        f'Expected {"the" if cost is None else "no"} cost function for a table '
+        f'designed with {power=}, got cost={cost!r}.')
   # A table that was designed for a function stores no power; `make` wants 2 with one.
-  checked_cost = cost_lib.make(
-      2.0 if request['power'] is None else request['power'], cost)
+  checked_cost = fields.check_program(
+      2.0 if power is None else power, cost, solver, objective)
+  budget = _checks.positive('budget', told['budget'])
+  price = _checks.real('price', told['price'])
   if isinstance(table, radial_table.RadialTable):
-    return isotropic.certify(table, request['objective'], checked_cost,
-                             request['budget'], price, table.info['solver'])
-  theta = np.zeros(table.bins)  # Multipliers of shifts by 1, 2, ..., `bins` cells.
-  for shift, share in table.info['multipliers']['shifts'].items():
-    theta[int(shift) - 1] = share
-  mechanism = table.info['mechanism']
+    return isotropic.certify(table, objective, checked_cost, budget, price, solver)
+  # Multipliers of shifts by 1, 2, ..., `bins` cells.
+  theta = np.array([_checks.non_negative('shifts', told['shifts'].get(str(cells), 0))
+                    for cells in range(1, table.bins + 1)])
+  _checks.positive('the sum of shifts', np.sum(theta))
   spec = scalar.ScalarSpec(
-      mechanism, request['objective'], request['budget'], checked_cost, table.bins,
-      table.log_density.size - 1, table.log_tail_ratio, table.info['solver'],
-      monotone=not mechanism.startswith('cactus'))
+      table.name, objective, budget, checked_cost, table.bins,
+      table.log_density.size - 1, table.log_tail_ratio, solver,
+      monotone=not table.name.startswith('cactus'))
   return scalar.certify(spec, table, theta, price)
 
 
-def _request_of(table: Table, cost: fields.CostFunction | None) -> dict[str, Any]:
-  """Returns the request in a table's info; ValueError if none or if `cost` misfits."""
+def _told(table: Table) -> dict[str, Any]:
+  """Returns the entries of a table's info that `verify` reads; ValueError if none."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')
@@ -63,9 +68,11 @@ def _request_of(table: Table, cost: fields.CostFunction | None) -> dict[str, Any
         'Expected a designed table with a certificate, got '
         f'{table.name!r} without {", ".join(missing)} in its info; quantised '
         'Gaussians and Laplaces have none.')
-  request = table.info['parameters']
-  if (request['power'] is None) != (cost is not None):
+  try:
+    found = {**table.info['parameters'], **table.info['multipliers']}
+    return {'solver': table.info['solver'], 'shifts': dict(found['shifts']), **{
+        name: found[name] for name in ('power', 'objective', 'budget', 'price')}}
+  except (KeyError, TypeError, ValueError) as error:
     raise ValueError(
-        f'Expected {"the" if cost is None else "no"} cost function for a table '
-        f'designed with power={request["power"]!r}, got cost={cost!r}.')
-  return request
+        'Expected info as a design writes it, with power, objective and budget, and '
+        f'multipliers price and shifts, got {table.info!r}: {error!r}.') from error

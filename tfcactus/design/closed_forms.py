@@ -1,8 +1,7 @@
-"""Closed-form laws as tables: the exact probability of every cell of the line.
+"""Closed-form laws as tables: Gaussian, Laplace, sinh-normal and staircase.
 
-The laws are the Gaussian, on the line and on shells of R^dim, the Laplace, the
-sinh-normal and the staircase distribution. The tails of the Laplace and the staircase
-tables are geometric, and so exact.
+A cell of the line gets its exact probability, a shell of R^dim the Gaussian density at
+its middle. Tails are geometric, which is exact for the Laplace table only.
 """
 
 from __future__ import annotations

@@ -57,9 +57,10 @@ class Isotropic:
       equivalent to budget = dim * sigma^2 with power 2.
     budget: Bound on E|Z|^power, in units of sensitivity^power.
     power: The cost of noise z is |z|^power.
-    bins: Shells per unit of sensitivity (n of the paper). None chooses
-      18 / max(sqrt(sigma), 1) to 33 times sqrt(dim), or about 20 if dim is 1.
-      Shells cost dim / (6 bins^2) of KL, less than .2 % of epsilon.
+    bins: Shells per unit of sensitivity (n of the paper). None chooses 18 /
+      max(sqrt(sigma), 1) to 33 times sqrt(dim); if dim is 1 about 20, more for narrow
+      noise and fewer for very wide noise. Shells cost dim / (6 bins^2) of KL, less than
+      .2 % of epsilon.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`; None
       chooses it from the budget.
@@ -103,7 +104,8 @@ class Isotropic:
       recomputed from the table. By Proposition 1 the unit shift is the worst shift.
 
     Raises:
-      ValueError: if the grid cannot meet the budget.
+      ValueError: if the grid cannot meet the budget or has too many pairs of shells, or
+        the solver does not take the objective.
       SolverError: if the optimum could not be certified.
     """
     cost, budget, sigma = self.checked()

@@ -138,7 +138,8 @@ class ScalarRequest:
       shifts), lower_bound and gap (relative), all recomputed from the table.
 
     Raises:
-      ValueError: if the grid cannot meet the budget.
+      ValueError: if the grid cannot meet the budget, or the solver does not take the
+        objective.
       SolverError: if the optimum could not be certified.
     """
     spec = self.spec()

@@ -49,9 +49,9 @@ class Truncated:
   (`tfcactus.search.truncated_noise` calls it). The table's `info` says what was proved:
 
   - steps=1, 'direct' or 'lp': a linear program; the global optimum, proved by
-    its multipliers.
+    its multipliers unless delta is below 1e-10.
   - steps>1, 'direct': the composed delta by its exact gradient; a local
-    optimum, the better of two starts.
+    optimum, the better of one or two starts.
   - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
     global optimum of that bound at that order, where a tangent proves it. The
     true delta is worse than with 'direct'.
@@ -72,7 +72,7 @@ class Truncated:
       is not the worst change, and the true delta exceeds the program's optimum.
 
   Raises:
-    ValueError: if an argument is out of range, or no such table meets it.
+    ValueError: if an argument is out of range, or no such table has that utility.
 
   Source: Sommer et al., "Learning Numeric Optimal Differentially Private
   Truncated Additive Mechanisms" (2021); the methods are this library's.

@@ -24,7 +24,7 @@ TABLES: tuple[type[Table], ...] = (ScalarTable, RadialTable)
 """Noise distributions that are tables."""
 
 LAWS: tuple[type[Noise], ...] = (Gaussian, Laplace, SinhNormal, *TABLES, NoNoise)
-"""Noise distributions that can be saved; any other `Noise` can only be drawn."""
+"""Noise distributions that can be saved; any other `Noise` is drawn and accounted."""
 
 
 def check(noise: object) -> Noise:
@@ -56,7 +56,7 @@ def _names(base: type) -> str:
 
 
 def of_event(event: dp_accounting.DpEvent) -> Noise | None:
-  """Returns the noise of a single-release event; None if `LAWS` has none for it."""
+  """Returns the noise of a single-release event; None for any other event."""
   if isinstance(event, NoiseTableDpEvent):
     return event.noise
   for law in LAWS:

@@ -188,21 +188,23 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
       f'{noise.name} noise', 'largest error of a count', off=0.5)
 
 
-def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse'
-                 ) -> np.ndarray:
-  """Returns how often each value occurs, without noise; not to be published."""
-  num_bins = _checks.integer('num_bins', num_bins, 1)
+def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse',
+                 name: str = 'num_bins') -> np.ndarray:
+  """Returns how often each value occurs, without noise; not to be published.
+
+  `name` is the name of `num_bins` in errors.
+  """
+  num_bins = _checks.integer(name, num_bins, 1)
   if num_bins > _MOST_BINS:
     raise ValueError(
-        f'Expected at most 2^28 bins, got num_bins={num_bins}; use '
+        f'Expected at most 2^28 bins, got {name}={num_bins}; use '
         'threshold_sketch or quantile for larger domains.')
   if outside not in ('refuse', 'drop'):
     raise ValueError(f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
   counts = np.zeros(num_bins, np.int64)
   for batch in _records.scalar_batches(records):
-    if batch.dtype.kind == 'f':
-      if np.any(batch != np.rint(batch)):
-        raise ValueError('Expected integer records, got fractions.')
+    if batch.dtype.kind == 'f' and np.any(batch != np.rint(batch)):
+      raise ValueError('Expected integer records, got fractions.')
     known = (batch >= 0) & (batch < num_bins)
     if outside == 'refuse' and not np.all(known):
       raise ValueError(

@@ -110,7 +110,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
 
 def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
            rank_error: float | None) -> float:
-  """Returns the rank error that the recursion is built for."""
+  """Returns the rank error that the recursion is built for: given, or the default."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)
   return planned_error(noise, size, fraction, _DEFAULT_BETA, 'recursion')
@@ -206,7 +206,7 @@ def _halvings(outcomes: int) -> int:
 
 
 def _levels(size: int) -> int:
-  """Returns how many levels a dyadic tree with size + 1 leaves has below its root."""
+  """Returns the number of levels below the root of a dyadic tree of size + 1 leaves."""
   return int(size).bit_length()
 
 

@@ -35,11 +35,11 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
   """Releases the index of the best score, by its gap to the others (Gap-Max).
 
   Both methods cost one release of the noise. The obvious-answer mechanism adds noise to
-  half the gap between the best and the second score. It returns the best option if the
-  sum exceeds a threshold, which noise alone exceeds with probability 1/k; else one of
-  the other options at random. If the clipped gap is zero it draws uniformly among all
-  options, so that the exact equality on which the proof rests holds despite floating
-  point.
+  the clipped gap: half the gap between the best and the second score, in sensitivities,
+  less one, but at least zero. It returns the best option if the sum exceeds a
+  threshold, which noise alone exceeds with probability 1/k; else one of the other
+  options at random. If the clipped gap is zero it draws uniformly among all options, so
+  that the exact equality on which the proof rests holds despite floating point.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.

@@ -39,7 +39,8 @@ def thresholds(records: _records.Records, *, num_values: int,
   Returns:
     Release whose value has shape (num_values,), int64.
   """
-  counts = additive_noise.exact_counts(records, num_bins=num_values, outside=outside)
+  counts = additive_noise.exact_counts(
+      records, num_bins=num_values, outside=outside, name='num_values')
   noise_sources.spread_noise(noise, whole=True)
   value = threshold_draws(counts, noise, noise_sources.generator(seed), 1)[0]
   levels = num_levels(counts.size)

@@ -115,6 +115,8 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
       'sampling_prob': _checks.sampling_prob(sampling_prob),
       'steps': _checks.integer('steps', steps, 1),
       'delta': _checks.delta(delta), 'dim': dim}
+  if bins is not None:
+    bins = _checks.integer('bins', bins, 1)
   search = _Search(settings, sigma, dim, bins, progress)
   search.run()
   return search.result()

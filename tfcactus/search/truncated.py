@@ -183,8 +183,9 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
     tolerance: Relative distance of the utilities at which the search stops.
 
   Returns:
-    The best table seen, a truncated Gaussian or a design. After one release its
-    utility is within the tolerance of the least one, and `lower_bound` shows it.
+    The best table seen, a truncated Gaussian or a design. After one release, by
+    'direct' or 'lp', its utility is within the tolerance of the least one, and
+    `lower_bound` shows it.
 
   Raises:
     ValueError: if an argument is out of range, or noise in this range does not
@@ -212,17 +213,13 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   # Where no Gaussian keeps to delta, noise of nearly the largest utility may.
   best = _gaussian(range, bins, delta, ask) or designed(most * (1 - MARGIN))
   if best is None or best.delta.upper > delta:
-    raise ValueError(_unreached(best, range, delta))
+    found = 'none' if best is None else _format.upper(best.delta.upper)
+    raise ValueError(
+        f'Expected a delta that noise in [-{range:g}, {range:g}] reaches at that '
+        f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
+        'range, or ask for less.')
   best, proved = _narrowed(designed, best, least, delta, tolerance)
   return LeastUtility(best, delta, None if steps > 1 else proved)
-
-
-def _unreached(best: TruncatedNoise | None, reach: float, delta: float) -> str:
-  """Returns the error message for a delta that no noise in [-reach, reach] meets."""
-  found = 'none' if best is None else _format.upper(best.delta.upper)
-  return (f'Expected a delta that noise in [-{reach:g}, {reach:g}] reaches at that '
-          f'epsilon, got delta={delta!r}, where the least found is {found}; widen the '
-          'range, or ask for less.')
 
 
 def _narrowed(designed: Callable[[float], TruncatedNoise | None],

@@ -22,6 +22,7 @@ NEGLIGIBLE = 1e-13
 """Masses below this share of the largest count as zero."""
 
 _Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
+"""(objective, A, b, mass): minimise objective @ x within A x <= b, mass @ x = 1."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +113,7 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 
 
 def _program_of(problem: Problem, monotone: bool) -> _Program:
-  """Returns (objective, A, b, mass): minimise objective @ x, A x <= b, mass @ x = 1."""
+  """Returns the linear program of one release; its variables are in [0, 1]."""
   # The variables x are w, one excess per outcome and direction, and delta. An excess is
   # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta.
   n = problem.cells

@@ -96,8 +96,8 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
 def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
            price: float, cut: int) -> np.ndarray:
   """Minimises the Lagrangian over cells from `cut` on, by damped Newton in log p."""
-  # `theta` multiplies the divergences, `price` the cost, and `nu` the mass, which makes
-  # the slopes at `p` sum to zero, as divergences are homogeneous. All three stay fixed.
+  # `theta` multiplies the divergences, `price` the cost, and `nu` the mass. All three
+  # stay fixed. With this `nu` the slopes at the first `p` sum to zero.
   nu = -float(theta @ program.divergences(p) + price * (program.cost @ p))
   nu /= float(program.mass @ p)
   for _ in range(60):

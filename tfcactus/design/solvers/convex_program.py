@@ -170,15 +170,15 @@ class Program:
 
 def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
   """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines."""
-  # The minimum over i is concave in the price, and each of its values is a valid lower
-  # bound. `price` is a first guess.
+  # The minimum over i is concave in the price, and each of its values at price >= 0 is
+  # a valid lower bound. `price` is a first guess.
   def least(price):
     """Returns the minimum over i at this price, and its index i."""
     values = lead + price * cost
     i = int(np.argmin(values))
     return float(values[i]), i
 
-  best, i = least(price)
+  best, i = least(max(price, 0.0))
   # Lines that bound the maximum from the left (rising) and the right (falling).
   rising, falling = (i, None) if cost[i] > 0 else (None, i)
   high = max(price, 1e-300)

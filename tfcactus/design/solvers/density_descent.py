@@ -98,20 +98,17 @@ def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the optimum on the widest cells that tile the range."""
   # None if the budget is close to the cost of the narrowest noise on these cells, or to
   # that of uniform noise.
-  for bins in range(1, problem.bins):
-    whole = problem.bins % bins == 0 and problem.cells * bins % problem.bins == 0
-    if not whole:
-      continue
-    coarse = problem.coarser(bins)
-    if coarse.cells >= 2 and coarse.cost[0] < 0.9 * problem.budget < 0.81 * (
-        np.mean(coarse.cost)):
-      w, _ = descend(coarse, smooth_start(coarse), coarse.delta)
-      steps = np.full(problem.cells - 1, FLAT)
-      times = problem.bins // bins
-      steps[times - 1::times] += -np.diff(np.log(w))
-      return steps
+  bins = next(n for n in range(1, problem.bins + 1)
+              if problem.bins % n == 0 and problem.cells * n % problem.bins == 0)
+  coarse = problem.coarser(bins)
+  if bins == problem.bins or coarse.cells < 2 or not (
+      coarse.cost[0] < 0.9 * problem.budget < 0.81 * np.mean(coarse.cost)):
     return None
-  return None
+  w, _ = descend(coarse, smooth_start(coarse), coarse.delta)
+  steps = np.full(problem.cells - 1, FLAT)
+  times = problem.bins // bins
+  steps[times - 1::times] += -np.diff(np.log(w))
+  return steps
 
 
 def descend(problem: Problem, steps: np.ndarray, value: Value

@@ -211,7 +211,7 @@ def _overlaps(dim: int, first: float, width: float, shells: int
 
 
 def _count_shells(dim: int, layout: Layout) -> int:
-  """Returns the number of shells until the tail's mass is negligible for objectives."""
+  """Returns the number of shells until a shell's mass is negligible for objectives."""
   # The least log mass that counts, relative to the last free shell.
   least = -90.0 if dim <= FLAT_DIM else -30.0
   first, width, cells, log_ratio = layout
@@ -255,7 +255,10 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
 
 
 def into_budget(program: convex_program.Program, p: np.ndarray) -> np.ndarray:
-  """Returns p made monotone, of mass one, within budget; SolverError if far beyond."""
+  """Returns p of mass one, within budget, monotone if the program asks for that.
+
+  Raises SolverError if p costs far more than the budget.
+  """
   log_p = np.log(p)
   if program.log_volume is not None:
     log_p = np.minimum.accumulate(log_p - program.log_volume) + program.log_volume

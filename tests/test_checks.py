@@ -1,0 +1,21 @@
+"""Checks of arguments: numbers that no float holds are refused by name."""
+
+import fractions
+
+import pytest
+
+from tfcactus import _checks
+
+
+@pytest.mark.parametrize('value', [10**400, -10**400, 10**5000,
+                                   fractions.Fraction(10**400, 3)],
+                         ids=['large', 'small', 'unprintable', 'fraction'])
+def test_numbers_beyond_floats_are_refused_by_name(value):
+  with pytest.raises(ValueError, match='Expected size to be finite'):
+    _checks.real('size', value)
+
+
+@pytest.mark.parametrize('check', [_checks.vector, _checks.numbers_of])
+def test_arrays_of_numbers_beyond_floats_are_refused_by_name(check):
+  with pytest.raises(ValueError, match='Expected sizes to be a'):
+    check('sizes', [1, 10**400])
