@@ -68,7 +68,7 @@ def _fit(model: Any, batches: Any) -> Callable[[int], float]:
     ends: list[float] = []
     model.fit(batches, steps_per_epoch=steps + 1, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda *_: ends.append(time.process_time()))])
+            on_train_batch_end=lambda batch, logs: ends.append(time.process_time()))])
     return (ends[-1] - ends[0]) / steps
 
   return run

@@ -67,7 +67,7 @@ def run(private, batch_size, steps, layers):
   moments = [time.process_time()]
   model.fit(data, steps_per_epoch=steps + 1, verbose=0, callbacks=[
       tf.keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda *_: moments.append(time.process_time()))])
+          on_train_batch_end=lambda batch, logs: moments.append(time.process_time()))])
   first, *others = np.diff(moments)
   found.update(first_step=float(first), step=float(np.median(others)),
                megabytes=_processes.peak_megabytes())
