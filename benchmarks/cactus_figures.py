@@ -150,18 +150,17 @@ def unsampled_accounts() -> list[dict[str, float]]:
 
 
 def trained(mechanism: str, seed: int) -> list[float]:
-  """Trains by training/mnist.py; returns the test accuracy after each epoch."""
-  from training import mnist  # pylint: disable=import-outside-toplevel
+  """Trains as training/mnist.py does; returns the test accuracy after each epoch."""
+  from training import mnist, optimizers  # pylint: disable=import-outside-toplevel
   args = mnist.parse(
       ['--mechanism', mechanism, '--noise-multiplier', repr(SIGMA), '--epochs',
        str(EPOCHS), '--dataset', 'mnist', '--seed', str(seed), '--accounting',
        'proven' if mechanism == 'gaussian' else 'scalar-unproven'])
   data = mnist.load_data(args)
-  plan = mnist.make_plan(args, data.train[1].size)
+  way = optimizers.Way(args, mnist.make_plan(args, data.train[1].size))
   mnist.tf.keras.utils.set_random_seed(seed)
-  history = mnist.make_private_model(args, plan).fit(
-      mnist.make_batches(args, data, plan), epochs=EPOCHS, validation_data=data.test,
-      verbose=0)
+  history = way.compiled(mnist.build_model(args)).fit(
+      way.batches(*data.train), epochs=EPOCHS, validation_data=data.test, verbose=0)
   return history.history['val_accuracy']
 
 

@@ -121,21 +121,6 @@ def large_cell(dim: int, sigma: float, steps: int) -> dict:
   return row
 
 
-def table(result: dict) -> str:
-  """Returns the Markdown table: a row per setting, a column per mechanism."""
-  names = [*EXPECTED, 'optimal_noise']
-  rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
-      _format.upper(row[name]["epsilon"], 5) for name in names]
-          for row in result['scalar']]
-  rows += [[f'{row["dim"]}, {row["sigma"]:g}', _format.upper(row["gaussian"], 5), '',
-            '', '', _format.upper(row["isotropic chi2"], 5),
-            _format.upper(row["optimal_noise"]["epsilon"], 5)]
-           for row in result['radial']]
-  header = ['dim, noise multiplier', 'Gaussian', 'Laplace', 'cactus', 'KL design',
-            'chi-square design', '`optimal_noise`']
-  return _results.markdown(header, rows)
-
-
 def main() -> None:
   """Computes all cells; writes results/designed_noise.json and the table."""
   _results.parser('designed_noise', __doc__).parse_args()
@@ -158,8 +143,18 @@ def main() -> None:
 
 
 def show(found: dict) -> None:
-  """Writes the table from the results."""
-  _results.show('designed_noise', table(found))
+  """Writes the table from the results: a row per setting, a column per mechanism."""
+  names = [*EXPECTED, 'optimal_noise']
+  rows = [[f'1, {row["budget"] ** 0.5:.3g}'] + [
+      _format.upper(row[name]["epsilon"], 5) for name in names]
+          for row in found['scalar']]
+  rows += [[f'{row["dim"]}, {row["sigma"]:g}', _format.upper(row["gaussian"], 5), '',
+            '', '', _format.upper(row["isotropic chi2"], 5),
+            _format.upper(row["optimal_noise"]["epsilon"], 5)]
+           for row in found['radial']]
+  _results.show('designed_noise', _results.markdown(
+      ['dim, noise multiplier', 'Gaussian', 'Laplace', 'cactus', 'KL design',
+       'chi-square design', '`optimal_noise`'], rows))
 
 
 if __name__ == '__main__':

@@ -66,7 +66,7 @@ def step_seconds(make, batch_size, steps, rounds):
       moments = []
       batches = private.FixedSizeBatches(x, y, batch_size, steps_per_epoch=steps)
       model.fit(batches, verbose=0, callbacks=[tf.keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda *_, times=moments: times.append(
+          on_train_batch_end=lambda batch, logs, times=moments: times.append(
               time.perf_counter()))])
       if number:
         found[name].append(float(np.median(np.diff(moments))))

@@ -229,3 +229,16 @@ def test_the_account_of_papernot_and_steinke_is_that_of_dp_accounting(
     peer = rdp.RdpAccountant(private_search._ORDERS).compose(
         dp_event.RepeatAndSelectDpEvent(event, runs.mean, runs.eta))
     assert found == pytest.approx(peer.get_epsilon(1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize('mechanism', ['cactus', 'gaussian'])
+def test_figure_2d_of_paper_000_trains_with_either_noise(mechanism, monkeypatch):
+  pytest.importorskip('tensorflow')
+  from benchmarks import cactus_figures
+  from tests.training import killed_training
+  from training import datasets, networks
+  monkeypatch.setattr(datasets, 'mnist', lambda folder: datasets.digits())
+  monkeypatch.setattr(networks, 'build', killed_training.linear)
+  monkeypatch.setattr(cactus_figures, 'EPOCHS', 1)
+  accuracy, = cactus_figures.trained(mechanism, 1)
+  assert 0 <= accuracy <= 1

@@ -22,7 +22,6 @@ import numpy as np
 from scipy import fft
 
 SCALES, ANGLES, STEP = 2, 8, 4
-CHANNELS = 1 + SCALES * ANGLES + ANGLES * ANGLES * SCALES * (SCALES - 1) // 2
 _MARGIN = STEP
 _GROUPS = 27  # Of three channels.
 _BLOCK = 500  # Images at a time, for memory.

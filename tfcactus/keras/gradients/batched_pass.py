@@ -121,14 +121,13 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
 def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
                    ) -> tf.Tensor:
   """Returns each example's weighted loss plus added losses, shape (rows,)."""
-  # Keeps 0 * NaN out of the sum of losses. The gradient of a loss of weight zero may
-  # still be NaN; `clipping.clip_and_sum` then drops the example.
-  used = tf.where(tf.not_equal(weights, 0), losses * tf.cast(
-      weights, losses.dtype), tf.zeros_like(losses))
+  used = losses * tf.cast(weights, losses.dtype)
   if used.shape.rank == 2:
     used = tf.reduce_sum(used, 1)
   if added is None:
     return used
+  # An added loss has no weight. It is left out with the example, whose rows may be some
+  # of those of a user who takes part.
   return tf.cast(used, added.dtype) + tf.where(
       takes_part(weights), added, tf.zeros_like(added))
 

@@ -141,7 +141,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
   The first result has float64 sums in the shape of each variable. The second is the sum
   of 1/2 per unclipped and -1/2 per clipped example, over the examples that contribute
-  to the sums.
+  to the sums: one example changes it by 1/2, as `step_counts` expects of a count.
 
   Args:
     gradients: One per variable.

@@ -64,7 +64,7 @@ class Engine:
   gradient does not depend on how many other examples were drawn.
 
   Attributes:
-    rows: Size of a physical batch.
+    rows: Size of a physical batch, in examples.
     routes: How each layer is run; final from the first `run` on.
   """
 
@@ -78,7 +78,7 @@ class Engine:
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved to treat each example alone.
-    `rows_by` returns the size of the physical batch for new routes (None: `rows`).
+    `rows_by` returns the attribute `rows` for new routes (None: it stays).
     `compute_loss` maps targets and predictions to losses, as `OutputLosses` does.
     `keys` seed the model's random draws (None: fresh system entropy). `outputs` has the
     structure of the model's outputs (None: one tensor). Each example goes through the
@@ -233,7 +233,10 @@ class Engine:
       tested.add(key)
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
-    """Returns (reason, layers to vectorise) for uses without a rule; None: unknown."""
+    """Returns (reason, layers to vectorise) for uses without a rule.
+
+    A layer that is not known is None.
+    """
     variables = self._model.trainable_variables
     layers = []
     for name, index in told.uses:

@@ -231,9 +231,10 @@ class Outer(GradientForm):
 
 def product(inputs: tf.Tensor, outputs: tf.Tensor, shape: Sequence[int]
            ) -> GradientForm:
-  """Returns sums of outer products: `Outer` if Gram matrices are smaller than kernels.
+  """Returns sums of outer products; arguments are as for `Outer`.
 
-  Arguments are as for `Outer`. Gram matrices of float64 numbers have no proved bound.
+  The form is `Outer` for one position, or if Gram matrices are smaller than kernels and
+  the numbers are float32: only these have a proved bound. Else it is `Dense`.
   """
   made = Outer(inputs, outputs, shape)
   positions = made.inputs.shape[1]
@@ -371,7 +372,7 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
 
 def few_positions(positions: int, shape: Sequence[int]) -> bool:
-  """Returns whether Gram matrices are faster than kernels of a shape, written out."""
+  """Returns whether `Outer` is faster than kernels of a shape, written out."""
   return positions == 1 or positions <= _SHORT and math.prod(shape) >= _LARGE
 
 
@@ -432,7 +433,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns one example's gradient: its values, with ids (t,) if they are (t, p)."""
+  """Returns one example's gradient as 'values', with 'ids' (t,) if they are t rows."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):

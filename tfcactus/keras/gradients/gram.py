@@ -59,8 +59,8 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
   """Returns squared norms of gradients of a table that is looked up and multiplied.
 
   The gradient is sum_s e(ids_s) values_s^T + sum_t inputs_t outputs_t^T, where e(i) is
-  the unit vector of row i, and equal ids have one value that is not zero. The proof is
-  that of the module, with the positions of both sums.
+  the unit vector of row i. Of several equal ids, at most one has a value that is not
+  zero. The proof is that of the module, with the positions of both sums.
   """
   computed, spread = _moments(inputs, outputs)
   with tf.control_dependencies([inputs, outputs]):

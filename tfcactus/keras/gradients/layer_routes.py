@@ -200,7 +200,8 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
     trained = bool(models.trained_variables(layer))
     vectorized = id(layer) in apart or trained and not opened and not _of_keras(layer)
     found.append(Route(layer, vectorized, '' if not vectorized else apart.get(
-        id(layer), f'no rule for {type(layer).__name__}'), depth))
+        id(layer), f'{type(layer).__name__} is not a class of Keras, and a proof failed'
+        ), depth))
     if trained and not vectorized:
       found.extend(_visited(
           _parts(layer), apart, opened, depth + 1, seen))

@@ -256,7 +256,10 @@ def _number_size(model: keras.Model) -> int:
 
 
 def memory_for_steps() -> int:
-  """Returns bytes for steps of a replica; of installed memory, so that runs repeat."""
+  """Returns the bytes that the steps of one replica may take.
+
+  They are a share of the memory that is there, not of what is free: so runs repeat.
+  """
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:
     return int(_GPU_SHARE * min(_gpu_limits(), default=_HOST_ENOUGH / _GPU_SHARE))

@@ -45,7 +45,7 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
         f'is not batched, since {reason}, and TensorFlow cannot vectorise it '
         f'({words[-1].strip(" .")}). TensorFlow vectorises neither loops inside of '
         'loops nor gradients of gradients through a loop. Write such loops in Python, '
-        'for step in range(...), and give recurrent layers unroll=True.') from error
+        'for step in range(...).') from error
 
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,

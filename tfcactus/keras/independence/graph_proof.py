@@ -116,7 +116,11 @@ def _evaluate(op: tf.Operation, values: Sequence[Value],
 
 
 def _of_sizes(node: Node) -> Value | list[Value]:
-  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT."""
+  """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
+
+  A tensor that is filled, drawn or repeated to a shape, of which one axis only depends
+  on the number of examples, is ROW_WISE along that axis.
+  """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
   others = [value for i, value in enumerate(node.values) if i != place]

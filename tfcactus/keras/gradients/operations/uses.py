@@ -165,9 +165,10 @@ def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 class _Meeting(NamedTuple):
-  """Input `place` of an operation, and reads of the variables that it is made of.
+  """An operation where weights meet data: its input `place` is made of weights.
 
-  None stands for reads of which a vectorised layer gives the gradient.
+  `reads` are those of the variables that this input is made of; None stands for reads
+  of which a vectorised layer gives the gradient.
   """
 
   op: tf.Operation
