@@ -7,7 +7,12 @@ import tensorflow as tf
 from tests.keras import one_by_one
 from tests.keras.tiny import MEAN, NONE, X, Y
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.gradients import engine as engine_lib, layer_routes
+from tfcactus.keras.gradients import (
+  batched_pass,
+  engine as engine_lib,
+  layer_routes,
+)
+from tfcactus.keras.noise import random_bits
 
 layers = tf.keras.layers
 
@@ -203,3 +208,47 @@ def test_outputs_with_rows_for_each_token_are_whole_or_unused(scored):
   assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
   assert [each.name for each in engine.routes.vectorized()] == (
       [block.name] if scored else [block.experts.name])
+
+
+class Taken(layers.Layer):
+  """Takes rows of each example by the example's ids."""
+
+  def call(self, inputs):
+    return tf.gather(*inputs, batch_dims=1)
+
+
+def taking_model():
+  """Returns a model of (rows, ids) that takes rows after a dense layer."""
+  tf.keras.utils.set_random_seed(1)
+  rows, ids = tf.keras.Input((5, 4)), tf.keras.Input((2,), dtype='int32')
+  taken = Taken()([layers.Dense(4)(rows), ids])
+  return one_by_one.shake(tf.keras.Model(
+      [rows, ids], layers.Dense(3)(layers.Flatten()(taken))))
+
+
+def test_ids_out_of_range_reach_no_other_example(monkeypatch):
+  # XLA takes the last row for an id out of range, GPUs zeros; CPUs raise an error.
+  model = taking_model()
+  x = tf.random.stateless_normal([4, 5, 4], [1, 2])
+  ids, y = tf.constant([[0, 5], [1, 2], [-1, 3], [4, 9]]), tf.constant([0, 1, 2, 0])
+  loss = example_losses.loss_per_example(MEAN)
+  routes = layer_routes.routes(model, apart={
+      id(layer): 'asked for' for layer in model.layers if isinstance(layer, Taken)})
+  # The model draws nothing. Seeds come from outside of functions that XLA compiles.
+  monkeypatch.setattr(random_bits, 'row_seeds',
+                      lambda rows: tf.zeros([rows, 2], tf.int64))
+
+  @tf.function(jit_compile=True, autograph=False)
+  def gradients(x, ids, y):
+    found = batched_pass.batched(model, routes, loss, ((x, ids), y, tf.ones([4])))
+    return [each.dense() for each in found.gradients]
+
+  for other in range(4):
+    kept = [row for row in range(4) if row != other]
+    change = tf.one_hot([other], 4)[0]
+    pairs = zip(gradients(x, ids, y), gradients(
+        x - 3 * change[:, None, None], ids, (y + tf.cast(change, tf.int32)) % 3))
+    for before, after in pairs:
+      np.testing.assert_allclose(
+          before.numpy()[kept], after.numpy()[kept], rtol=1e-5, atol=1e-6)
+      assert np.linalg.norm(before[other] - after[other]) > 0.01
