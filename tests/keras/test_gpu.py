@@ -6,8 +6,9 @@ from scipy import stats
 import tensorflow as tf
 
 from tests.keras import one_by_one
+from tests.keras.gradients import test_vectorized
 from tests.keras.gradients.test_engine import data_for, engine_of, loop_of
-from tests.keras.tiny import NONE, plan_of, PoissonBatches
+from tests.keras.tiny import MEAN, NONE, plan_of, PoissonBatches
 import tfcactus
 from tfcactus.keras import NoiseSampler, privatize
 from tfcactus.keras.noise import device_noise
@@ -60,6 +61,20 @@ def test_no_example_passes_the_clipping_norm(layer, rounded):
       assert np.linalg.norm(sums(x, y) - expected) <= 1e-4 * np.linalg.norm(expected)
   finally:
     tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def test_ids_out_of_range_reach_no_other_example():
+  # The lookup gives zeros for such ids, where that of a CPU raises an error.
+  model = test_vectorized.taking_model()
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(6, 5, 4)).astype(np.float32), np.arange(6) % 3
+  ids = rng.integers(-2, 8, (6, 2)).astype(np.int32)
+  sums = lambda rows: one_by_one.engine_sums(
+      model, MEAN, [x[rows], ids[rows]], y[rows]).sums
+  whole = sums(np.arange(6))
+  for row in range(6):
+    moved = np.linalg.norm(whole - sums(np.delete(np.arange(6), row)))
+    assert 0.01 < moved <= one_by_one.CLIP * (1 + 1e-4)
 
 
 def test_training_draws_on_the_gpu_and_reports_its_memory():

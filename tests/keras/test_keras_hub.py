@@ -101,3 +101,10 @@ def test_backbones_that_write_no_kernels_equal_a_loop(name, lora, monkeypatch):
   assert oracle.error(entry) <= 1e-5
   assert lora or len(routes[-1].by_gram) >= (1 if name in _VECTORISED else 4)
   assert name in _VECTORISED or not routes[-1].vectorized()
+
+
+@pytest.mark.slow
+def test_experts_under_lora_equal_a_loop():
+  entry = zoo.ZOO['Mixtral (KerasHub)']
+  assert oracle.error(entry._replace(
+      make=lambda size: _with_lora(entry.make(size)))) <= 1e-5

@@ -125,6 +125,59 @@ def test_ids_of_no_segment_add_to_no_other_row():
   np.testing.assert_array_equal(got, [[1, 0, 2], [0, 5, 0]])
 
 
+_LOOKUPS = {
+    'gather': tf.gather,
+    'with a batch': lambda x, ids: tf.gather(x[None], ids[None], batch_dims=1)[0],
+    'last axis': lambda x, ids: tf.transpose(tf.gather(tf.transpose(x), ids, axis=-1)),
+    'n-dimensional': lambda x, ids: tf.gather_nd(x, ids[:, None])}
+
+
+@pytest.mark.parametrize('name', _LOOKUPS)
+def test_gradients_of_ids_out_of_range_reach_no_other_row(name):
+  # CPUs refuse such ids. GPUs and compiled functions return a number for them.
+  x = tf.constant(np.arange(24, dtype=np.float32).reshape(3, 4, 2))
+  ids = np.array([[0, 4], [-1, 1], [9, 3]], np.int32)
+  upstream = np.arange(1, 13, dtype=np.float32).reshape(3, 2, 2)
+
+  @tf.function(jit_compile=True)
+  def run(x, ids):
+    found = converters.vectorized_map(lambda row: _LOOKUPS[name](*row), (x, ids))
+    return found, tf.gradients(found, x, upstream)[0]
+
+  want = np.zeros((3, 4, 2))
+  for row, place in ((0, 0), (1, 1), (2, 1)):
+    want[row, ids[row, place]] = upstream[row, place]
+  np.testing.assert_array_equal(run(x, ids)[1], want)
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    tf.function(lambda: converters.vectorized_map(
+        lambda row: _LOOKUPS[name](*row), (x, ids)))()
+
+
+def test_gradients_of_lookups_in_a_loop():
+  x, ids = tf.ones([3, 4]), tf.constant([[0, 3], [1, 1], [2, 3]])
+
+  @tf.function
+  def run(x):
+    found = converters.vectorized_map(lambda row: tf.while_loop(
+        lambda i, _: i < 2, lambda i, y: (i + 1, y + tf.gather(*row)),
+        (0, tf.zeros([2])))[1], (x, ids))
+    return tf.gradients(found, x)[0]
+
+  np.testing.assert_array_equal(run(x), 2 * np.sum(np.eye(4)[ids], 1))
+
+
+def test_gradients_of_products_over_segments_reach_no_other_row():
+  x = tf.constant([[1e30, 1e30], [2, 3]])  # The product of the first row overflows.
+
+  @tf.function
+  def run(ids):
+    found = converters.vectorized_map(
+        lambda row: tf.math.unsorted_segment_prod(*row, 2), (x, ids))
+    return tf.gradients(found, x)[0][1]
+
+  np.testing.assert_array_equal(run(tf.constant([[0, 0], [-1, 1]])), [0, 1])
+
+
 def test_every_row_is_printed(capfd):
   def run(row):
     with tf.control_dependencies([tf.print('row', row[1])]):

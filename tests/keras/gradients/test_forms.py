@@ -148,3 +148,13 @@ def test_one_row_moves_a_sum_of_many_by_no_more_than_itself():
 def test_the_margin_covers_norms_and_sums():
   sums = 2.02 * clipping.MOST_ROUNDINGS * 2.0**-53
   assert (1 - clipping.CLIP_MARGIN) * (1 + forms.NORM_ERROR) * (1 + sums) <= 1
+
+
+def test_ids_outside_of_the_table_add_nothing():
+  values = tf.constant(np.arange(1., 9, dtype=np.float32).reshape(1, 4, 2))
+  found = forms.Rows.merged(tf.constant([[5, 0, -1, 0]]), values, 5)
+  assert np.all((found.ids >= 0) & (found.ids < 5))
+  want = np.zeros((5, 2))
+  want[0] = [3 + 7, 4 + 8]
+  np.testing.assert_array_equal(found.weighted_sum(tf.ones([1], tf.float64)), want)
+  np.testing.assert_allclose(found.squared_norms(), [np.sum(want**2)], rtol=1e-6)

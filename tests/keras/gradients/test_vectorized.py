@@ -5,7 +5,14 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import one_by_one
-from tests.keras.tiny import NONE, X, Y
+from tests.keras.tiny import MEAN, NONE, X, Y
+from tfcactus.keras.checks import example_losses
+from tfcactus.keras.gradients import (
+  batched_pass,
+  engine as engine_lib,
+  layer_routes,
+)
+from tfcactus.keras.noise import random_bits
 
 layers = tf.keras.layers
 
@@ -149,3 +156,99 @@ def test_a_loss_function_of_ctc():
   got = one_by_one.engine_sums(model, loss, x, y)
   want = one_by_one.loop_sums(model, lambda y, p: loss(y, p)[0], x, y)
   assert np.linalg.norm(got.sums - want.sums) < 1e-5 * np.linalg.norm(want.sums)
+
+
+class Scored(layers.Layer):
+  """Puts the tokens of all examples on one axis, and returns scores of each beside."""
+
+  def build(self, shape):
+    self.gate = self.add_weight(name='gate', shape=(shape[-1], 3))
+    self.built = True
+
+  def call(self, x):
+    tokens = tf.reshape(x, [-1, x.shape[-1]])
+    scores = tf.custom_gradient(lambda t: (tf.identity(t), lambda up: up))(
+        tf.matmul(tokens, tf.convert_to_tensor(self.gate)))
+    best = tf.reduce_max(scores, -1, keepdims=True)
+    return tf.reshape(tokens * best, tf.shape(x)), scores
+
+
+class Block(layers.Layer):
+  """Experts behind a dense layer, with or without their scores."""
+
+  def __init__(self, scored):
+    super().__init__()
+    self.dense, self.experts, self._scored = layers.Dense(4), Scored(), scored
+
+  def build(self, shape):
+    self.dense.build(shape)
+    self.experts.build(shape)
+    self.built = True
+
+  def call(self, x):
+    y, scores = self.experts(self.dense(x))
+    return y + tf.reshape(scores, (-1, 5, 3))[..., :1] if self._scored else y
+
+
+@pytest.mark.parametrize('scored', [False, True])
+def test_outputs_with_rows_for_each_token_are_whole_or_unused(scored):
+  tf.keras.utils.set_random_seed(1)
+  block, inputs = Block(scored), tf.keras.Input((5, 4))
+  model = one_by_one.shake(tf.keras.Model(
+      inputs, layers.Dense(3)(layers.Flatten()(block(inputs)))))
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(6, 5, 4)).astype(np.float32), rng.integers(0, 3, 6)
+  engine = engine_lib.Engine(
+      model, example_losses.loss_per_example(MEAN), 4,
+      layer_routes.routes(model, apart={id(block.experts): 'asked for'}))
+  found = tf.function(lambda x, y: engine.run(
+      x, y, tf.ones([6]), tf.constant(one_by_one.CLIP)), autograph=False)(x, y)
+  want = one_by_one.loop_sums(model, MEAN, x, y).sums
+  got = np.concatenate([np.ravel(each) for each in found.sums])
+  assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
+  assert [each.name for each in engine.routes.vectorized()] == (
+      [block.name] if scored else [block.experts.name])
+
+
+class Taken(layers.Layer):
+  """Takes rows of each example by the example's ids."""
+
+  def call(self, inputs):
+    return tf.gather(*inputs, batch_dims=1)
+
+
+def taking_model():
+  """Returns a model of (rows, ids) that takes rows after a dense layer."""
+  tf.keras.utils.set_random_seed(1)
+  rows, ids = tf.keras.Input((5, 4)), tf.keras.Input((2,), dtype='int32')
+  taken = Taken()([layers.Dense(4)(rows), ids])
+  return one_by_one.shake(tf.keras.Model(
+      [rows, ids], layers.Dense(3)(layers.Flatten()(taken))))
+
+
+def test_ids_out_of_range_reach_no_other_example(monkeypatch):
+  # XLA takes the last row for an id out of range, GPUs zeros; CPUs raise an error.
+  model = taking_model()
+  x = tf.random.stateless_normal([4, 5, 4], [1, 2])
+  ids, y = tf.constant([[0, 5], [1, 2], [-1, 3], [4, 9]]), tf.constant([0, 1, 2, 0])
+  loss = example_losses.loss_per_example(MEAN)
+  routes = layer_routes.routes(model, apart={
+      id(layer): 'asked for' for layer in model.layers if isinstance(layer, Taken)})
+  # The model draws nothing. Seeds come from outside of functions that XLA compiles.
+  monkeypatch.setattr(random_bits, 'row_seeds',
+                      lambda rows: tf.zeros([rows, 2], tf.int64))
+
+  @tf.function(jit_compile=True, autograph=False)
+  def gradients(x, ids, y):
+    found = batched_pass.batched(model, routes, loss, ((x, ids), y, tf.ones([4])))
+    return [each.dense() for each in found.gradients]
+
+  for other in range(4):
+    kept = [row for row in range(4) if row != other]
+    change = tf.one_hot([other], 4)[0]
+    pairs = zip(gradients(x, ids, y), gradients(
+        x - 3 * change[:, None, None], ids, (y + tf.cast(change, tf.int32)) % 3))
+    for before, after in pairs:
+      np.testing.assert_allclose(
+          before.numpy()[kept], after.numpy()[kept], rtol=1e-5, atol=1e-6)
+      assert np.linalg.norm(before[other] - after[other]) > 0.01

@@ -178,6 +178,9 @@ ACROSS = {
     'scan': lambda x: tf.scan(lambda a, b: a + b, x),
     'over time by place': lambda x: _over_time(x, _BY_PLACE[:, 0])[0],
     'gradient by place': lambda x: _gradient_over_time(x, _BY_PLACE[:, 0]),
+    # An id out of range would be a place of the next example.
+    'gradient of a gather by rows': lambda x: tf.gradients(
+        ALONE['gather by rows'](x), x)[0],
     'gradient by rows': lambda x: _gradient_over_time(tf.transpose(x, [1, 0, 2])),
     'where': lambda x: tf.boolean_mask(x, x[:, 0, 0] > 0),
     'segments': lambda x: tf.math.unsorted_segment_sum(

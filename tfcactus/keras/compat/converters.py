@@ -88,9 +88,10 @@ _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     # The converter does not broadcast bounds.
     'ClipByValue': lambda given: all(
         bound.shape.rank == 0 for bound in given.op.inputs[1:]),
-    # It miscounts a negative `batch_dims` if all rows look up in one tensor.
-    'GatherV2': lambda given: (
-        given.input(0).is_stacked or given.get_attr('batch_dims') >= 0),
+    # It miscounts a negative `batch_dims`. Where tensors differ between rows, the
+    # gradient of its lookup may reach other rows: `_convert_gather`.
+    'GatherV2': lambda given: not given.input(0).is_stacked and (
+        given.get_attr('batch_dims') >= 0),
     # It conjugates what it transposes.
     'MatMul': lambda given: not given.op.outputs[0].dtype.is_complex,
     # It mistakes sizes unless the slices of all rows begin at the same place.
@@ -101,7 +102,8 @@ _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     # numbers in the whole batch.
     'TensorListGetItem': lambda given: not (
         given.input(0).is_stacked and given.input(1).is_stacked)}
-"""Conditions under which TensorFlow's converter is used; else a loop over rows."""
+"""Conditions under which TensorFlow's converter is used; else one of `_OWN`, or a loop
+over rows."""
 
 
 _SIZES = (
@@ -163,9 +165,9 @@ def _instead(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: A
 
 def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
                    pfor_input: Any) -> Any:
-  """Calls TensorFlow's converter where a condition holds, else loops over rows."""
-  del value
-  return original(pfor_input) if holds(pfor_input) else _loop(pfor_input)
+  """Calls TensorFlow's converter where a condition holds, else acts as `_instead`."""
+  return original(pfor_input) if holds(pfor_input) else _instead(
+      original, value, pfor_input)
 
 
 def _convert_matmul(pfor_input: Any) -> Any:
@@ -190,6 +192,46 @@ def _convert_softmax(pfor_input: Any) -> Any:
   made = getattr(tf.raw_ops, pfor_input.op_type)(logits=tf.reshape(
       given, tf.stack([tf.reduce_prod(sizes[:-1]), sizes[-1]])))
   return wrap(tf.ensure_shape(tf.reshape(made, sizes), given.shape), True)
+
+
+def _convert_gather(pfor_input: Any) -> Any:
+  """Looks up the ids of each row in a tensor of that row."""
+  axis = tf.get_static_value(pfor_input.input(2).t)
+  rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
+  if not pfor_input.input(0).is_stacked or axis is None or rank is None:
+    return _loop(pfor_input)
+  pfor_input.stack_inputs([1])
+  return wrap(_looked_up(pfor_input.input(0).t, pfor_input.input(1).t,
+                         int(axis) % rank + 1, batch + (batch >= 0)), True)
+
+
+def _looked_up(params: tf.Tensor, ids: tf.Tensor, axis: int, batch: int) -> tf.Tensor:
+  """Returns `tf.gather`; its gradient adds nothing for ids out of range."""
+  # TensorFlow's gradient gives n places to each row and adds n times the row's index to
+  # its ids. An id n would then be the next row's first place. The lookup refuses such
+  # an id on CPUs only: other devices and compiled functions return a number for it.
+  look_up = functools.partial(tf.gather, axis=axis, batch_dims=batch)
+  if not (params.dtype.is_floating or params.dtype.is_complex):
+    return look_up(params, ids)
+
+  @tf.custom_gradient
+  def looked_up(params: tf.Tensor) -> Any:
+    """Returns the entries of `params` at `ids`, and their gradient function."""
+
+    def gradient(upstream: tf.Tensor) -> Any:
+      """Adds the upstream gradients of each id to its place."""
+      # Ids out of range get a further place, whose gradient the padding leaves out.
+      size = tf.cast(tf.shape(params)[axis], ids.dtype)
+      inside = tf.logical_and(ids >= 0, ids < size)
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(params)
+        padded = tf.pad(params, [[0, int(k == axis)] for k in range(params.shape.rank)])
+        found = look_up(padded, tf.where(inside, ids, size))
+      return tape.gradient(found, params, upstream)
+
+    return look_up(params, ids), gradient
+
+  return looked_up(params)
 
 
 def _convert_segments(pfor_input: Any) -> Any:
@@ -338,9 +380,11 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
 
 _OWN: dict[str, Callable[[Any], Any]] = {
     'BatchMatMulV2': _convert_matmul, 'Conv2DBackpropFilter': _convert_filter,
-    'LogSoftmax': _convert_softmax, 'Softmax': _convert_softmax,
-    **{f'UnsortedSegment{name}': _convert_segments
-       for name in ('Max', 'Min', 'Prod', 'Sum')},
+    'GatherV2': _convert_gather, 'LogSoftmax': _convert_softmax,
+    'Softmax': _convert_softmax,
+    # Not Prod, whose gradient for an id -1 is zero times a number of the first row: NaN
+    # if that is infinite.
+    **{f'UnsortedSegment{name}': _convert_segments for name in ('Max', 'Min', 'Sum')},
     **{name: functools.partial(_convert_draw, draw) for name, draw in (
         ('StatelessRandomUniform', stateless.stateless_random_uniform),
         ('StatelessRandomUniformInt', stateless.stateless_random_uniform_int),

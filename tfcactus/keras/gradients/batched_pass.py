@@ -146,6 +146,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   with texts.one_by_one(model), wrappers.batched(model), _vectorizing(
       routes, number, outputs), added_losses.of_rows(model, number) as added:
     predictions = model(x, training=True)
+  _check_whole(outputs, tf.nest.flatten(predictions))
   losses = _losses(compute_loss(targets, predictions), added.total())
   used = weighted_losses(losses, weights, added.total())
   scale = loss_scale(model)
@@ -169,6 +170,17 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
        for v in model.trainable_variables], predictions, losses, added.total(),
       [variable_reads.Answer(each.tensor, each.operations, models.trained_variables(
           each.layer)) for each in captured], by_operations.edges())
+
+
+def _check_whole(outputs: Sequence[_Output], predictions: Sequence[tf.Tensor]) -> None:
+  """Raises NoRule if anything uses an output of which rows are left out."""
+  for each in outputs:
+    if vectorized_layer.is_cut(each.tensor) and (each.tensor.consumers() or any(
+        each.tensor is found for found in predictions)):
+      told = uses_lib.NoRule(
+          f'layer {each.layer.name!r} returns several rows for one example')
+      told.uses = [(each.tensor.op.name, None)]
+      raise told
 
 
 _Gradients = list[tuple[Any, forms.GradientForm]]

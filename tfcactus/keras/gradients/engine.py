@@ -363,8 +363,14 @@ class Engine:
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     """Runs a pass over a physical batch by the current routes."""
-    return self._proved(batch) if self._proved else batched_pass.batched(
-        self._model, self.routes, self._compute_loss, batch)
+    try:
+      return self._proved(batch) if self._proved else batched_pass.batched(
+          self._model, self.routes, self._compute_loss, batch)
+    except uses.NoRule as error:
+      # The proof followed stand-ins for vectorised code.
+      raise ValueError(
+          f'Expected layers that TensorFlow vectorises as it was proved, got {error}. '
+          "Pass engine='vectorized' to privatize().") from error
 
   def _traced(self, batch: batched_pass.Batch) -> pass_proof.Pass:
     """Runs a batched pass and keeps it as `_result`; returns what the proof follows."""

@@ -261,8 +261,10 @@ class Rows(GradientForm):
   def merged(cls, ids: tf.Tensor, values: tf.Tensor, vocabulary: int) -> GradientForm:
     """Adds up gradients of repeated ids; the first place has the sum, others zeros.
 
-    Returns gradients of the whole table, as `Dense`, if it has no more rows than an
-    example has ids: 32 tokens look up a table of 32 relative positions 1,024 times.
+    An id outside of the table gets gradient zero and id 0: what kernels do with such an
+    id differs by device. Returns gradients of the whole table, as `Dense`, if it has no
+    more rows than an example has ids: 32 tokens look up a table of 32 relative
+    positions 1,024 times.
     """
     if vocabulary <= ids.shape[1]:
       return Dense(cls(ids, values, vocabulary).dense(), [vocabulary, values.shape[-1]])
@@ -271,9 +273,11 @@ class Rows(GradientForm):
         tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
             ids.shape[1], dtype=values.dtype)
     repeated = tf.reduce_any(tf.logical_and(same, earlier > 0), -1)
+    inside = tf.logical_and(ids >= 0, ids < vocabulary)
+    kept = tf.logical_and(inside, tf.logical_not(repeated))
     totals = tf.matmul(tf.cast(same, values.dtype), values)
-    totals = tf.where(repeated[:, :, None], tf.zeros_like(totals), totals)
-    return cls(ids, totals, vocabulary)
+    totals = tf.where(kept[:, :, None], totals, tf.zeros_like(totals))
+    return cls(tf.where(inside, ids, tf.zeros_like(ids)), totals, vocabulary)
 
   def reshaped(self, shape: Sequence[int]) -> GradientForm:
     if list(shape) == self.shape:

@@ -23,6 +23,9 @@ from tfcactus.keras.noise import random_bits
 Capture = Callable[[Any, tf.Tensor], tf.Tensor]
 """(value to save for `gradients`, output) -> the output that the layer returns."""
 
+_CUT = '_tfcactus_cut'
+"""Attribute of an output of which `call` keeps the first row of each example."""
+
 
 @contextlib.contextmanager
 def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
@@ -57,7 +60,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
   masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
-  taken_off: set[int] = set()
+  taken_off, cut = set[int](), set[int]()
   own_gradients: set[str] = set()
   there: Any = None
 
@@ -81,6 +84,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
     # Attention of KerasHub returns None for a cache that it was not given.
     there = tf.nest.map_structure(lambda out: out is not None, outputs)
     outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
+    cut.update(i for i, out in enumerate(outputs) if _has_several_rows(out))
     return outputs, ([] if total is None else [total[None]])
 
   values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
@@ -96,8 +100,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
     outputs, added = _captured(capture, (one, values), (outputs, added))
   for each in added:
     layer.add_loss(each)  # `added_losses` collects one loss per row.
-  left = iter(outputs)
-  return tf.nest.map_structure(lambda given: next(left) if given else None, there)
+  return _structured(outputs, there, cut)
 
 
 def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
@@ -116,7 +119,7 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
     values, gradient = row
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
-      outputs = tf.nest.flatten(one(values))[place]
+      outputs = _first_row(tf.nest.flatten(one(values))[place])
     found = tape.gradient(
         outputs, variables, tf.cast(gradient[None], outputs.dtype),
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -125,6 +128,29 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
   found = vectorization.over_rows(of_row, (values, upstream))
   return [(variable, forms.of_examples(each, variable.shape)) for variable, each
           in zip(trained, found)]
+
+
+def is_cut(output: tf.Tensor) -> bool:
+  """Returns whether further rows that a layer returned for an example are left out."""
+  return hasattr(output, _CUT)
+
+
+def _has_several_rows(output: tf.Tensor) -> bool:
+  """Returns whether a layer's output for one example is known to have several rows."""
+  return bool(output.shape.rank) and (output.shape[0] or 1) > 1
+
+
+def _structured(outputs: list[tf.Tensor], there: Any, cut: set[int]) -> Any:
+  """Returns outputs, with None where `there` is False; marks those of places `cut`."""
+  for i in cut:
+    setattr(outputs[i], _CUT, True)
+  left = iter(outputs)
+  return tf.nest.map_structure(lambda given: next(left) if given else None, there)
+
+
+def _first_row(output: tf.Tensor) -> tf.Tensor:
+  """Returns the row of an example's output that `call` keeps, with the batch axis."""
+  return output if output.shape[0] == 1 else output[:1]
 
 
 def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
@@ -168,7 +194,8 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
       tape.watch(floats)
       found = tf.nest.flatten(one((rows, *others)))
     return tape.gradient(
-        [found[i] for i in places], floats, [each[None] for each in upstream],
+        [_first_row(found[i]) for i in places], floats,
+        [each[None] for each in upstream],
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
   @tf.custom_gradient
