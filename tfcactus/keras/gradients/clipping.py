@@ -92,8 +92,8 @@ def most_positions(drawn: float, rows: int) -> float:
 def excess(drawn: float, rows: int, positions: int) -> float:
   """Returns by how many clipping norms an example may exceed one in a computed sum.
 
-  It is 0 where `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those of
-  all replicas together, in physical batches of `rows`. `positions` is the most that
+  It is 0 where `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those
+  of all replicas together, in physical batches of `rows`. `positions` is the most that
   Gram norms were used for, 0 for none.
 
   Source: docs/soundness.md, "Numbers", points 4 and 5.
