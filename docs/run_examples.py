@@ -4,6 +4,7 @@
     python -m docs.run_examples mnist devices    # two of them
     python -m docs.run_examples --small          # on small data; nothing is stored
 
+Where KerasHub is not installed, as with Keras 2, its notebook is left out.
 Each notebook runs in a kernel and an empty directory of its own. Its sizes stand in
 the cell with the tag `parameters`, as papermill has it. A run on small data adds a cell
 after that one.
@@ -32,6 +33,8 @@ SMALL: dict[str, dict[str, Any]] = {
     'devices': {'num_examples': 1_000, 'epochs': 1},
     'disk': {'epochs': 1},
     'isotropic': {'runs': 1, 'steps': 20},
+    'keras_hub_lora': {'num_public': 600, 'num_private': 300, 'public_epochs': 1,
+                       'private_epochs': 1},
     'mnist': {'num_examples': 600, 'epochs': 1},
     'project': {'num_examples': 2_000, 'epochs': 2},
     'release': {'num_records': 2_000},
@@ -40,6 +43,9 @@ SMALL: dict[str, dict[str, Any]] = {
     'users': {'num_users': 300, 'steps': 5},
 }
 """Parameters of a run on small data, by notebook, in alphabetical order."""
+
+KERAS_HUB = {'keras_hub_lora'}
+"""Notebooks that need KerasHub, which exists for Keras 3 alone."""
 
 _TIMES = re.compile(r' - \d+m?s\b(?:/\w+)?')
 
@@ -138,11 +144,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   for name in args.names:
     if name not in SMALL:
       parser.error(f'Expected notebooks among {", ".join(SMALL)}, got {name!r}.')
+  left_out = KERAS_HUB if importlib.util.find_spec('keras_hub') is None else set()
+  if left_out.intersection(args.names):
+    parser.error('Expected KerasHub for the notebooks '
+                 f'{", ".join(sorted(left_out.intersection(args.names)))}, found none; '
+                 'install "tfcactus[hub]" in an environment with Keras 3.')
   if importlib.util.find_spec('nbclient') is None:
     print('error: Expected nbclient and ipykernel to run notebooks, found none; '
           'install "tfcactus[test]".', file=sys.stderr)
     return 2
   for name in args.names or SMALL:
+    if name in left_out:
+      print(f'{name}: left out, needs "tfcactus[hub]" and Keras 3', flush=True)
+      continue
     start = time.monotonic()
     if args.small:
       print(outputs_of(run(read(name), SMALL[name])))
