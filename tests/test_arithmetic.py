@@ -68,6 +68,33 @@ def test_the_distance_is_that_of_all_coordinates_and_steps():
   assert whole.guarantee(0).account.distance == whole.guarantee(0).upper == 0
 
 
+COUNTS = dict(adaptive_clipping=tfcactus.AdaptiveClipping(),
+              noisy_accuracy=tfcactus.NoisyAccuracy(3.0))
+
+
+def test_counts_are_further_coordinates_of_the_vector():
+  counted, longer = plan(**COUNTS), plan(dim=26_012)
+  assert counted.release_sensitivity > 1
+  for relation in ('add-or-remove', 'zero-out', 'replace'):
+    ours, other = (each.guarantee(None, relation) for each in (counted, longer))
+    assert (ours.lower, ours.upper) == (other.lower, other.upper)
+  assert ours.account.distance == other.account.distance
+  assert counted.guarantee().upper > plan().guarantee().upper
+  words = counted.guarantee().statement
+  assert 'Sums of gradients and counts, and' in words
+  assert 'up to 26,012 weights and counts.' in words
+  assert 'or of an output that is counted' in words and 'right answers' in words
+  # Without dim, weights and counts together are covered.
+  loose = plan(dim=None, **COUNTS)
+  assert loose.guarantee().upper == plan(dim=None).guarantee().upper
+  loose.check_vector(2**30 - 2)
+  with pytest.raises(ValueError, match='weights and counts .*give the plan dim=1073'):
+    loose.check_vector(2**30 - 1)
+  arithmetic.check_replicas(loose, 128, 2**16 - 2)
+  with pytest.raises(ValueError, match='weights and counts times the square'):
+    arithmetic.check_replicas(loose, 128, 2**16 - 1)
+
+
 def _profile(epsilon):
   return accounting.PhiAccountant().compose(
       tfcactus.accounting.noise_event(tfcactus.Gaussian(1.0))).delta_bounds(epsilon)
@@ -125,11 +152,9 @@ def test_targets_calibrate_the_noise_of_the_mode():
 @pytest.mark.parametrize('changes, words', [
     (dict(arithmetic='int'), "Expected arithmetic in .*got arithmetic='int'"),
     (dict(noise=tfcactus.Laplace(1.0), dim=1), 'Gaussian noise, the only'),
-    (dict(adaptive_clipping=tfcactus.AdaptiveClipping(), dim=None),
-     'no adaptive_clipping'),
     (dict(correlation=correlated.BandedStrategy(2), steps=8, sampling_prob=1 / 8),
      'no correlation'),
-    (dict(l2_norm_clip=1e-40), 'l2_norm_clip and the noise multiplier'),
+    (dict(l2_norm_clip=1e-30), 'l2_norm_clip and the noise multiplier'),
     (dict(noise=tfcactus.Gaussian(1e40)), 'l2_norm_clip and the noise multiplier')])
 def test_plans_without_a_proof_are_refused(changes, words):
   with pytest.raises(ValueError, match=words):

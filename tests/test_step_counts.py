@@ -94,7 +94,6 @@ def test_tables_have_a_dimension_for_each_count():
     (lambda: plan(noisy_accuracy=NoisyAccuracy(0.8), adaptive_clipping=AdaptiveClipping(
         clipped_count_stddev=0.8)),
      r'clipped_count_stddev and count_stddev above noise_multiplier / sqrt\(2\) each'),
-    (lambda: plan(arithmetic='integer'), 'no noisy_accuracy, because the rounding'),
     (lambda: plan(sampling_prob=1 / 240, correlation=correlated.BandedStrategy(2)),
      'no noisy_accuracy with a correlation'),
     (lambda: plan().check_drop_in(), 'a plan without noisy_accuracy'),

@@ -10,33 +10,31 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from tfcactus import _checks
+from tfcactus import _checks, step_counts
 from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 
 MODES = ('float', 'integer')
 
 LARGEST_DIM = 2**30
-"""Number of weights that a plan without `dim` accounts for in the mode 'integer'."""
+"""Number of weights and counts that a plan without `dim` accounts for in the mode
+'integer'."""
 
-_LEAST, _MOST = 2.0**-100, 2.0**100
+_LEAST, _MOST = 2.0**-80, 2.0**80
 """Clipping norms and noise multipliers between which float64 does not overflow, and
-underflow is covered (docs/soundness.md)."""
+underflow is covered (docs/soundness.md). An adaptive clipping norm may move by a factor
+of 2^20 from there."""
 
 _SQUARE = ' times the square of the number of replicas'
 
 _INSTEAD = "Leave arithmetic out, or take arithmetic='float'."
 
 
-class Plan(Protocol):
+class Plan(step_counts.Plan, Protocol):
   """The fields of a `PrivacyPlan` that this module reads."""
 
   @property
   def arithmetic(self) -> str:
     """'float' or 'integer'."""
-
-  @property
-  def noise(self) -> Noise:
-    """The noise of the plan."""
 
   @property
   def l2_norm_clip(self) -> float:
@@ -53,14 +51,6 @@ class Plan(Protocol):
   @property
   def groups(self) -> int:
     """Number of steps over which noise is correlated."""
-
-  @property
-  def adaptive_clipping(self) -> object:
-    """The rule of an adaptive clipping norm, or None."""
-
-  @property
-  def noisy_accuracy(self) -> object:
-    """The noisy accuracy on the training data, or None."""
 
 
 def check_mode(arithmetic: object) -> None:
@@ -80,15 +70,9 @@ def check(plan: Plan) -> None:
       (plan.groups > 1,
        'no correlation, because sums of earlier draws are not rounded to whole '
        f'numbers, got noise correlated over {plan.groups} steps'),
-      (plan.adaptive_clipping is not None,
-       'no adaptive_clipping, because the rounding of the count has no proof, got '
-       f'{plan.adaptive_clipping!r}'),
-      (plan.noisy_accuracy is not None,
-       'no noisy_accuracy, because the rounding of the count has no proof, got '
-       f'{plan.noisy_accuracy!r}'),
       (not all(_LEAST <= each <= _MOST for each in (
           plan.l2_norm_clip, plan.noise.noise_multiplier)),
-       'l2_norm_clip and the noise multiplier between 2^-100 and 2^100, got '
+       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, got '
        f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}')):
     if wrong:
       raise ValueError(f"Expected with arithmetic='integer' {reason}. {_INSTEAD}")
@@ -105,17 +89,18 @@ def check_float(plan: Plan, what: str) -> None:
 
 def check_dim(plan: Plan, dim: int) -> None:
   """Raises ValueError if a plan without `dim` does not cover so many weights."""
-  if plan.arithmetic == 'integer' and plan.dim is None and dim > LARGEST_DIM:
+  if plan.arithmetic == 'integer' and plan.dim is None and (
+      dim + _counts(plan) > LARGEST_DIM):
     raise ValueError(
-        f"Expected at most {LARGEST_DIM:,} weights with arithmetic='integer' and "
-        f'without dim, got {dim:,}; give the plan dim={dim}.')
+        f"Expected at most {LARGEST_DIM:,} weights{_and_counts(plan)} with "
+        f"arithmetic='integer' and without dim, got {dim:,}; give the plan dim={dim}.")
 
 
 def check_replicas(plan: Plan, replicas: int, dim: int) -> None:
   """Raises ValueError if a plan does not cover the roundings of several replicas.
 
-  Each replica rounds its own sum of `dim` weights, as if there were `replicas`^2 times
-  as many weights; and float64 must hold the sum over all replicas exactly.
+  Each replica rounds its own sum of `dim` weights, and its counts, as if there were
+  `replicas`^2 times as many; and float64 must hold the sums over all replicas exactly.
   """
   if plan.arithmetic == 'float' or replicas == 1:
     return
@@ -124,11 +109,11 @@ def check_replicas(plan: Plan, replicas: int, dim: int) -> None:
         "Expected a plan without dim with arithmetic='integer' on several replicas, "
         f'got dim={plan.dim}: only the account without dim has room for the rounding '
         f'of {replicas} replicas. Leave dim out.')
-  if dim * replicas**2 > LARGEST_DIM:
+  if (dim + _counts(plan)) * replicas**2 > LARGEST_DIM:
     raise ValueError(
-        f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights times "
-        f'the square of the number of replicas, got {dim:,} weights on {replicas} '
-        f'replicas; use fewer replicas. {_INSTEAD}')
+        f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights"
+        f'{_and_counts(plan)} times the square of the number of replicas, got {dim:,} '
+        f'weights on {replicas} replicas; use fewer replicas. {_INSTEAD}')
   largest = (plan.num_examples + 1) * 1.001 * discrete_gaussian.SCALE / (
       plan.noise.noise_multiplier)
   if not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
@@ -143,14 +128,16 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
   """Returns the noise for which a query of sensitivity one costs what a step costs.
 
   `noise` takes the place of the plan's. In the mode 'integer', an example changes the
-  rounded sum by S / sigma + sqrt(dim) at most, where S is the scale of the noise.
+  rounded vector of sum and counts by S / sigma + sqrt(d) at most, where S is the scale
+  of the noise and d the length of the vector.
   """
   if plan.arithmetic == 'float':
     return noise
   assert isinstance(noise, Gaussian), 'It was checked.'
-  # One root, sum and product, and the factor of `step_noise`: 8 roundings at most.
+  # 2^-48 is 32 roundings. There are 6 here, 3 in the factor of `step_noise`, and 3 in
+  # the sensitivity of `step_counts`.
   per_scale = 1 / noise.noise_multiplier + math.sqrt(
-      plan.dim or LARGEST_DIM) / discrete_gaussian.SCALE
+      _coordinates(plan)) / discrete_gaussian.SCALE
   return Gaussian((1 - 2.0**-48) / per_scale)
 
 
@@ -158,7 +145,22 @@ def distance(plan: Plan, steps: int) -> float:
   """Returns a bound on the total variation between released and accounted noise."""
   if plan.arithmetic == 'float':
     return 0.0
-  return 1.01 * steps * (plan.dim or LARGEST_DIM) * discrete_gaussian.DISTANCE
+  return 1.01 * steps * _coordinates(plan) * discrete_gaussian.DISTANCE
+
+
+def _counts(plan: Plan) -> int:
+  """Returns how many counts a step of the plan releases."""
+  return step_counts.beside(plan)[0]
+
+
+def _and_counts(plan: Plan) -> str:
+  """Returns words that include the counts of a plan; '' without."""
+  return ' and counts' if _counts(plan) else ''
+
+
+def _coordinates(plan: Plan) -> int:
+  """Returns the number of coordinates of a step that are accounted for."""
+  return LARGEST_DIM if plan.dim is None else plan.dim + _counts(plan)
 
 
 def statement(plan: Plan) -> str:
@@ -166,10 +168,16 @@ def statement(plan: Plan) -> str:
   if plan.arithmetic == 'float':
     return ''
   return (
-      " Sums of gradients and their noise are whole numbers (arithmetic='integer'): "
-      'epsilon counts the rounding of these sums, and the whole difference between the '
-      'noise that is drawn and Gaussian noise, for up to '
-      f'{plan.dim or LARGEST_DIM:,} weights{"" if plan.dim else _SQUARE}. It assumes '
-      'that the bits of a gradient do not depend on its place in the batch, which '
-      'random rows test when training starts, except in layers that draw'
+      f' Sums of gradients{_and_counts(plan)}, and their noise, are whole numbers '
+      "(arithmetic='integer'): epsilon counts the rounding of these sums, and the "
+      'whole difference between the noise that is drawn and Gaussian noise, for up to '
+      f'{_coordinates(plan):,} weights{_and_counts(plan)}'
+      f'{"" if plan.dim else _SQUARE}. It assumes that the bits of a gradient'
+      f'{_answers(plan)} do not depend on its place in the batch, which random rows '
+      'test when training starts, except in layers that draw'
       f'{"" if plan.dim else "; nor on the replica that computes it"}.')
+
+
+def _answers(plan: Plan) -> str:
+  """Returns words for the outputs that a noisy accuracy reads; '' without."""
+  return '' if plan.noisy_accuracy is None else ', or of an output that is counted,'

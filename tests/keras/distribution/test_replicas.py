@@ -121,6 +121,12 @@ CASES = {
     'small parts': {'physical_batch_size': 2},
     'several views': {'augmentation_multiplicity': 2},
     'whole numbers': {'plan': {'arithmetic': 'integer'}, 'make': dense},
+    'whole counts': {'plan': {
+        'arithmetic': 'integer', 'adaptive_clipping': ADAPTIVE,
+        'noisy_accuracy': tfcactus.NoisyAccuracy()}, 'make': dense},
+    'whole numbers, nearly always empty': {'plan': {
+        'arithmetic': 'integer', 'adaptive_clipping': ADAPTIVE, 'prob': 0.01},
+                                           'make': dense},
     'users': {'batches': 'users', 'plan': {'unit': 'user', 'num_examples': 20}},
     'rmsprop': {'optimizer': lambda: tf.keras.optimizers.RMSprop(0.003)},
     'recurrent': {'make': recurrent, 'plan': {'adaptive_clipping': ADAPTIVE}},
@@ -129,7 +135,7 @@ CASES = {
                            'tolerance': 2e-2},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('adaptive', 'whole numbers', 'cyclic', 'users', 'recurrent')
+OFTEN = ('adaptive', 'whole numbers', 'whole counts', 'cyclic', 'users', 'recurrent')
 
 
 @pytest.mark.parametrize('name', [

@@ -1,6 +1,7 @@
 """Training in whole numbers: what is released, at what cost, and what is refused."""
 
 import dataclasses
+from fractions import Fraction
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
 import tfcactus
-from tfcactus import release
+from tfcactus import AdaptiveClipping, NoisyAccuracy, release
 from tfcactus.keras import (
   AllocatedBatches,
   Audit,
@@ -19,9 +20,9 @@ from tfcactus.keras import (
   make_run_card,
   tuning,
 )
-from tfcactus.keras.gradients import clipping, forms
+from tfcactus.keras.gradients import clipping, engine, forms
 from tfcactus.keras.ledger import lineage
-from tfcactus.keras.step import step_noise
+from tfcactus.keras.step import clip_norm, right_answers, step_noise
 from tfcactus.noise import discrete_gaussian
 
 CLIP = tf.constant(0.7, tf.float64)
@@ -97,6 +98,137 @@ def test_an_example_moves_whole_sums_by_no_more_than_is_accounted(monkeypatch):
     without, _ = whole_sums(rows, rng.permutation(np.arange(1, len(rows))), monkeypatch)
     moved = np.sqrt(float(np.sum((with_it - without).astype(float)**2)))
     assert moved <= 0.7 * unit + np.sqrt(dim)
+
+
+COUNTS = dict(adaptive_clipping=AdaptiveClipping(clipped_count_stddev=2.0),
+              noisy_accuracy=NoisyAccuracy(1.1))
+
+
+def whole_vector(plan, rows, answers, order, monkeypatch):
+  """Returns the whole sum and counts of rows, without noise, and the sensitivity.
+
+  `answers` are the shares of right answers less 1/2.
+  """
+  total, halves = tf.zeros(rows.shape[1:], tf.float64), tf.zeros([], tf.float64)
+  for start in range(0, len(order), 8):
+    part = np.zeros((8, rows.shape[1]), np.float32)
+    part[:len(order[start:start + 8])] = rows[order[start:start + 8]]
+    (more,), unclipped = clipping.clip_and_sum(
+        [forms.Dense(tf.constant(part), part.shape[1:])],
+        tf.constant(plan.l2_norm_clip, tf.float64), tf.reduce_any(part != 0, 1))
+    total, halves = total + more, halves + unclipped
+  monkeypatch.setattr(right_answers, 'count', lambda *_: tf.constant(sum(
+      np.round(answers[order] / right_answers.FINENESS)) * right_answers.FINENESS))
+  vector, scale = clip_norm.ClipNorm(plan).to_release(engine.BatchResult(
+      [total], halves, *[None] * 6))
+  sampler = step_noise.IntegerSampler(plan.noise, seed=1)
+  monkeypatch.setattr(discrete_gaussian, 'draw',
+                      lambda rng, count: np.zeros(count, np.int64))
+  whole = sampler.whole([part.numpy() for part in vector],
+                        sampler.per_unit(float(scale)))
+  assert all(part.dtype == np.int64 for part in whole)
+  return [int(entry) for part in whole for entry in np.ravel(part)]
+
+
+def test_an_example_moves_sum_and_counts_by_no_more_than_is_accounted(monkeypatch):
+  rng, nearest = np.random.default_rng(0), 0
+  for trial in range(24):
+    dim, count = int(rng.integers(1, 40)), int(rng.integers(2, 60))
+    rows = rng.normal(size=(count, dim))
+    rows *= np.exp(rng.uniform(-6, 6)) / np.linalg.norm(rows, axis=1, keepdims=True)
+    if trial % 3 == 0:  # Others cancel each other.
+      rows[1::2] = -rows[:-1:2][:len(rows[1::2])]
+    if trial % 4 == 0:  # All are next to the clipping norm.
+      rows *= 0.7 / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows.astype(np.float32)
+    answers = rng.choice([-0.5, 0.5, 1 / 6, 0.1], count)
+    answers[0] = rng.choice([-0.5, 0.5])
+    plan = whole_plan(noise=tfcactus.Gaussian(float(np.exp(rng.uniform(-6, 0.5)))),
+                      dim=dim, l2_norm_clip=0.7, **COUNTS)
+    with_it = whole_vector(plan, rows, answers, np.arange(count), monkeypatch)
+    without = whole_vector(plan, rows, answers, rng.permutation(
+        np.arange(1, count)), monkeypatch)
+    moved = sum((a - b)**2 for a, b in zip(with_it, without))**0.5
+    per_draw = discrete_gaussian.SCALE / plan.noise.noise_multiplier
+    assert moved <= per_draw + np.sqrt(dim + 2)
+    assert moved <= discrete_gaussian.SCALE / tfcactus.arithmetic.accounted(
+        plan, plan.noise).noise_multiplier
+    nearest = max(nearest, moved / per_draw)
+  assert nearest > 1 - 2e-5  # The bound is met: nothing less would do.
+
+
+@pytest.mark.parametrize('examples', [3, 40, 60_000, 6_000_000])
+def test_rounding_moves_a_count_by_no_more_than_its_weight_has_room_for(examples):
+  rng = np.random.default_rng(1)
+  for _ in range(30):
+    stddev = float(np.exp(rng.uniform(0.2, 4)))
+    plan = whole_plan(num_examples=examples, delta=1e-9, adaptive_clipping=(
+        AdaptiveClipping(clipped_count_stddev=stddev)), noise=tfcactus.Gaussian(
+            float(stddev * rng.uniform(0.01, 1.99))), l2_norm_clip=rng.uniform(0.1, 9))
+    norm, sampler = clip_norm.ClipNorm(plan), step_noise.IntegerSampler(plan.noise)
+    count = rng.integers(-examples, examples, 20) / 2
+    count[:2] = examples / 2, -examples / 2 - 0.5
+    scaled = []
+    for each in (count, count + 0.5):
+      vector, scale = norm.to_release(engine.BatchResult(
+          [], tf.constant(each), *[None] * 6))
+      scaled.append(vector[-1].numpy() * sampler.per_unit(float(scale)))
+    for without, with_it in zip(*scaled):
+      # A count that moves by 1/2 moves by half the weight, to twelve roundings.
+      assert Fraction(with_it) - Fraction(without) <= Fraction(
+          discrete_gaussian.SCALE) / Fraction(2 * stddev) * (1 + Fraction(12, 2**53))
+
+
+def test_a_step_draws_once_for_weights_and_counts_by_the_norm_of_that_step(
+    monkeypatch):
+  plan, drawn, seen, draw = whole_plan(**COUNTS), [], [], discrete_gaussian.draw
+  monkeypatch.setattr(discrete_gaussian, 'draw', lambda rng, count: drawn.append(
+      count) or draw(rng, count))
+  private = privatized(plan, seed=4)
+  norm, update = private._step.norm, private._step.norm.update_from
+  norm.update_from = lambda noisy: tf.numpy_function(
+      lambda *parts: seen.append(parts) or np.int64(0), [norm.value(), *noisy[-2:]],
+      tf.int64) is None or update(noisy)
+  private.fit(poisson(), epochs=2, verbose=0)
+  assert sum(drawn) == 8 * (21 + 2) and drawn.count(1) == 8 * 2
+  # Each count is a whole number of the unit of the norm that clipped its step.
+  clips, *counts = np.array(seen).T
+  assert len(set(clips)) == 8 and clips[0] == 1
+  for i, stddev in enumerate((2.0, 1.1)):
+    per_unit = discrete_gaussian.SCALE / (clips * plan.release_sensitivity)
+    whole = counts[i] * per_unit
+    np.testing.assert_allclose(whole, np.rint(whole), rtol=0, atol=1e-5)
+    assert np.any(np.rint(whole) % 2)
+    assert norm._weights[i] == pytest.approx(
+        plan.release_sensitivity / stddev, rel=1e-13)
+  moved = clips[:-1] * np.exp(-0.2 * (np.clip(
+      counts[0] / (clips * norm._weights[0]) / 10 + 0.5, 0, 1) - 0.5)[:-1])
+  np.testing.assert_allclose(clips[1:], moved, rtol=1e-14)
+  assert private.guarantee().upper == plan.guarantee(100).upper  # All that may run.
+
+
+def test_the_noise_of_counts_has_the_law_of_the_plan():
+  sampler = step_noise.IntegerSampler(tfcactus.Gaussian(1.3), seed=7)
+  parts = sampler.whole([np.float64(0)] * 100_000, 1.0)
+  assert parts[0].shape == ()
+  scaled = np.array(parts) / discrete_gaussian.SCALE
+  assert stats.kstest(scaled, 'norm').pvalue > 1e-3
+  # Three standard errors, which reject a scale of 1.01.
+  room = 3 / np.sqrt(2 * scaled.size)
+  assert abs(scaled.std() - 1) < room and abs(1.01 * scaled.std() - 1) > room
+
+
+def test_counts_beside_sums_are_on_the_card():
+  plan = whole_plan(**COUNTS)
+  private = privatized(plan)
+  logs = private.fit(poisson(), verbose=0).history
+  assert 'noisy_accuracy' in logs and private.guarantee().upper == plan.guarantee(
+      100).upper
+  card = make_run_card(private)
+  assert 'weights and counts' in card['statement'] and card['mode'] == 'integer'
+  assert card['adaptive_clipping']['clipped_count_stddev'] == 2.0
+  floats = dataclasses.replace(plan, arithmetic='float').guarantee(4)
+  assert floats.upper < plan.guarantee(4).upper < floats.upper * (1 + 1e-7)
 
 
 def test_training_is_accounted_for_as_the_plan_says_and_the_card_names_the_mode():

@@ -74,7 +74,7 @@ class Engine:
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1, each: int = 1,
                local: local_steps_lib.LocalSteps | None = None, canaries: int = 0,
-               tested_places: set[str] | None = None):
+               tested_places: set[str] | None = None, answers: bool = False):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved to treat each example alone.
@@ -89,7 +89,9 @@ class Engine:
     difference that they make to the weights. `canaries` is the number of canaries.
     `tested_places` has the keys of passes in which `place_test` has found no gradient
     that depends on the place in the batch; `run` tests and adds others. None: no test.
+    `answers` says that the caller counts right answers, so that outputs are tested too.
     """
+    self._answers = answers
     self._canaries = canaries
     self._tested_places = tested_places
     self._local = local
@@ -227,10 +229,17 @@ class Engine:
     # Equal sizes may be those of other examples, or of other trained weights.
     key = f'{specs} {self._each} {self.routes.trained} {self.routes.summary()}'
     if key not in tested:
-      place_test.check(self._model, lambda rows: clipping_lib.numbers_of_rows(
-          self._pass(rows).gradients, self._clipping, self.routes.groups),
-                       specs, self._each)
+      place_test.check(self._model, self._numbers_of_rows, specs, self._each)
       tested.add(key)
+
+  def _numbers_of_rows(self, batch: batched_pass.Batch) -> list[tf.Tensor]:
+    """Returns all numbers that sums and counts use, one row for each example."""
+    found = self._pass(batch)
+    outputs = tf.nest.flatten(found.predictions) if self._answers else []
+    return [*clipping_lib.numbers_of_rows(
+        found.gradients, self._clipping, self.routes.groups),
+            *(tf.reshape(tf.cast(each, keras.backend.floatx()), [self.rows, -1])
+              for each in outputs)]
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
     """Returns (reason, layers to vectorise) for uses without a rule.

@@ -49,8 +49,8 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
 
   Args:
     model: The model whose layers draw.
-    run: Returns per-example gradients of a batch (inputs, targets, weights), and their
-      norms, as tensors with one row for each example.
+    run: Returns per-example gradients of a batch (inputs, targets, weights), their
+      norms, and outputs that are counted, as tensors with one row for each example.
     specs: The batch as `TensorSpec`s of a known number of rows.
     each: Number of consecutive rows that make up an example.
   """
@@ -74,11 +74,12 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
     repeats = _alike(traced, specs, each, lambda rows, rng: [rows])
   if repeats or not drawn:
     raise ValueError(
-        "Expected with arithmetic='integer' gradients whose bits do not depend on the "
-        'place of their example in the batch, got others for random rows: kernels of '
-        'this device treat rows differently. Give physical_batch_size as a multiple of '
-        f'8 (got {tf.nest.flatten(specs)[0].shape[0] // each}), and use_bias=False to '
-        'layers on 16 positions or more, over which CPUs sum by place; or take '
+        "Expected with arithmetic='integer' gradients (and, with noisy_accuracy, "
+        'outputs) whose bits do not depend on the place of their example in the batch, '
+        'got others for random rows: kernels of this device treat rows differently. '
+        'Give physical_batch_size as a multiple of 8 (got '
+        f'{tf.nest.flatten(specs)[0].shape[0] // each}), and use_bias=False to layers '
+        'on 16 positions or more, over which CPUs sum by place; or take '
         "arithmetic='float'.")
   # Seeds are fresh in each pass: draws alone may have changed these gradients.
   warnings.warn(_UNTESTED.format(

@@ -38,9 +38,12 @@ class ClipNorm:
     self._rule, self._accuracy = plan.adaptive_clipping, plan.noisy_accuracy
     self._expected = plan.expected_batch_size
     self._sensitivity = step_counts.sensitivity(plan)
-    # A noisy count, divided by its weight, has the standard deviation of the plan.
-    self._weights = [self._sensitivity * (plan.noise.noise_multiplier / stddev)
-                     for stddev in step_counts.stddevs(plan).values()]
+    # A noisy count, divided by its weight, has the standard deviation of the plan. The
+    # room is for the rounding of two products with a count, of num_examples / 2 at most.
+    room = 1 - (plan.num_examples + 2) * 2.0**-51
+    self._weights = [
+        self._sensitivity * (plan.noise.noise_multiplier / stddev) * room
+        for stddev in step_counts.stddevs(plan).values()]
     self.variable = self.answers = None
     with tf.init_scope():
       if self._rule is not None:

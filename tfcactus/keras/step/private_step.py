@@ -246,7 +246,8 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count, self._tested_places)
+        0 if self.canaries is None else self.canaries.count, self._tested_places,
+        self._plan.noisy_accuracy is not None)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
     elif numbers is None:

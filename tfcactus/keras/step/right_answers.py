@@ -39,7 +39,8 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
   weights, own = ((part if part.shape.rank == 1 else part[:, term])
                   for part in (batch.weights, batch.losses))
   used = tf.logical_and(batched_pass.takes_part(weights), tf.math.is_finite(own))
-  # Rows of one example are neighbours.
+  # Rows of one example are neighbours. Rounded, they have the same sum in any order.
+  values = tf.round(values / FINENESS) * FINENESS
   values, used = (tf.reshape(part, [-1, each]) for part in (
       tf.where(used, values, tf.zeros_like(values)), tf.cast(used, tf.float64)))
   means = tf.math.divide_no_nan(tf.reduce_sum(values, 1), tf.reduce_sum(used, 1))

@@ -78,7 +78,7 @@ class IntegerSampler(NoiseSampler):
     """Returns sums times `per_unit`, rounded, plus noise: int64, shaped as the sums."""
     found = []
     for part in sums:
-      scaled = np.multiply(part, per_unit, dtype=np.float64)
+      scaled = np.asarray(np.multiply(part, per_unit, dtype=np.float64))
       np.clip(np.rint(scaled, out=scaled), -_LARGEST, _LARGEST, out=scaled)
       noise = discrete_gaussian.draw(self._rng, part.size)
       found.append(scaled.astype(np.int64) + noise.reshape(part.shape))
