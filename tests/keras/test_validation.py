@@ -408,6 +408,15 @@ def test_another_plan_does_not_forget_the_validation():
           model.inner, dataclasses.replace(model.plan, **changes))
 
 
+def test_a_cheaper_validation_does_not_take_over_the_steps(tmp_path):
+  model, _ = fitted(validation_of(noise=tfcactus.Gaussian(0.5)))
+  model.save_weights(tmp_path / 'w.weights.h5')
+  other = privatized(dataclasses.replace(model.plan, releases=[validation_of()]))
+  other.load_weights(tmp_path / 'w.weights.h5')
+  with pytest.raises(ValueError, match='or releases than this one'):
+    other.guarantee()
+
+
 @pytest.mark.parametrize('monitor', ['loss', 'val_loss', 'accuracy', 'clip_norm'])
 def test_raw_metrics_stop_nothing(monitor):
   validation = validation_of()

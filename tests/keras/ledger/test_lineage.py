@@ -1,10 +1,11 @@
 """Tests that no wrapping or restoring of a model lowers the count of its releases."""
 
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner, NONE, poisson, privatized, X, Y
+from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
@@ -49,6 +50,27 @@ def test_weights_of_another_plan_void_the_account_for_good(make_plan, tmp_path):
   fresh = _trained(make_plan())
   fresh.set_weights(privatized(make_plan(l2_norm_clip=2.0)).get_weights())
   assert fresh.guarantee().steps == 4
+
+
+def test_another_plan_does_not_forget_releases(tmp_path):
+  private = _trained(plan_of(releases=[
+      dp_accounting.GaussianDpEvent(np.float64(2.0)),
+      dp_accounting.LaplaceDpEvent(9.0)]))
+  private.save_weights(tmp_path / 'w.weights.h5')
+  private.save(tmp_path / 'm.keras')
+  again = tf.keras.models.load_model(tmp_path / 'm.keras')
+  assert again.guarantee().upper == private.guarantee().upper
+  for releases in [], [dp_accounting.GaussianDpEvent(3.0)]:
+    with pytest.raises(ValueError, match='by another plan'):
+      privatize(private.inner, plan_of(releases=releases))
+    other = privatized(plan_of(releases=releases))
+    other.load_weights(tmp_path / 'w.weights.h5')
+    with pytest.raises(ValueError, match='noisy_accuracy or releases than this one'):
+      other.guarantee()
+  # Their order is none of the cost.
+  turned = privatized(plan_of(releases=private.plan.releases[::-1]))
+  turned.load_weights(tmp_path / 'w.weights.h5')
+  assert turned.guarantee().upper == private.guarantee().upper
 
 
 def test_a_second_private_model_inherits_the_ledger(make_plan, tmp_path):

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import hashlib
+import json
 from typing import Any
 
+import dp_accounting
 import tensorflow as tf
 
+from tfcactus.accounting import event_configs
 from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.counts import Record
 from tfcactus.plan import PrivacyPlan
 
 _ATTRIBUTE = '_tfcactus_trainers'
+
 
 def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
   """Records on each variable that `trainer` counts releases from it.
@@ -39,17 +43,30 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
 
 
 def plan_number(plan: PrivacyPlan) -> int:
-  """Returns a positive int64, a hash of the fields that set a step's privacy loss."""
+  """Returns a positive int64, a hash of the fields that set what steps cost.
+
+  A plan of another number may not take over the steps: it could tell less than was
+  spent.
+  """
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   unit = () if plan.unit == 'example' else (plan.unit,)
   whole = () if plan.arithmetic == 'float' else (plan.arithmetic, plan.dim)
   # Where all planned steps count, no plan of fewer may take over the steps.
   counted = () if not plan.counts_planned else (
       plan.noisy_accuracy, plan.steps, plan.target_epsilon, plan.delta)
+  beside = sorted(map(_event_text, plan.releases))
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
                plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole,
-               *counted))
+               *counted, *beside))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
+
+
+def _event_text(event: dp_accounting.DpEvent) -> str:
+  """Returns text that differs between events, and not after saving and loading."""
+  try:
+    return json.dumps(event_configs.event_config(event), sort_keys=True)
+  except (TypeError, ValueError):  # The event cannot be saved.
+    return repr(event)
 
 
 def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
@@ -59,9 +76,6 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
   number = training.number(record.counters['plan_number'])
   if record.released_steps and number != plan_number(plan):
     return _OTHER_PLAN
-  if any(count and event not in plan.releases
-         for event, count in record.validated.items()):
-    return _NOT_VALIDATION
   if any(other is not record and other.released_steps
          for other in trainers(models.weights(model) if model.built else ())):
     return _OTHER_TRAINER
@@ -99,15 +113,10 @@ def _check_same(trainer: Any, record: Any, model: keras.Model,
 
 _OTHER_PLAN = (
     'No epsilon: steps were released under a plan with another noise, clip '
-    'norm, sampling_prob, num_examples, correlation, unit, arithmetic or '
-    'noisy_accuracy than this one, or, where all planned steps count, with other '
-    'steps, target_epsilon or delta. Build the model with the plan that it was trained '
-    'by, or train a fresh one.')
-
-_NOT_VALIDATION = (
-    'No epsilon: private validation released metrics, and decides when training ends, '
-    'under a plan with this validation among its releases, got another plan. Build the '
-    'model with the plan that it was trained by.')
+    'norm, sampling_prob, num_examples, correlation, unit, arithmetic, noisy_accuracy '
+    'or releases than this one, or, where all planned steps count, with other steps, '
+    'target_epsilon or delta. Build the model with the plan that it was trained by, or '
+    'train a fresh one.')
 
 _OTHER_TRAINER = (
     'No epsilon: steps were released from the same variables by another '
