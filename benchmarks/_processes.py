@@ -14,10 +14,11 @@ def peak_megabytes() -> float:
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(name: str, *arguments: str) -> dict[str, Any]:
+def measure(name: str, *arguments: str, python: str = sys.executable
+            ) -> dict[str, Any]:
   """Runs a benchmark in a child process; returns the JSON of its last output line."""
   output = subprocess.run(
-      [sys.executable, '-m', f'benchmarks.{name}', *arguments],
+      [python, '-m', f'benchmarks.{name}', *arguments],
       check=True, capture_output=True, text=True).stdout
   return json.loads(output.splitlines()[-1])
 

@@ -1,16 +1,19 @@
 """Measures time and memory of training transformers of 10 and of 109 million weights.
 
     python -m benchmarks.large_model
+    python -m benchmarks.large_model --opacus-python VENV/bin/python
 
-Trains with and without privacy, in one child process each. The CPU time of a step is
-the median over all steps but the first two; memory is the peak resident memory of the
-process.
+Trains with and without privacy, in one child process each; the second command trains
+the same transformer in PyTorch too, without privacy and with the ghost mode of Opacus.
+The CPU time of a step is the median over all steps but the first two; memory is the
+peak resident memory of the process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import NamedTuple
 
@@ -18,7 +21,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np  # noqa: E402
 
-from benchmarks import _processes, _results  # noqa: E402
+from benchmarks import _opacus_speed, _processes, _results  # noqa: E402
 
 QUICK = ('--only', 'small', '--steps', '3')
 
@@ -40,6 +43,10 @@ SHAPES = {'small': Shape(64, 16_000, 320, 4, 8, 64),
           'base': Shape(128, 30_522, 768, 12, 12, 32)}
 
 
+CONTENDERS = {'plain': 'plain Keras', 'private': 'tfcactus',
+              'torch': 'plain PyTorch', 'opacus': 'Opacus, ghost'}
+
+
 def transformer(tf, shape):
   """Returns a transformer encoder that classifies texts."""
   layers = tf.keras.layers
@@ -56,6 +63,26 @@ def transformer(tf, shape):
   return tf.keras.Model(inputs, layers.Dense(CLASSES)(x))
 
 
+def data(shape):
+  """Returns made-up texts, shape (EXAMPLES, length), and their classes."""
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, shape.words, (EXAMPLES, shape.length)).astype(np.int32)
+  return x, rng.integers(0, CLASSES, EXAMPLES)
+
+
+def run_torch(private, shape, steps):
+  """Trains in PyTorch in this process; returns the same numbers as `run`."""
+  import torch
+  model = _opacus_speed.transformer(
+      shape.length, shape.words, shape.width, shape.layers, shape.heads, CLASSES)
+  dataset = torch.utils.data.TensorDataset(*map(torch.tensor, data(shape)))
+  moments = [time.process_time() for _ in _opacus_speed.trained(
+      model, dataset, shape.batch, steps + 2, 'ghost' if private else None)]
+  return {'weights': sum(p.numel() for p in model.parameters()),
+          'cpu_seconds': float(np.median(np.diff(moments)[1:])),
+          'rows': shape.batch, 'megabytes': _processes.peak_megabytes()}
+
+
 def run(private, shape, steps, rows=None):
   """Trains in this process; returns weights, CPU time per step and peak memory in MB.
 
@@ -66,19 +93,17 @@ def run(private, shape, steps, rows=None):
   import tfcactus
   from tfcactus import keras as private_keras
 
-  rng = np.random.default_rng(0)
-  x = rng.integers(0, shape.words, (EXAMPLES, shape.length)).astype(np.int32)
-  y = rng.integers(0, CLASSES, EXAMPLES)
+  x, y = data(shape)
   model = transformer(tf, shape)
   weights = model.count_params()
   loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-  data = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(shape.batch)
+  batches = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(shape.batch)
   if private:
     plan = tfcactus.PrivacyPlan(
         noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=EXAMPLES,
         sampling_prob=shape.batch / EXAMPLES, steps=100, delta=1e-5)
     model = private_keras.privatize(model, plan, physical_batch_size=rows)
-    data = private_keras.FixedSizeBatches(
+    batches = private_keras.FixedSizeBatches(
         x, y, shape.batch, steps_per_epoch=steps + 2)
   model.compile(tf.keras.optimizers.SGD(0.1), loss)
   moments = []
@@ -88,7 +113,7 @@ def run(private, shape, steps, rows=None):
     def on_train_batch_end(self, batch, logs=None):
       moments.append(time.process_time())
 
-  model.fit(data, steps_per_epoch=steps + 2, verbose=0, callbacks=[Clock()])
+  model.fit(batches, steps_per_epoch=steps + 2, verbose=0, callbacks=[Clock()])
   return {'weights': weights, 'cpu_seconds': float(np.median(np.diff(moments)[1:])),
           'rows': model.physical_batch_size if private else shape.batch,
           'megabytes': _processes.peak_megabytes()}
@@ -99,18 +124,26 @@ def main():
   parser = _results.parser('large_model', __doc__)
   parser.add_argument('--only', choices=SHAPES, help='measure this shape alone')
   parser.add_argument('--steps', type=int, default=6, help='number of timed steps')
-  parser.add_argument('--run', choices=('plain', 'private'), default=None,
+  parser.add_argument('--run', choices=CONTENDERS, default=None,
                       help='train once in this process, and print JSON')
   parser.add_argument('--rows', type=int, default=None,
                       help='physical batch size with --run; default as chosen')
+  parser.add_argument('--opacus-python', default=None, metavar='PYTHON',
+                      help='Python interpreter of an environment with torch and opacus')
   args = parser.parse_args()
+  if args.run in ('torch', 'opacus'):
+    print(json.dumps(run_torch(
+        args.run == 'opacus', SHAPES[args.only], args.steps)))
+    return
   if args.run:
     print(json.dumps(run(
         args.run == 'private', SHAPES[args.only], args.steps, args.rows)))
     return
+  pythons = {name: sys.executable if name in ('plain', 'private') else
+             args.opacus_python for name in CONTENDERS}
   found = {shape: {name: _processes.measure(
-      'large_model', '--only', shape, '--steps', str(args.steps), '--run', name)
-                   for name in ('plain', 'private')}
+      'large_model', '--only', shape, '--steps', str(args.steps), '--run', name,
+      python=python) for name, python in pythons.items() if python}
            for shape in ([args.only] if args.only else SHAPES)}
   if args.only:
     print(found)
@@ -122,14 +155,16 @@ def main():
 def show(found: dict) -> None:
   """Writes the table from the results."""
   def over(each, plain, key):
-    """Returns a number and its ratio to plain training's."""
+    """Returns a number and its ratio to that of plain training."""
     return f'{each[key]:,.2f} ({each[key] / plain[key]:.2f})'
 
   _results.show('large_model', _results.markdown(
       ['training', 'weights', 'batch', 'physical batch',
        'CPU seconds per step (over plain)', 'peak MB (over plain)'],
-      [[name, f'{each["weights"]:,}', str(SHAPES[shape].batch), str(each['rows']),
-        *(over(each, found[shape]['plain'], key)
+      [[CONTENDERS[name], f'{each["weights"]:,}', str(SHAPES[shape].batch),
+        str(each['rows']),
+        *(over(each, found[shape]['torch' if name == 'opacus' else
+                                  'plain' if name == 'private' else name], key)
           for key in ('cpu_seconds', 'megabytes'))]
        for shape in SHAPES for name, each in found[shape].items()]))
 

@@ -5,7 +5,7 @@
 
 The device is one that sleeps. A step waits for it, then adds noise to the sums of
 parts of at most 24 million weights: none, noise drawn when it is asked for, or noise
-drawn ahead..
+drawn ahead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def steps(weights, seconds):
 
   def step(noise, ahead):
     sampler = private.NoiseSampler(tfcactus.Gaussian(1.0), randomness='host')
-    if not ahead:
-      sampler._draws_ahead = lambda size: False
+    sampler._draws_ahead = lambda size: ahead
 
     @tf.function(autograph=False)
     def run():

@@ -1,17 +1,19 @@
-"""Draws many whole numbers of noise, and compares epsilon with another library's.
+"""Measures the noise, the accuracy and the epsilon of training in whole numbers.
 
-    python -m benchmarks.whole_numbers --draws 1000000000
+    python -m benchmarks.whole_numbers --draws 1000000000 --runs 10
 
 Counts certain outputs: whole numbers that are released for one sum, and that no draw
 can yield for a sum that differs by one clipping norm. It also bounds their probability,
 by the probabilities of the table that all draws are made of, and tests the law of the
-draws. Then it computes epsilon of jax_privacy's example of secure noise at that
-example's own noise.
+draws. It computes epsilon of jax_privacy's example of secure noise at that example's
+own noise. With --runs it trains the tutorial CNN on MNIST as often, privately in floats
+and in whole numbers, to compare the accuracies.
 """
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import dp_accounting
 import numpy as np
@@ -22,6 +24,9 @@ import tfcactus
 from tfcactus import _format
 from tfcactus.noise import discrete_gaussian
 from tfcactus.randomness import SystemRandom
+
+if TYPE_CHECKING:
+  from training import datasets
 
 QUICK = ('--draws', '1000000')
 
@@ -106,14 +111,53 @@ def beside_jax_privacy() -> dict:
           'epsilon': plan.guarantee().upper}
 
 
+def accuracy(arithmetic: str, data: datasets.Dataset, run: int) -> float:
+  """Returns the test accuracy of the tutorial CNN after two epochs within epsilon 2."""
+  import tensorflow as tf
+
+  from tfcactus import keras as private
+  from training import networks
+  tf.keras.utils.set_random_seed(run)  # For weights: samples and noise have no seed.
+  plan = tfcactus.PrivacyPlan.for_training(
+      target_epsilon=2.0, delta=1e-5, num_examples=data.train[1].size, batch_size=250,
+      epochs=2, l2_norm_clip=1.0, arithmetic=arithmetic, dim=26_010)
+  model = private.privatize(networks.cnn('tanh'), plan)
+  model.compile(
+      tf.keras.optimizers.SGD(
+          tf.keras.optimizers.schedules.CosineDecay(2.0, plan.steps, alpha=0.05)),
+      tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      metrics=['accuracy'])
+  model.fit(private.PoissonBatches(*data.train, batch_size=250), epochs=2, verbose=0)
+  return model.evaluate(*data.test, verbose=0)[1]
+
+
+def accuracies(runs: int) -> dict[str, list[float]]:
+  """Returns the accuracies of `runs` trainings on MNIST in each arithmetic."""
+  from training import datasets
+  data = datasets.mnist()
+  found: dict[str, list[float]] = {'float': [], 'integer': []}
+  for run in range(runs):
+    for arithmetic, made in found.items():
+      made.append(accuracy(arithmetic, data, run))
+      print(f'run {run}, {arithmetic}: accuracy {made[-1]:.4f}', flush=True)
+  return found
+
+
 def main():
-  """Draws and compares; writes results/whole_numbers.json and the tables."""
+  """Measures and compares; writes results/whole_numbers.json and the tables."""
   parser = _results.parser('whole_numbers', __doc__)
   parser.add_argument('--draws', type=int, default=10_000_000,
-                      help='number of draws; default: %(default)s')
+                      help='number of draws; 0 keeps the saved ones; '
+                      'default: %(default)s')
+  parser.add_argument('--runs', type=int, default=0,
+                      help='trainings in each arithmetic; 0, the default, keeps the '
+                      'saved ones')
   args = parser.parse_args()
+  kept = _results.load('whole_numbers', {})
   _results.save('whole_numbers', {
-      'drawn': drawn(args.draws), 'example': beside_jax_privacy()})
+      'drawn': drawn(args.draws) if args.draws else kept['drawn'],
+      'example': beside_jax_privacy(),
+      'accuracies': accuracies(args.runs) if args.runs else kept.get('accuracies')})
   show(_results.load('whole_numbers'))
 
 
@@ -137,6 +181,12 @@ def show(found: dict) -> None:
       [[f'{example["noise_multiplier"]:.4f}', f'{example["renyi"]:.4f}',
         _format.upper(example['epsilon'], 6),
         f'{saved:.1f} %']]))
+  if found['accuracies']:
+    _results.show('whole_numbers_accuracy', _results.markdown(
+        ['arithmetic', 'runs', 'mean accuracy', 'standard error'],
+        [[name, str(len(each)), f'{np.mean(each):.4f}',
+          f'{np.std(each, ddof=1) / len(each)**0.5:.4f}']
+         for name, each in found['accuracies'].items()]))
 
 
 if __name__ == '__main__':

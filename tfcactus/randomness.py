@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent import futures
 import hashlib
 import math
 import os
 import threading
-from typing import Callable, Protocol, Union
+from typing import Any, Callable, Protocol, Union
 import weakref
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
@@ -23,6 +24,17 @@ _ZEROS = memoryview(bytes(2**20))
 _REACH = 1.3
 """Points drawn for each pair of normals wanted. A point of the square lies in the disc
 with probability pi / 4, so these are almost always enough; if not, more are drawn."""
+
+
+def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
+  """Maps `task` over `items` in up to `_PARTS` threads; a task may run twice."""
+  listed = [*zip(*items)]
+  try:
+    with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+      list(pool.map(lambda each: task(*each), listed))
+  except RuntimeError:  # There are no new threads once the main thread has ended.
+    for each in listed:
+      task(*each)
 
 
 class KeyStream:
@@ -180,11 +192,7 @@ class KeyStream:
         piece = part[start:start + PARALLEL]
         piece[:] = stream.filled(piece.size, out.dtype.type, draw)
 
-    try:
-      with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, parts, streams))
-    except RuntimeError:  # There are no new threads once the main thread has ended.
-      list(map(fill, parts, streams))
+    in_threads(fill, parts, streams)
 
   def _few_normals(self, count: int) -> np.ndarray:
     """Returns normals as `normals` does, all at once and in this thread."""

@@ -74,6 +74,19 @@ def test_noise_of_a_device_that_waits_is_drawn_when_asked_for(small, monkeypatch
   assert time.perf_counter() - begun > 0.6 and len(drawn) == 2
 
 
+def test_a_host_that_computes_large_steps_keeps_no_noise(small, monkeypatch):
+  monkeypatch.setattr(noise_ahead, 'MOST_OF_HOST', 600)
+  waiting = []
+  for size in (600, 601):
+    sampler = _sampler()
+    _step(sampler, size)()
+    waiting += sampler._ahead._waiting
+  assert waiting == [(0, 600)]
+  monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind: [kind])
+  _step(sampler, 601)()
+  assert list(sampler._ahead._waiting) == [(0, 601)]
+
+
 def test_every_draw_is_used_once_and_has_the_law(small):
   sampler = _sampler(seed=2)
   step = _step(sampler, 800, 700, 90)

@@ -14,7 +14,7 @@ from tfcactus import _checks, noise as noise_lib
 from tfcactus.keras.compat import precision
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.noise import device_noise, noise_ahead, random_bits
-from tfcactus.randomness import SystemRandom
+from tfcactus.randomness import in_threads, PARALLEL, SystemRandom
 
 TOGETHER = 2**21
 """Coordinates up to which the noise of a sum is drawn at once: 16 MB."""
@@ -267,8 +267,10 @@ class NoiseSampler:
 
   def _draws_ahead(self, size: int) -> bool:
     """Returns whether the next step's noise, of `size` coordinates, is drawn ahead."""
-    # An eager call may be the only one.
-    return size >= noise_ahead.FROM and not tf.executing_eagerly()
+    if tf.executing_eagerly():
+      return False  # The call may be the only one.
+    return size >= noise_ahead.FROM and (
+        size <= noise_ahead.MOST_OF_HOST or bool(tf.config.list_logical_devices('GPU')))
 
   def drop_ahead(self) -> None:
     """Frees the memory of noise drawn ahead; with a seed keeps it, to draw it next."""
@@ -327,23 +329,16 @@ class NoiseSampler:
     precision.check_graphs_are_as_written()
     noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    found: list[np.ndarray] = []
-    for part, dtype, drawn in zip(sums, dtypes, np.split(noise, ends)):
-      found.append(np.empty(part.shape, dtype))
-      given, made = part.reshape(-1), found[-1].reshape(-1)
-      for start in range(0, part.size, _CHUNK):
-        piece = drawn[start:start + _CHUNK] * scale
-        if not math.isinf(self.noise.range):
-          end = self.noise.range * abs(scale)
-          np.clip(piece, -end, end, out=piece)
-        with np.errstate(over='ignore', invalid='ignore'):
-          # Unrounded noise is added: rounded noise would lie on a coarser grid.
-          piece += given[start:start + _CHUNK]
-          if step:
-            piece *= 1 / step
-            piece = np.rint(piece, out=piece)
-            piece *= step
-          made[start:start + _CHUNK] = piece
+    found = [np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
+    for part, drawn, made in zip(sums, np.split(noise, ends), found):
+      add = functools.partial(
+          _add, part.reshape(-1), drawn, made.reshape(-1), float(scale),
+          self.noise.range, float(step))
+      starts = range(0, part.size, PARALLEL)
+      if len(starts) > 1:
+        in_threads(add, starts)
+      elif starts:
+        add(0)
     return found
 
   def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
@@ -357,6 +352,27 @@ class NoiseSampler:
     below = nearest * tf.cast(1 - 2.0**-_DIGITS[tf.as_dtype(dtype)], dtype)
     largest = tf.where(tf.cast(nearest, tf.float64) > end, below, nearest)
     return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
+
+
+def _add(given: np.ndarray, noise: np.ndarray, made: np.ndarray, scale: float,
+         limit: float, step: float, start: int) -> None:
+  """Writes `PARALLEL` coordinates of a sum plus scaled noise to `made`, from `start`.
+
+  Noise is cut to [-limit, limit] times the scale. The sum is rounded to multiples of
+  `step`, unless this is 0.
+  """
+  for at in range(start, min(start + PARALLEL, given.size), _CHUNK):
+    piece = noise[at:at + _CHUNK] * scale
+    if not math.isinf(limit):
+      np.clip(piece, -limit * abs(scale), limit * abs(scale), out=piece)
+    with np.errstate(over='ignore', invalid='ignore'):
+      # Unrounded noise is added: rounded noise would lie on a coarser grid.
+      piece += given[at:at + _CHUNK]
+      if step:
+        piece *= 1 / step
+        piece = np.rint(piece, out=piece)
+        piece *= step
+      made[at:at + _CHUNK] = piece
 
 
 def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:

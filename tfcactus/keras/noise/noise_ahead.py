@@ -15,6 +15,10 @@ FROM = 2**17
 MOST = 2**27
 """Coordinates, 1 GB, that may wait to be asked for. Others are drawn when asked for."""
 
+MOST_OF_HOST = 2**24
+"""Coordinates up to which noise is drawn ahead without a GPU: a host that computes the
+steps itself has no core to spare, and 128 MB is little beside what its steps take."""
+
 Slot = tuple[int, int]
 """Number of a part of a sum, and number of its coordinates."""
 
