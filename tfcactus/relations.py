@@ -41,15 +41,6 @@ _PROTECTED_ROWS = {
              'others',
 }
 
-_PUBLIC = {
-    ADD_OR_REMOVE: '{constants} are public constants, assumed to be the same with '
-                   'and without the {unit}',
-    ZERO_OUT: '{constants} are public constants; both neighbours have the same '
-              'number of {unit}s',
-    REPLACE: '{constants} are public constants; both neighbours have the same '
-             'number of {unit}s',
-}
-
 
 def check(value: Relation) -> dp_accounting.NeighboringRelation:
   """Returns the neighbouring relation that `value` is or names.
@@ -99,4 +90,7 @@ def public(relation: dp_accounting.NeighboringRelation, constants: str,
 
   `constants` lists two or more public constants in words; `unit` is a word for one row.
   """
-  return _PUBLIC[relation].format(constants=constants, unit=unit)
+  return f'{constants} are public constants' + (
+      f', assumed to be the same with and without the {unit}'
+      if relation == ADD_OR_REMOVE else
+      f'; both neighbours have the same number of {unit}s')

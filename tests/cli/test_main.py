@@ -194,6 +194,16 @@ def test_bad_groups_are_usage_errors(step, capsys):
   assert 'noise=gaussian' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('entry, words', [
+    ('"steps": "x"', 'steps to be int'), ('"noise_multiplier": "x"', 'int or float'),
+    ('"sampling_prob": "1/0"', 'a fraction')])
+def test_bad_groups_in_a_file_are_named(entry, words, tmp_path, capsys):
+  path = tmp_path / 'steps.json'
+  path.write_text(f'[{{"noise": "gaussian", {entry}}}]', encoding='utf-8')
+  assert main.main(['epsilon', '--delta', '1e-5', '--steps-file', str(path)]) == 2
+  assert words in capsys.readouterr().err
+
+
 def test_a_search_is_accounted_for_and_calibrated(capsys):
   run = ['--noise', 'gaussian', '--steps', '1', '--delta', '1e-5', '--runs', '5']
   assert main.main(['calibrate', *run, '--target-epsilon', '1']) == 0

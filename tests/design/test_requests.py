@@ -93,6 +93,7 @@ def test_cells_must_exceed_bins(bins, short):
     (lambda: design.DiscretizedGaussian(1.0, cells=3), 'raise cells'),
     (lambda: design.DiscretizedGaussian(1e9), 'lower bins'),
     (lambda: design.DiscretizedLaplace(1e9), 'lower bins'),
+    (lambda: design.Staircase(2000.0), 'epsilon <= 700'),
     (lambda: design.RadialGaussian(3, 1.0, width=5.0), 'width'),
     (lambda: design.RadialGaussian(3, 1.0, width=1e-9), 'width'),
     (lambda: design.RadialGaussian(3, 1.0, width=math.nan), 'width'),

@@ -69,7 +69,9 @@ def test_best_sinh_normal_has_its_price_and_beats_its_neighbours():
     (lambda: release.noise_for_epsilon('gaussian', 1, 0), 'delta'),
     (lambda: release.noise_for_epsilon('sinh-normal', 1, 1e-6, bend=10.0),
      'raise bend'),
+    (lambda: release.noise_for_error('sinh-normal', 1e9, beta=0.1, bend=1.0), 'sigma'),
     (lambda: release.smallest_count(LAWS[0], num_bins=0, beta=0.1), 'num_bins'),
+    (lambda: release.smallest_count(LAWS[0], num_bins=3, beta=1.5), 'beta'),
     (lambda: release.count_threshold(LAWS[0], num_bins=3, beta=0), 'beta'),
 ])
 def test_bad_input_is_one_clear_error(call, message):

@@ -137,7 +137,8 @@ class Observations:
     """Returns a lower bound on epsilon within the family of the claim.
 
     The family has the claim's steps and scheme, and any Gaussian noise, amplitude and,
-    for Poisson samples, sampling probability. Each takes a third of `significance`.
+    for Poisson samples, sampling probability. Each takes a third of `significance`. The
+    bound is zero if it is not known when canaries were drawn.
     """
     third = _checks.delta(significance, 'significance') / 3
     sigma = _sigma(claim)

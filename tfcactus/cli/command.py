@@ -113,13 +113,12 @@ def read_numbers(path: str) -> np.ndarray:
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:
-    data = (np.load(path, allow_pickle=False) if path.endswith('.npy') else
+    return (np.load(path, allow_pickle=False) if path.endswith('.npy') else
             np.loadtxt(path, ndmin=1))
   except (ValueError, OSError, EOFError) as error:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None
-  return data
 
 
 def check_bend(family: str, bend: float | None) -> None:

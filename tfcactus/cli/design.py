@@ -148,9 +148,8 @@ def _request(args: argparse.Namespace) -> _Request:
     raise ValueError(
         f'Expected --dim 1 for {args.mechanism} noise, which protects scalar '
         f'queries, got {args.dim}; use "design isotropic".')
-  if args.mechanism == 'cactus':
-    return design_lib.Cactus(args.budget, **shared)
-  return design_lib.Monotone(args.budget, **shared)
+  kind = design_lib.Cactus if args.mechanism == 'cactus' else design_lib.Monotone
+  return kind(args.budget, **shared)
 
 
 def _search(args: argparse.Namespace) -> tuple[noise_lib.Noise, dict[str, Any]]:

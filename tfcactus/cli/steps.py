@@ -30,11 +30,14 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
   """Returns text or a number as the last of `kinds`; ValueError for other values."""
-  if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
+  try:
+    if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
+      raise ValueError(value)
+    return kinds[-1](value)
+  except ValueError:
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
-        f'got {value!r}.')
-  return kinds[-1](value)
+        f'got {value!r}.') from None
 
 
 def _allocated(values: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
     grid and tail class within the same budget is below it) and gap (relative).
 
   Raises:
-    ValueError: if the table carries no certificate (a quantised Gaussian or Laplace, or
+    ValueError: if the table carries no certificate (a truncated or closed-form law, or
       a table of unknown origin), or `cost` does not fit.
     SolverError: if the certificate does not hold, naming the residual.
   """
@@ -66,8 +66,8 @@ def _told(table: Table) -> dict[str, Any]:
   if missing:
     raise ValueError(
         'Expected a designed table with a certificate, got '
-        f'{table.name!r} without {", ".join(missing)} in its info; quantised '
-        'Gaussians and Laplaces have none.')
+        f'{table.name!r} without {", ".join(missing)} in its info; only Cactus, '
+        'Monotone and Isotropic make one.')
   try:
     found = {**table.info['parameters'], **table.info['multipliers']}
     return {'solver': table.info['solver'], 'shifts': dict(found['shifts']), **{

@@ -288,7 +288,7 @@ class Staircase:
   exactly e^-epsilon times the density, so quantisation costs no privacy.
 
   Attributes:
-    epsilon: Log of the ratio of neighbouring steps, above zero.
+    epsilon: Log of the ratio of neighbouring steps, above zero, at most 700.
     range: Where the density is truncated and renormalised; None for no truncation.
       Without a range the density continues, once it has decreased to 1e-30, as a
       geometric tail of the same mean slope, which keeps epsilon.
@@ -309,7 +309,9 @@ class Staircase:
   bins: int = 100
 
   def __post_init__(self) -> None:
-    _checks.positive('epsilon', self.epsilon)
+    if _checks.positive('epsilon', self.epsilon) > 700:
+      raise ValueError('Expected epsilon <= 700, the log of the largest ratio that '
+                       f'floats hold, got epsilon={self.epsilon!r}.')
     bins = _checks.integer('bins', self.bins, 1)
     if self.range is not None:
       tiling.check_range(self.range, bins)

@@ -295,16 +295,13 @@ class Training:
   def table(self) -> noise_lib.ScalarTable:
     """Returns the current noise, narrowed to meet the bound on utility."""
     log_mass = self._model().numpy()
-    w = special.softmax(log_mass)
-    target = self._request.utility
+    target, norm = self._request.utility, self._request.norm
     self.wide |= target is not None and bool(
-        w @ self._cost >= (0.98 * target)**self._request.norm)
+        special.softmax(log_mass) @ self._cost >= (0.98 * target)**norm)
     if self._request.model == 'sigmoid':
       log_mass = np.minimum.accumulate(log_mass)
-    w = special.softmax(log_mass)
-    if target is not None:
-      w = _narrowed(log_mass, self._cost, target**self._request.norm)
-    w = np.maximum(w, SMALLEST)
+    w = np.maximum(special.softmax(log_mass) if target is None else
+                   _narrowed(log_mass, self._cost, target**norm), SMALLEST)
     return noise_lib.ScalarTable.from_cell_masses(
         self._bins, 0.5 * np.concatenate([w[::-1], w]))
 

@@ -90,8 +90,8 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
                   rank_error: float | None = None) -> int:
   """Returns the answer of `interior_point`, without its event.
 
-  `records` are integers in [1, size] of shape (n,); a domain of one value costs no
-  query. `rank_error` is for 'recursion' only.
+  `records` are integers in [1, size] of shape (n,); a domain of one value will do.
+  `rank_error` is for 'recursion' only.
   """
   if size > _LARGEST_DOMAIN:
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')

@@ -38,8 +38,9 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
     num_bins: Size of the domain.
     beta: Probability that an empty count is reported, or the given count is not.
   """
-  threshold = count_threshold(noise, num_bins=num_bins, beta=0.5 * beta)
-  reserve = float(noise_sources.upper_quantile(noise, 0.5 * beta))
+  half = 0.5 * _checks.delta(beta, 'beta')
+  threshold = count_threshold(noise, num_bins=num_bins, beta=half)
+  reserve = float(noise_sources.upper_quantile(noise, half))
   return math.ceil(threshold + reserve + 0.5)
 
 
@@ -98,8 +99,8 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
     # A scale family: errors are proportional to the scale.
     return make(error / make(1.0).max_error(count, beta))
   normal = noise_lib.Gaussian(1.0).max_error(count, beta)
-  # Solve bend arsinh(sigma z / bend) = error.
-  sigma = bend * math.sinh(error / bend) / normal
+  # Solve bend arsinh(sigma z / bend) = error; beyond 700 no sigma is in range.
+  sigma = bend * math.sinh(min(error / bend, 700.0)) / normal
   return noise_lib.check_scalar(make(sigma))
 
 

@@ -71,16 +71,7 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
                     method: str = 'direct', **options: Any) -> TruncatedNoise:
   """Designs bounded noise for a scalar query and accounts for it.
 
-  Args:
-    range: Bound on |noise|, in units of sensitivity; above one half.
-    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2).
-    epsilon: The epsilon at which delta is minimised.
-    steps: Number of releases composed.
-    sampling_prob: Poisson sampling probability of a release.
-    norm: 1 or 2.
-    bins: Cells per unit of sensitivity; None for about 400 on each side.
-    method: 'direct', 'lp' or 'ma'; see `tfcactus.design.Truncated`.
-    **options: Further arguments of `tfcactus.design.Truncated`.
+  All arguments, `options` too, are those of `tfcactus.design.Truncated`.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -171,15 +162,11 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
                   method: str = 'direct', tolerance: float = 1e-3) -> LeastUtility:
   """Searches for the noise of least utility (error) that is (epsilon, delta)-private.
 
+  Other arguments are those of `tfcactus.design.Truncated`.
+
   Args:
-    range: Bound on |noise|, in units of sensitivity; above one half.
     delta: Bound on the delta of all releases together, at `epsilon`.
     epsilon: The epsilon at which delta is bounded.
-    steps: Number of releases composed.
-    sampling_prob: Poisson sampling probability of a release.
-    norm: Norm of the utility: 1 (E|Z|) or 2 (sqrt(E Z^2)).
-    bins: Cells per unit of sensitivity; None for about 400 on each side.
-    method: 'direct', 'lp' (one release) or 'ma'; see `tfcactus.design.Truncated`.
     tolerance: Relative distance of the utilities at which the search stops.
 
   Returns:
@@ -188,8 +175,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
     `lower_bound` shows it.
 
   Raises:
-    ValueError: if an argument is out of range, or noise in this range does not
-      reach delta.
+    ValueError: if an argument is out of range, or no noise found reaches delta.
 
   Source: Definition 12 of Sommer et al., "Learning Numeric Optimal Differentially
   Private Truncated Additive Mechanisms" (2021), which asks for this noise; the paper
