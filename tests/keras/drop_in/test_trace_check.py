@@ -21,3 +21,16 @@ def test_no_name_of_an_operation_proves_anything(name):
       np.zeros((40, 3), np.float32), np.zeros((40, 2), np.float32), 0.25)
   with pytest.raises(ValueError, match='goes along the examples'):
     trace_check.check_per_example(model, batches)
+
+
+def test_lookups_whose_gradient_joins_the_ids_of_examples_are_refused():
+  def loss(targets, predictions):
+    return tf.square(tf.gather(predictions, tf.cast(targets, tf.int32), batch_dims=1))
+
+  model = tf.keras.Sequential(
+      [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
+  model.compile('sgd', loss)
+  batches = ours.PoissonBatches(
+      np.zeros((40, 3), np.float32), np.zeros((40, 1), np.float32), 0.25)
+  with pytest.raises(ValueError, match='becomes an id of the next example'):
+    trace_check.check_per_example(model, batches)

@@ -69,6 +69,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   graph = traced(None)
   state_writes.check_graph(graph, 'layers and losses', model)
   _check(graph, graph.inputs[:len(specs)], graph.outputs, None)
+  _check_lookups(graph)
   if any(map(graphs.has_own_gradient, graphs.nodes(graph))):
     _check_gradients(traced(_ROWS), len(specs))
   return bool(seeds)
@@ -109,6 +110,20 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
     raise ValueError(
         f'Expected layers and a loss per example, got {found.why}, {how}. '
         + _REMEDY)
+
+
+def _check_lookups(graph: tf.Graph) -> None:
+  """Raises ValueError for lookups whose gradient joins the ids of all examples."""
+  for node in graphs.nodes(graph):
+    if node.op == 'GatherV2' and node.attr['batch_dims'].i and (
+        tf.as_dtype(node.attr['Tparams'].type).is_floating):
+      raise ValueError(
+          'Expected layers and a loss per example, got a lookup with batch_dims, '
+          f'{node.op} in {node.name!r}: its gradient adds an offset for each example '
+          'to the ids, so that an id out of range, which GPUs do not refuse, becomes '
+          'an id of the next example. Use a product with tf.one_hot(ids, n) instead, '
+          'or tfcactus.keras.privatize(model, plan), which takes one example at a '
+          'time.')
 
 
 def _check_gradients(graph: tf.Graph, given: int) -> None:
