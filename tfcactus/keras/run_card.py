@@ -12,7 +12,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus import accounting, guarantee as guarantee_lib, relations
+from tfcactus import _format, accounting, guarantee as guarantee_lib, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat import models
 from tfcactus.keras.distribution import replicas
@@ -35,6 +35,10 @@ WHOLE_SUMS = (
     'same numbers; sums rounded to whole numbers, discrete Gaussian noise added as '
     'whole numbers, and all rounding counted in epsilon')
 """The statement for plans of arithmetic='integer' ("Whole numbers")."""
+
+_BEFORE = '; steps made before the model was saved {} as their card says'
+"""Added for a loaded model: its file does not say where noise was made, nor how many
+positions its sums had."""
 
 CHOICES = ' and choices of hyperparameters'
 
@@ -142,10 +146,11 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'table_digest': plan.noise.digest,
       'releases_beside': [repr(event) for event in plan.releases],
       'mode': plan.arithmetic,
-      'sums': SUMS if plan.arithmetic == 'float' else WHOLE_SUMS,
+      'sums': (SUMS if plan.arithmetic == 'float' else WHOLE_SUMS) + (
+          _BEFORE.format('rounded sums') if model._ledger.counter.loaded else ''),
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
-      'not_covered': [*not_covered(plan), *_preparation(model)],
+      'not_covered': [*not_covered(plan), *_rounding(model), *_preparation(model)],
       'tensorflow': tf.__version__,
       'replicas': replicas.number(model.distribute_strategy),
       'workers': replicas.workers(model.distribute_strategy),
@@ -178,6 +183,16 @@ def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
       'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
 
 
+def _rounding(model: PrivateModel) -> list[str]:
+  """Returns a line on rounding beyond the clipping margin; [] if this covers it."""
+  excess = model._step.excess
+  return [
+      'rounding of sums beyond the margin below the clipping norm (docs/soundness.md, '
+      f'"Numbers"): {relations.in_units("one example", model.plan.unit)} may change a '
+      f'sum by up to {_format.upper(excess, 2)} clipping norms more than epsilon counts'
+  ] if excess else []
+
+
 def _preparation(model: PrivateModel) -> list[str]:
   """Returns a line on layers whose vocabulary, bins or moments no release covers."""
   covered = {event.digest for event in model.plan.releases
@@ -201,9 +216,7 @@ def _randomness(model: PrivateModel) -> str:
   if model.randomness == 'device':
     words += ('; noise from ChaCha20 (RFC 8439) on the device, under keys that this '
               'stream makes, one for each step')
-  if model._ledger.counter.loaded:  # Files do not say where noise was made.
-    words += '; steps made before the model was saved drew noise as their card says'
-  return words
+  return words + (_BEFORE.format('drew noise') if model._ledger.counter.loaded else '')
 
 
 def check_path(path: PathLike) -> None:

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tests.keras import freivalds, one_by_one
 from tests.keras.tiny import MEAN, plan_of
-from tfcactus.keras import PoissonBatches, privatize
+from tfcactus.keras import make_run_card, PoissonBatches, privatize
 from tfcactus.keras.checks import example_losses
-from tfcactus.keras.gradients import engine, layer_routes, physical_batch
+from tfcactus.keras.gradients import clipping, engine, layer_routes, physical_batch
 
 layers = tf.keras.layers
 _ROWS, _LENGTH, _WORDS, _WIDTH, _CLASSES = 8, 4, 40, 12, 3
@@ -63,7 +63,7 @@ def test_clipped_sums_by_gram_matrices_equal_a_loop(make):
              if len(v.shape) > 1 and np.prod(v.shape) > _WIDTH]
   # The embedding's rows, the outer product at the end, and Conv1D have other forms.
   want = kernels[1:-2] if make is _encoder else kernels
-  assert got.routes.by_gram >= {id(each) for each in want}
+  assert {*got.routes.by_gram} >= {id(each) for each in want}
   assert got.routes.summary().count('norms by Gram matrices') == (
       5 if make is _encoder else 1)
   assert max(freivalds.errors(model, MEAN, x, y).values()) < 1e-5
@@ -79,7 +79,7 @@ def test_convolutions_of_few_positions_write_no_kernels():
   y = np.arange(_ROWS) % _CLASSES
   got = one_by_one.engine_sums(model, MEAN, x, y)
   one_by_one.assert_same(got, one_by_one.loop_sums(model, MEAN, x, y))
-  assert got.routes.by_gram == {id(model.trainable_variables[0])}
+  assert got.routes.by_gram == {id(model.trainable_variables[0]): 2}
 
 
 def _sums(lean, each=1, views=1, clipping='flat'):
@@ -123,3 +123,37 @@ def test_models_whose_kernels_do_not_fit_are_lean(arithmetic, by_gram, monkeypat
   private.fit(PoissonBatches(x, np.arange(40) % 3, 0.25), epochs=1, verbose=0)
   assert private.privacy_summary().count(
       'batched, norms by Gram matrices') == by_gram
+
+
+def _card(clip_rounding, monkeypatch):
+  """Returns what the card of a lean model does not cover, and its number of rows."""
+  monkeypatch.setattr(physical_batch, 'is_lean', lambda *_: True)
+  monkeypatch.setattr(clipping, 'MOST_ROUNDINGS', clip_rounding)
+  model = tf.keras.Sequential([
+      layers.Input((8, 64)), layers.Dense(32), layers.GlobalAveragePooling1D(),
+      layers.Dense(3)])
+  private = privatize(model, plan_of(), physical_batch_size=4)
+  private.compile('sgd', MEAN)
+  x = np.random.default_rng(0).normal(size=(40, 8, 64)).astype(np.float32)
+  private.fit(PoissonBatches(x, np.arange(40) % 3, 0.25), verbose=0)
+  assert private.privacy_summary().count('norms by Gram matrices') == 1
+  return make_run_card(private)['not_covered']
+
+
+def test_the_run_card_names_rounding_beyond_the_margin(monkeypatch):
+  """Lean models use Gram norms beyond the limit, which other models do not."""
+  drawn = 10 + 8 * 7.5**0.5
+  roundings = 256 * drawn * (8 * 4 + drawn / 4 + 3)
+  line = 'rounding of sums beyond the margin'
+  assert not any(line in each for each in _card(1.01 * roundings, monkeypatch))
+  (found,) = [each for each in _card(0.99 * roundings, monkeypatch) if line in each]
+  stated = float(found.partition('by up to ')[2].split()[0])
+  assert 1 <= stated / (2.02 * roundings * 2.0**-53) < 1.1
+
+
+def test_large_batches_round_more_without_gram_norms_too():
+  assert clipping.excess(1.7e5, 170_000, 0) == 0.0
+  assert clipping.excess(2e5, 200_000, 0) == pytest.approx(
+      2.02 * 2e5 * (2e5 + 4) * 2.0**-53)
+  assert clipping.excess(2000, 2000, 32) == 0.0
+  assert clipping.excess(2100, 2100, 32) > 7.8e-6

@@ -89,6 +89,20 @@ def most_positions(drawn: float, rows: int) -> float:
   return left / (drawn * rows)
 
 
+def excess(drawn: float, rows: int, positions: int) -> float:
+  """Returns by how many clipping norms an example may exceed one in a computed sum.
+
+  It is 0 where `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those
+  of all replicas together, in physical batches of `rows`. `positions` is the most that
+  Gram norms were used for, 0 for none.
+
+  Source: docs/soundness.md, "Numbers", points 4 and 5.
+  """
+  roundings = _roundings(drawn, rows, max(positions, 1)) * (
+      gram.MOST_CANCELLATION if positions else 1)
+  return 2.02 * roundings * 2.0**-53 if roundings > MOST_ROUNDINGS else 0.0
+
+
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
   """Raises ValueError for dtypes whose rounding error the margin does not cover."""
   for each in gradients:

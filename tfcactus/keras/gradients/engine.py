@@ -340,9 +340,10 @@ class Engine:
     most = clipping_lib.most_positions(self.routes.drawn, self.rows)
     found = found._replace(gradients=[
         forms.held(each, self.routes.lean, most) for each in found.gradients])
-    self.routes = self.routes._replace(by_gram=frozenset(
-        id(variable) for variable, each in zip(
-            self._model.trainable_variables, found.gradients) if forms.by_gram(each)))
+    self.routes = self.routes._replace(by_gram={
+        id(variable): forms.gram_positions(each) for variable, each in zip(
+            self._model.trainable_variables, found.gradients)
+        if forms.gram_positions(each)})
     if views == 1:
       return found
 

@@ -343,10 +343,12 @@ class Tied(GradientForm):
     return added([self.rows.averaged(views), self.outer.averaged(views)])
 
 
-def by_gram(gradients: GradientForm) -> bool:
-  """Returns whether Gram matrices give the norms of gradients."""
-  return isinstance(gradients, Tied) or (
-      isinstance(gradients, Outer) and gradients.inputs.shape[1] > 1)
+def gram_positions(gradients: GradientForm) -> int:
+  """Returns at how many positions Gram matrices measure an example; 0 without them."""
+  if isinstance(gradients, Tied):
+    return gradients.outer.inputs.shape[1] + gradients.rows.ids.shape[1]
+  positions = gradients.inputs.shape[1] if isinstance(gradients, Outer) else 0
+  return positions if positions > 1 else 0
 
 
 def held(gradients: GradientForm, lean: bool, most_positions: float) -> GradientForm:
@@ -356,15 +358,11 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
   faster than Gram matrices. If `lean`, none are, for lack of memory; the effect on the
   sensitivity is in docs/soundness.md, "Numbers".
   """
-  if lean or not by_gram(gradients):
+  positions = gram_positions(gradients)
+  if lean or not positions:
     return gradients
-  if isinstance(gradients, Outer):
-    positions = gradients.inputs.shape[1]
-    faster = few_positions(positions, gradients.shape)
-  else:
-    assert isinstance(gradients, Tied), 'Gram matrices serve these two forms.'
-    positions = gradients.outer.inputs.shape[1] + gradients.rows.ids.shape[1]
-    faster = math.prod(gradients.shape) >= _LARGE
+  faster = (few_positions(positions, gradients.shape) if isinstance(gradients, Outer)
+            else math.prod(gradients.shape) >= _LARGE)
   if faster and positions <= most_positions:
     return gradients
   return Dense(gradients.dense(), gradients.shape)

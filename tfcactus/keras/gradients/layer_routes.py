@@ -63,8 +63,8 @@ class Routes(NamedTuple):
     lean: Whether kernel gradients written out would take too much memory.
     drawn: Number of examples in a draw, over all replicas, for which the clipping
       margin is to cover the rounding of Gram norms; infinite if these are not allowed.
-    by_gram: Ids of the variables whose norms Gram matrices give; known once a step has
-      been traced.
+    by_gram: {id: positions of an example} of the variables whose norms Gram matrices
+      give; known once a step has been traced.
   """
 
   layers: list[Route]
@@ -75,7 +75,7 @@ class Routes(NamedTuple):
   trained: tuple[int, ...] = ()
   lean: bool = False
   drawn: float = 0.0
-  by_gram: frozenset[int] = frozenset()
+  by_gram: Mapping[int, int] = {}
 
   def holds_for(self, model: keras.Model) -> bool:
     """Returns whether a model still trains the variables that the routes are for."""

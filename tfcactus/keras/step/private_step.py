@@ -42,6 +42,8 @@ class Step:
     split_noise: Whether each worker adds a share of the noise.
     given_randomness: 'auto', 'host' or 'device'.
     randomness: 'host' or 'device', where the noise is made; None until `check`.
+    excess: Most clipping norms by which rounding may make an example count for more
+      than one, over the steps traced so far; 0 where the clipping margin covers it.
     condition: Condition of the guarantee if noise is split, a sentence or ''.
     outputs: `TensorSpec`s of the model's outputs; None until `check`.
   """
@@ -91,6 +93,7 @@ class Step:
     self.seeded = self._sampler.seeded
     self._keys = random_bits.Keys(seed)
     self.outputs: Any = None
+    self.excess = 0.0
     self._each = 1  # Rows of an example: more for units, from the first `run` on.
 
   def routes(self) -> layer_routes.Routes:
@@ -251,6 +254,7 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
+    self.excess = max(self.excess, self._excess(engine))
     release, scale = self.norm.to_release(batch, compute_loss, each)
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)
@@ -263,6 +267,13 @@ class Step:
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
+
+  def _excess(self, engine: engine_lib.Engine) -> float:
+    """Returns `clipping.excess` of the sums of an engine."""
+    if self._plan.arithmetic == 'integer':
+      return 0.0  # `check_roundings` has refused what the margin does not cover.
+    return clipping_lib.excess(engine.routes.drawn, engine.rows, max(
+        engine.routes.by_gram.values(), default=0))
 
   def _noisy(self, release: list[tf.Tensor], scale: tf.Tensor, place: tf.Tensor,
              like: Sequence[Any]) -> list[tf.Tensor]:
