@@ -20,7 +20,9 @@ def files(tmp_path):
     ['thresholds', 'whole', '--bins', '7'],
     ['quantile', 'whole', '--low', '0', '--high', '10'],
     ['quantile', 'real', '--low', '0', '--high', '1'],
-    ['sum', 'real', '--clip', '1']])
+    ['sum', 'real', '--clip', '1'],
+    ['histogram', 'whole', '--bins', '7', '--arithmetic', 'integer'],
+    ['sum', 'real', '--clip', '1', '--arithmetic', 'integer']])
 def test_statistics_meet_their_budget(arguments, files, capsys):
   statistic, name, *rest = arguments
   given = ['release', statistic, files[name], *rest, '--delta', '1e-6']
@@ -30,6 +32,7 @@ def test_statistics_meet_their_budget(arguments, files, capsys):
   assert main.main([*given, '--noise-multiplier', '3', '--seed', '1']) == 0
   told = capsys.readouterr().out
   assert 'epsilon <=' in told and 'experiment' in told
+  assert ('in whole numbers' in told) == ('integer' in rest)
 
 
 def test_values_make_sense(files, capsys):
@@ -77,6 +80,8 @@ def test_sinh_normal_steps(capsys):
     (['release', 'histogram', 'none.txt', '--bins', '3', '--epsilon', '1'],
      'found none'),
     (['release', 'histogram', 'WHOLE', '--epsilon', '1'], '--bins'),
+    (['release', 'thresholds', 'WHOLE', '--bins', '3', '--epsilon', '1',
+      '--arithmetic', 'integer'], 'only histogram and sum add noise in whole'),
     (['release', 'histogram', 'WHOLE', '--bins', '3', '--epsilon', '1'],
      'outside'),
     (['release', 'histogram', 'WHOLE', '--bins', '7'], 'exactly one'),

@@ -3,6 +3,7 @@ import pytest
 
 from tfcactus import accounting, noise, release
 from tfcactus.noise import sinh_normal
+from tfcactus.release import whole_numbers
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(1.5), noise.SinhNormal(2.0, 3.0)]
 
@@ -20,6 +21,35 @@ def test_the_smallest_count_survives_and_no_empty_one_does(law):
   assert np.mean(good) > 1 - beta - 0.038
   less = release.count_threshold(law, num_bins=bins, beta=0.7)
   assert less < threshold < count
+
+
+@pytest.mark.parametrize('law', [noise.Gaussian(3.0), noise.Laplace(3.0)])
+def test_thresholds_count_the_larger_noise_of_whole_numbers(law):
+  whole = dict(num_bins=500, beta=0.1, arithmetic='integer')
+  for plan in release.smallest_count, release.count_threshold:
+    assert plan(law, **whole) == plan(law, num_bins=500, beta=0.1)
+  # Noise of which a sensitivity is few whole numbers is 2 % larger.
+  large = type(law)(3e7)
+  made = whole_numbers.scaled(large, 1.0, 1.0, 500, 1.0)
+  assert made.larger > 1.01
+  for plan in release.smallest_count, release.count_threshold:
+    found = plan(large, **whole)
+    assert made.larger * (1 - 1e-6) < found / plan(large, num_bins=500, beta=0.1) < (
+        made.larger * (1 + 1e-6))
+  with pytest.raises(ValueError, match='noise large enough'):
+    release.count_threshold(noise.Gaussian(0.1), **whole)
+  with pytest.raises(ValueError, match='Expected arithmetic in'):
+    release.count_threshold(law, num_bins=5, beta=0.1, arithmetic='whole')
+
+
+@pytest.mark.parametrize('family, delta', [('gaussian', 1e-6), ('laplace', 1e-9)])
+def test_noise_for_epsilon_counts_the_leaks_of_whole_numbers(family, delta):
+  law = release.noise_for_epsilon(
+      family, 8.0, delta, releases=2, arithmetic='integer', count=2**20)
+  made = release.histogram(np.zeros(9, np.int64), num_bins=2**20, noise=law,
+                           arithmetic='integer')
+  cost = accounting.PhiAccountant().compose(made.event, 2).get_epsilon(delta)
+  assert 7.99 < cost <= 8.0
 
 
 @pytest.mark.parametrize('family, bend', [
@@ -70,6 +100,8 @@ def test_best_sinh_normal_has_its_price_and_beats_its_neighbours():
     (lambda: release.noise_for_epsilon('sinh-normal', 1, 1e-6, bend=10.0),
      'raise bend'),
     (lambda: release.noise_for_error('sinh-normal', 1e9, beta=0.1, bend=1.0), 'sigma'),
+    (lambda: release.noise_for_epsilon('gaussian', 1, 1e-6, arithmetic='whole'),
+     'Expected arithmetic in'),
     (lambda: release.smallest_count(LAWS[0], num_bins=0, beta=0.1), 'num_bins'),
     (lambda: release.smallest_count(LAWS[0], num_bins=3, beta=1.5), 'beta'),
     (lambda: release.count_threshold(LAWS[0], num_bins=3, beta=0), 'beta'),

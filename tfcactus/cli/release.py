@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 
-from tfcactus import _format, noise as noise_lib, release as release_lib
+from tfcactus import _format, arithmetic, noise as noise_lib, release as release_lib
 from tfcactus.cli import command
 from tfcactus.release import interior, selection, threshold_queries
 from tfcactus.release.result import Release
@@ -29,21 +29,29 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--resolution', type=float, help='distance between possible answers (quantile), '
       'such as 1 for whole numbers; default: a millionth of the range')
   add('--clip', type=float, help='bound to which each record is clipped (sum)')
+  add('--arithmetic', choices=arithmetic.MODES, default='float',
+      help="'integer' draws noise exactly, in whole numbers, and counts all rounding "
+      '(histogram, sum); default: %(default)s')
   add('--beta', type=float, default=0.05,
       help='probability that the stated error bound fails; default: %(default)s')
   add('--seed', type=int, help='seed of repeatable noise, for experiments: not private')
   command.add_json(parser)
 
 
-def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
-  """Returns the requested noise; with --epsilon, the least for `releases` releases."""
+def _noise(args: argparse.Namespace, releases: int, count: int = 1
+           ) -> noise_lib.ScalarNoise:
+  """Returns the requested noise; with --epsilon, the least for `releases` releases.
+
+  `count` is the number of noisy values of a release.
+  """
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError('Expected exactly one of --noise-multiplier and --epsilon.')
   command.check_bend(args.noise, args.bend)
   if args.epsilon is None:
     return command.make_noise(args.noise, args.noise_multiplier, args.bend)
   return release_lib.noise_for_epsilon(
-      args.noise, args.epsilon, args.delta, releases=releases, bend=args.bend)
+      args.noise, args.epsilon, args.delta, releases=releases, bend=args.bend,
+      arithmetic=args.arithmetic, count=count)
 
 
 def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
@@ -72,23 +80,31 @@ class _Statistic(NamedTuple):
 
 _STATISTICS = {
     'histogram': _Statistic(lambda args, data: release_lib.histogram(
-        data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),
-                            ('bins',)),
+        data, num_bins=args.bins, noise=_noise(args, 1, max(args.bins, 1)),
+        seed=args.seed, arithmetic=args.arithmetic), ('bins',)),
     'most-frequent': _Statistic(lambda args, data: release_lib.most_frequent(
         data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),
                                 ('bins',)),
     'thresholds': _Statistic(_thresholds, ('bins',)),
     'quantile': _Statistic(_quantile, ('low', 'high')),
     'sum': _Statistic(lambda args, data: release_lib.noisy_sum(
-        data, l2_norm_clip=args.clip, noise=_noise(args, releases=1), seed=args.seed),
-                      ('clip',)),
+        data, l2_norm_clip=args.clip, noise=_noise(args, releases=1), seed=args.seed,
+        arithmetic=args.arithmetic), ('clip',)),
 }
+
+_IN_WHOLE_NUMBERS = ('histogram', 'sum')
+"""Statistics that take `--arithmetic integer`."""
 
 
 def _run(args: argparse.Namespace) -> None:
   data = command.read_numbers(args.data)
   statistic = _STATISTICS[args.statistic]
   command.require(args, f'release {args.statistic}', *statistic.options)
+  if args.arithmetic != 'float' and args.statistic not in _IN_WHOLE_NUMBERS:
+    raise ValueError(
+        f'Expected --arithmetic float for {args.statistic}, got {args.arithmetic}: '
+        f'only {" and ".join(_IN_WHOLE_NUMBERS)} add noise in whole numbers; leave '
+        '--arithmetic out.')
   result = statistic.release(args, data)
   guarantee = result.guarantee(args.delta)
   value = np.asarray(result.value).tolist()

@@ -7,10 +7,10 @@ from typing import Callable
 
 from scipy import optimize
 
-from tfcactus import _checks, accounting, noise as noise_lib
+from tfcactus import _checks, accounting, arithmetic as modes, noise as noise_lib
 from tfcactus.accounting import calibration
 from tfcactus.noise import sinh_normal
-from tfcactus.release import noise_sources
+from tfcactus.release import noise_sources, whole_numbers
 from tfcactus.release.result import repeated
 
 _SCALED: dict[str, Callable[[float], noise_lib.ScalarNoise]] = {
@@ -26,8 +26,8 @@ _CLOSE = 1e-9
 """Relative tolerance of epsilon: compared errors differ by more."""
 
 
-def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
-                   ) -> float:
+def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
+                   arithmetic: str = 'float') -> float:
   """Returns the smallest count that is told from empty counts by their threshold.
 
   Report the counts of a `histogram` at or above `count_threshold`. With probability
@@ -37,15 +37,28 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float
     noise: The histogram's noise.
     num_bins: Size of the domain.
     beta: Probability that an empty count is reported, or the given count is not.
+    arithmetic: The histogram's arithmetic, 'float' or 'integer'.
   """
   half = 0.5 * _checks.delta(beta, 'beta')
-  threshold = count_threshold(noise, num_bins=num_bins, beta=half)
+  threshold = count_threshold(
+      noise, num_bins=num_bins, beta=half, arithmetic=arithmetic)
+  larger, off = _of_histogram(noise, num_bins, arithmetic)
   reserve = float(noise_sources.upper_quantile(noise, half))
-  return math.ceil(threshold + reserve + 0.5)
+  return math.ceil(threshold + larger * reserve + off)
+
+
+def _of_histogram(noise: noise_lib.ScalarNoise, num_bins: int, arithmetic: str
+                  ) -> tuple[float, float]:
+  """Returns the factor by which noise is larger than asked for, and the rounding."""
+  modes.check_mode(arithmetic)
+  if arithmetic == 'float':
+    return 1.0, 0.5
+  found = whole_numbers.scaled(noise, 1.0, 1.0, num_bins, 1.0)
+  return found.larger, 0.5 + 1 / found.unit
 
 
 def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
-                    scale: float = 1.0) -> int:
+                    scale: float = 1.0, arithmetic: str = 'float') -> int:
   """Returns the threshold that no empty count reaches with probability 1 - beta.
 
   Args:
@@ -53,11 +66,14 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
     num_bins: Size of the domain.
     beta: Upper bound on the probability that any empty count reaches the threshold.
     scale: Factor that multiplies the noise.
+    arithmetic: The histogram's arithmetic, 'float' or 'integer'.
   """
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
-  return math.floor(scale * float(noise_sources.upper_quantile(noise, tail)) + 0.5) + 1
+  larger, off = _of_histogram(noise, num_bins, arithmetic)
+  return math.floor(
+      scale * larger * float(noise_sources.upper_quantile(noise, tail)) + off) + 1
 
 
 def noise_family(family: str, bend: float | None = None
@@ -105,7 +121,8 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
 
 
 def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
-                      releases: int = 1, bend: float | None = None
+                      releases: int = 1, bend: float | None = None,
+                      arithmetic: str = 'float', count: int = 1
                       ) -> noise_lib.ScalarNoise:
   """Returns the smallest noise of a family whose releases cost epsilon at delta.
 
@@ -115,18 +132,23 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     delta: Target delta.
     releases: How many releases share the budget (see each release's event).
     bend: Bend of 'sinh-normal', in units of the sensitivity.
+    arithmetic: That of the releases; 'integer' counts their leaks.
+    count: Number of noisy values of a release, which sets its leak.
 
   Raises:
     ValueError: if no noise of the family keeps the budget; for sinh-normal noise, if
       the one that would is not log-concave.
   """
+  modes.check_mode(arithmetic)
+  count = _checks.integer('count', count, 1)
   releases = _checks.integer('releases', releases, 1)
   family_of = noise_family(family, bend)
   # Beyond its bend the sinh-normal is not log-concave.
   make = lambda size: family_of(size if bend is None else min(size, bend))
+  event = accounting.noise_event if arithmetic == 'float' else (
+      lambda noise: whole_numbers.cost(noise, count))
   cost = calibration.account(
-      lambda size: repeated(
-          accounting.noise_event(make(size)), releases), delta)
+      lambda size: repeated(event(make(size)), releases), delta)
   try:
     return make(calibration.calibrate_noise(epsilon, cost))
   except ValueError as error:

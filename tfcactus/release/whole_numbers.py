@@ -96,11 +96,7 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
     coordinates: Length of the value.
     rounding: Bound on what rounding to whole numbers adds to the sensitivity.
   """
-  law = _LAWS.get(type(noise))
-  if law is None:
-    raise ValueError(
-        "Expected Gaussian or Laplace noise with arithmetic='integer', the laws that "
-        f"are drawn in whole numbers, got {noise!r}; take arithmetic='float'.")
+  law = _law(noise)
   size = law.size(noise)
   if not law.scale >= _FINEST * rounding * size:
     raise ValueError(
@@ -122,16 +118,34 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
         "Expected with arithmetic='integer' noise below 2^55 steps of the grid it is "
         f'released on (of {step!r}), got {noise!r} at sensitivity {scale!r}; take a '
         'coarser resolution.')
-  found = leak(law, 1 / size, coordinates)
+  event = cost(noise, coordinates)
+  found = event.events[1].delta
   if not found <= _LARGEST_LEAK:
     raise ValueError(
         "Expected with arithmetic='integer' noise large enough that its distance from "
         f'whole numbers is negligible, got {noise!r}, for which a leak of {found:.1e} '
         "covers that distance; take larger noise, or arithmetic='float'.")
   return Scaled(
-      unit, (1 + 2.0**-38) * law.scale / size / (unit * (scale / step)),
-      dp_accounting.ComposedDpEvent(
-          [accounting.noise_event(noise), accounting.DistanceDpEvent(found)]))
+      unit, (1 + 2.0**-38) * law.scale / size / (unit * (scale / step)), event)
+
+
+def cost(noise: noise_lib.Noise, coordinates: int) -> dp_accounting.ComposedDpEvent:
+  """Returns the event of a release: that of its noise, and of its leak."""
+  law = _law(noise)
+  found = leak(law, 1 / law.size(noise), coordinates)
+  # A leak of a half, by noise that `scaled` refuses, is beyond all use too.
+  return dp_accounting.ComposedDpEvent([
+      accounting.noise_event(noise), accounting.DistanceDpEvent(min(found, 0.5))])
+
+
+def _law(noise: noise_lib.Noise) -> _Law:
+  """Returns the law of noise in whole numbers; ValueError if there is none."""
+  law = _LAWS.get(type(noise))
+  if law is None:
+    raise ValueError(
+        "Expected Gaussian or Laplace noise with arithmetic='integer', the laws that "
+        f"are drawn in whole numbers, got {noise!r}; take arithmetic='float'.")
+  return law
 
 
 def leak(law: _Law, shift: float, coordinates: int) -> float:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized
 from tests.representatives import representatives
+import tfcactus
 from tfcactus.keras.compat import patches
 from tfcactus.keras.gradients import place_test
 
@@ -96,6 +97,20 @@ def test_as_many_rows_of_fewer_units_are_tested_anew(monkeypatch):
                 steps_per_epoch=1, verbose=0)
   assert str(tested[0][0]) == str(tested[1][0])
   assert [each for _, each in tested] == [1, 2]
+
+
+def test_outputs_are_tested_where_right_answers_count(monkeypatch):
+  tested = []
+  monkeypatch.setattr(place_test, 'check', lambda model, run, specs, each: (
+      tested.append([part.shape for part in run(tf.nest.map_structure(
+          lambda spec: tf.zeros(spec.shape, spec.dtype), specs))])))
+  for accuracy in (None, tfcactus.NoisyAccuracy()):
+    private = privatized(plan_of(arithmetic='integer', unit='user', num_examples=20,
+                                 noisy_accuracy=accuracy), physical_batch_size=4)
+    private.fit(poisson(units=np.arange(40) // 2, examples_per_unit=2),
+                steps_per_epoch=1, verbose=0)
+  without, with_outputs = tested
+  assert with_outputs == [*without, [4, 2 * 3]]
 
 
 def test_another_loss_is_tested_anew(monkeypatch):

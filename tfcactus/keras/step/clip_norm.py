@@ -39,7 +39,7 @@ class ClipNorm:
     self._expected = plan.expected_batch_size
     self._sensitivity = step_counts.sensitivity(plan)
     # A noisy count, divided by its weight, has the standard deviation of the plan. The
-    # room is for the rounding of two products with a count, of num_examples / 2 at most.
+    # room is for the rounding of two products with a count of num_examples / 2 at most.
     room = 1 - (plan.num_examples + 2) * 2.0**-51
     self._weights = [
         self._sensitivity * (plan.noise.noise_multiplier / stddev) * room
