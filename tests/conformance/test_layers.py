@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.conformance import toy_operation_rule
 from tests.keras import freivalds
+from tests.representatives import representatives
 from tfcactus.keras.checks import example_losses, pass_proof
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import (

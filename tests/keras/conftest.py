@@ -151,7 +151,8 @@ def _replace_sums(monkeypatch, sum_like):
     predictions = self._model(x, training=True)
     nothing = tf.zeros(tf.shape(weights)[:1])
     return engine.BatchResult(
-        sums_like(self._model.trainable_variables), tf.zeros([], tf.float64), predictions,
+        sums_like(self._model.trainable_variables), tf.zeros([], tf.float64),
+        predictions,
         [None for _ in tf.nest.flatten(predictions)], nothing, nothing, targets,
         weights)
 
