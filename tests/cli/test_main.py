@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.accounting.test_tuning import coarse  # noqa: F401
 from tests.cli.command import output
 from tests.noise.tables import gaussian_scalar
 from tfcactus.cli import main
@@ -204,7 +205,7 @@ def test_bad_groups_in_a_file_are_named(entry, words, tmp_path, capsys):
   assert words in capsys.readouterr().err
 
 
-def test_a_search_is_accounted_for_and_calibrated(capsys):
+def test_a_search_is_accounted_for_and_calibrated(coarse, capsys):  # noqa: F811
   run = ['--noise', 'gaussian', '--steps', '1', '--delta', '1e-5', '--runs', '5']
   assert main.main(['calibrate', *run, '--target-epsilon', '1']) == 0
   told = capsys.readouterr().out

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.conformance import toy_operation_rule
 from tests.keras import freivalds
+from tests.representatives import representatives
 from tfcactus.keras.checks import example_losses, pass_proof
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import (
@@ -349,7 +350,7 @@ def test_frozen_layers_take_no_part(cases):
   _check_rows(model, _batch(cases))
 
 
-@pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
+@representatives('policy', ['mixed_float16', 'mixed_bfloat16'])
 @_cases()
 def test_clip_norms_bound_rows_in_mixed_precision(cases, policy):
   model, (x, y) = _model(cases, policy), _batch(cases)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfcactus import noise as noise_lib, relations
+from tfcactus.keras.drop_in import operation_gradients
 from tfcactus.keras.gradients import engine
 from tfcactus.sampling import FixedSizeSampling, OnePassSampling, PoissonSampling
 
@@ -132,28 +133,32 @@ def make_plan():
   return make
 
 
-_CLIPPED_SUMS = engine.Engine.run
+_CLIPPED_SUMS = engine.Engine.run, operation_gradients.clipped_sums
 # Seeds of operations, so that models draw different numbers under one global seed.
 _SEEDS = itertools.count()
 
 
 def _replace_sums(monkeypatch, sum_like):
-  """Makes private steps take sums from `sum_like`, (shape) -> tensor.
+  """Makes private steps and drop-in optimizers take sums from `sum_like`.
 
-  A step without gradients is traced in a third of the time.
+  `sum_like` is a function (shape) -> tensor. A step without gradients is traced in
+  a third of the time.
   """
+  def sums_like(variables):
+    return [tf.cast(sum_like(variable.shape), tf.float64) for variable in variables]
 
   def run(self, x, targets, weights, l2_norm_clip, numbers=None):
     predictions = self._model(x, training=True)
     nothing = tf.zeros(tf.shape(weights)[:1])
     return engine.BatchResult(
-        [tf.cast(sum_like(variable.shape), tf.float64)
-         for variable in self._model.trainable_variables],
-        tf.zeros([], tf.float64), predictions,
+        sums_like(self._model.trainable_variables), tf.zeros([], tf.float64),
+        predictions,
         [None for _ in tf.nest.flatten(predictions)], nothing, nothing, targets,
         weights)
 
   monkeypatch.setattr(engine.Engine, 'run', run)
+  monkeypatch.setattr(operation_gradients, 'clipped_sums', lambda _, variables, *rest: (
+      sums_like(variables), tf.constant(True)))
 
 
 @pytest.fixture
@@ -172,7 +177,9 @@ def zero_sums(monkeypatch):
 @pytest.fixture
 def clipped_sums(monkeypatch, random_sums):
   """Restores clipped sums for one test in a file that uses `random_sums`."""
-  monkeypatch.setattr(engine.Engine, 'run', _CLIPPED_SUMS)
+  run, drop_in = _CLIPPED_SUMS
+  monkeypatch.setattr(engine.Engine, 'run', run)
+  monkeypatch.setattr(operation_gradients, 'clipped_sums', drop_in)
 
 
 @pytest.fixture

@@ -401,6 +401,7 @@ def test_batches_of_an_audit_serve_other_models():
     privatized(audit=_AUDIT).fit(batches, verbose=0)
 
 
+@pytest.mark.more
 def test_weights_move_by_one_distribution_with_and_without_an_audit():
   """A two-sample test that also tells a noise multiplier that is a half larger."""
 

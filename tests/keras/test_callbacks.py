@@ -211,6 +211,7 @@ def test_a_drop_in_optimizer_without_a_plan_takes_that_of_the_callback(make_plan
         batches=batches))
 
 
+@pytest.mark.usefixtures('clipped_sums')
 @representatives('break_it, words', [
     ('other batches', 'took other batches'),
     ('overflow', 'not finite'),

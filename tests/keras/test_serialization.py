@@ -260,6 +260,7 @@ def test_steps_of_a_loaded_drop_in_optimizer_count_for_private_models(tmp_path):
 
 
 @pytest.mark.more
+@pytest.mark.usefixtures('clipped_sums')
 def test_a_loaded_drop_in_optimizer_keeps_its_momentum(tmp_path):
   def fit(model):
     model.fit(X, Y, batch_size=10, shuffle=False, verbose=0)

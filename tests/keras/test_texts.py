@@ -253,6 +253,7 @@ def test_stored_examples_refuse_texts(tmp_path):
     private_keras.store_examples([('a', 0)], tmp_path)
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_columns_of_pandas():
   pandas = pytest.importorskip('pandas')
   frame = pandas.DataFrame({**_rows(), 'label': LABELS})

@@ -1,5 +1,6 @@
 """The choice between rows and users keeps its budget, by plans of either."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,9 +8,19 @@ import pytest
 
 import tfcactus
 from tfcactus import release, search
+from tfcactus.search import unit_choice
 
 ROWS = np.repeat([1, 2, 9, 30], [40, 30, 20, 10])
 TERMS = dict(batch_size=60, steps=40, target_epsilon=2.0, delta=1e-4)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _calibrated_once():
+  """Keeps noise multipliers, which depend on nothing but their arguments."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(unit_choice, '_noise_multiplier',
+                  functools.cache(unit_choice._noise_multiplier))
+    yield
 
 
 def plan(sampling_prob, noise_multiplier, size, **unit):

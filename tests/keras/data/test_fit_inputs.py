@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 from tfcactus.keras.data import data_sources, fit_inputs
 
 
@@ -22,7 +23,7 @@ def test_rows_of_a_sparse_matrix_become_dense_as_they_are_drawn():
     data_sources.open_data(sparse.csr_matrix(few), Y[1:])
 
 
-@pytest.mark.parametrize('part', [0, 0.2])
+@representatives('part', [0.2, 0])
 def test_tables_of_pandas_are_accounted_as_arrays_are(part):
   pandas = pytest.importorskip('pandas')
   found = []

@@ -234,7 +234,7 @@ def test_arrays_on_replicas_are_counted_as_passes():
   plan, found = plan_of(1e-9), []
   for strategy in (tf.distribute.get_strategy(), two_replicas()):
     with replicas.scope(strategy):
-      private = privatized(plan, inner(), tf.keras.optimizers.SGD(0.3))
+      private = privatized(plan, dense(), tf.keras.optimizers.SGD(0.3))
     private.fit(X, Y, batch_size=15, epochs=2, verbose=0, shuffle=False)
     found.append(private)
   one, two = found
@@ -300,10 +300,11 @@ def test_drop_in_optimizers_train_as_on_one_device(make):
     np.testing.assert_allclose(b, a, atol=1e-6)
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_drop_in_optimizers_report_epsilon_on_replicas():
   plan = plan_of(1.0)
   with two_replicas().scope():
-    model = inner()
+    model = dense()
     model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
   batches = PoissonBatches(X, Y, 0.1, physical_batch_size=2)
   epsilon = EpsilonCallback(batches=batches)
@@ -316,7 +317,7 @@ def test_a_gradient_that_is_not_finite_on_any_replica_is_noticed():
   x = X.copy()
   x[11] = np.inf  # Of the second replica's share.
   with two_replicas().scope():
-    model = inner()
+    model = dense()
     model.compile(DPKerasSGDOptimizer.from_plan(plan_of()), NONE)
   model.fit(tf.data.Dataset.from_tensor_slices((x, Y)).batch(12), verbose=0)
   assert not model.optimizer.sound
@@ -333,10 +334,10 @@ def test_drop_in_optimizers_on_replicas_need_the_expected_batch_size():
 
 
 @pytest.mark.usefixtures('random_sums')
-def test_run_cards_and_journals_count_steps_on_replicas(tmp_path):
+def test_cards_and_journals_count_steps_and_changes_of_weights_are_noticed(tmp_path):
   plan = plan_of(1.0)
   with two_replicas().scope():
-    private = privatized(plan, inner(), tf.keras.optimizers.Adam(0.1),
+    private = privatized(plan, dense(), tf.keras.optimizers.Adam(0.1),
                          journal=tmp_path / 'journal')
   private.fit(PoissonBatches(X, Y, 0.1), verbose=0, callbacks=[
       EpsilonCallback(run_card=tmp_path / 'card')])
@@ -344,19 +345,12 @@ def test_run_cards_and_journals_count_steps_on_replicas(tmp_path):
   assert card['released_steps'] == 10 and card['epsilon']['upper'] == (
       plan.guarantee(10).upper)
   assert card['replicas'] == 2 and card['workers'] == 1
-  with two_replicas().scope():
-    again = privatize(inner(), plan, journal=tmp_path / 'journal')
-  assert again.releases == 10
-
-
-@pytest.mark.usefixtures('random_sums')
-def test_weights_that_change_between_steps_are_noticed():
-  with two_replicas().scope():
-    private = privatized(plan_of(), inner(), tf.keras.optimizers.SGD(0.1))
-  private.fit(PoissonBatches(X, Y, 0.1), verbose=0)
   assert private.ledger().guarantee()[0] is not None
   private.inner.set_weights([w + 1 for w in private.inner.get_weights()])
   assert 'weights changed' in private.ledger().guarantee()[1]
+  with two_replicas().scope():
+    again = privatize(dense(), plan, journal=tmp_path / 'journal')
+  assert again.releases == 10
 
 
 def test_models_of_another_strategy_are_refused():
@@ -437,7 +431,7 @@ def test_sums_with_noise_are_rounded_once(monkeypatch, drop_in):
 
   monkeypatch.setattr(replicas, 'summed', recorded)
   with two_replicas().scope():
-    model = inner() if drop_in else privatize(inner(), plan_of())
+    model = dense() if drop_in else privatize(dense(), plan_of())
     model.compile(DPKerasSGDOptimizer.from_plan(plan_of()) if drop_in else
                   tf.keras.optimizers.SGD(0.1), NONE)
   model.fit(PoissonBatches(

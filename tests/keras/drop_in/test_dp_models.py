@@ -48,7 +48,7 @@ def _decaying():
 @representatives('kind, make', [
     (DPModel, _decaying), (DPModel, lambda: tf.keras.optimizers.SGD(0.3)),
     (DPSequential, lambda: tf.keras.optimizers.SGD(0.3)),
-    (DPSequential, _decaying)], 2)
+    (DPSequential, _decaying)])
 def test_models_with_plain_optimizers_train_as_with_a_drop_in_optimizer(kind, make):
   model = _model(kind, use_xla=False, layer_registry=object())
   model.compile(make(), tf.keras.losses.MeanSquaredError(), metrics=['mae'])

@@ -91,7 +91,7 @@ _TAPES = {_recorded: True, _argument_of_no_gradient: True, _before: False,
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes a backward pass')
-@representatives('record', _TAPES, 3)
+@representatives('record', _TAPES)
 def test_operations_that_a_tape_did_not_record_are_constant(record):
   model, x = _made()
   variables = _variables(model)

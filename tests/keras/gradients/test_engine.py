@@ -365,7 +365,7 @@ def test_an_embedding_of_positions_is_batched_by_its_operations():
   assert not vectorized and not routes.whole
 
 
-@pytest.mark.parametrize('noise_shape, shared', [(None, False), ((1, 4), True)])
+@representatives('noise_shape, shared', [((1, 4), True), (None, False)])
 def test_draws_that_examples_would_share_are_made_for_each(noise_shape, shared):
   """A mask drawn for the whole batch would depend on its companions."""
   model = model_of(layers.Dense(4), layers.Dropout(0.5, noise_shape), shape=(6,))
@@ -562,7 +562,7 @@ class _Sized(layers.Layer):
     return inputs / tf.cast(tf.shape(inputs)[0], inputs.dtype)
 
 
-@pytest.mark.parametrize('rows', [2, 6])
+@representatives('rows', [2, 6])
 def test_a_size_of_the_batch_is_that_of_the_physical_batch(rows):
   """Each gradient is clipped; other examples of the batch change nothing."""
   model = model_of(layers.Dense(4, 'tanh'), _Sized(), shape=(3,))

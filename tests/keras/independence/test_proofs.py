@@ -372,7 +372,7 @@ _STEPS = (
 )
 
 
-@representatives('seed', range(60), 6)
+@representatives('seed', range(60), 4)
 def test_proofs_of_random_programs_hold_in_numbers(seed):
   rng = np.random.default_rng(seed)
   proved = 0

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tests.keras import killed_run
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 import tfcactus
 from tfcactus.keras import Journal, privatize
 from tfcactus.keras.ledger import counts
@@ -238,7 +239,7 @@ def _overwritten(path):
     file.write(data[:-9] + b'#' * 8 + b'\n')
 
 
-@pytest.mark.parametrize('change', [_removed, _edited, _extended, _overwritten])
+@representatives('change', [_removed, _edited, _extended, _overwritten], 2)
 def test_a_change_of_the_journal_stops_the_run(make_plan, tmp_path, change):
   path = tmp_path / 'journal'
   private = _private(make_plan(), path)
@@ -266,7 +267,7 @@ def test_a_journal_removed_after_the_last_step_is_noticed(make_plan, tmp_path):
             on_train_end=lambda logs: os.remove(path))])
 
 
-@pytest.mark.parametrize('written', [0, 7])
+@representatives('written', [7, 0])
 def test_a_full_disk_stops_before_weights_move(
     make_plan, tmp_path, monkeypatch, written):
   path = tmp_path / 'journal'

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
@@ -23,9 +24,9 @@ def _trained(plan, model=None):
   return private
 
 
-@pytest.mark.parametrize('change', [
+@representatives('change', [
     {'noise': noise_lib.Gaussian(2.0)}, {'l2_norm_clip': 2.0},
-    {'sampling_prob': 0.5}, {'num_examples': 41}])
+    {'sampling_prob': 0.5}, {'num_examples': 41}], 2)
 def test_weights_of_another_plan_void_the_account(make_plan, tmp_path, change):
   _trained(make_plan()).save_weights(tmp_path / 'w.weights.h5')
   other = privatized(make_plan(**change))
@@ -221,7 +222,7 @@ def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
   assert private.guarantee().steps == 15
 
 
-@pytest.mark.parametrize('order', [1, -1])
+@representatives('order', [1, -1])
 def test_checkpoints_of_another_plan_void_the_account(
     make_plan, tmp_path, order):
   one, other = [

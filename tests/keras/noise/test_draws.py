@@ -512,12 +512,12 @@ def _check_fresh(sums, stays=False):
   assert stays or np.linalg.norm(one - other) > 1e-3
 
 
-@representatives('name', _KNOWN, 3)
+@representatives('name', _KNOWN)
 def test_layers_with_a_public_seed_draw_the_same_for_each_example(name):
   _check_known(_sums(_KNOWN[name]))
 
 
-@representatives('name', _FRESH, 3)
+@representatives('name', _FRESH, 2)
 def test_layers_with_secret_seeds_draw_anew_for_each_example(name):
   _check_fresh(_sums(_FRESH[name]), name in _STAYS)
 
@@ -538,7 +538,7 @@ def test_losses_with_a_public_seed_draw_the_same_for_each_example(name, engine):
   _check_known(_sums(loss=_KNOWN_LOSSES[name], engine=engine))
 
 
-@representatives('name, engine', _with_engines(_FRESH_LOSSES), 3)
+@representatives('name, engine', _with_engines(_FRESH_LOSSES))
 def test_losses_with_secret_seeds_draw_anew_for_each_example(name, engine):
   _check_fresh(_sums(loss=_FRESH_LOSSES[name], engine=engine))
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras.tiny import plan_of, privatized
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import correlated, keras as ours, sampling
 from tfcactus.keras.data import batch_marks
@@ -70,7 +71,7 @@ def _white(noise):
   return max(abs(np.mean(np.diag(gram)) - 1) * np.sqrt(dim * steps / 2), *off)
 
 
-@pytest.mark.parametrize('request_', STRATEGIES)
+@representatives('request_', STRATEGIES)
 @pytest.mark.parametrize('kind', [
     sampling.CyclicAllocationSampling,
     pytest.param(sampling.CyclicPoissonSampling, marks=pytest.mark.slow)])

@@ -329,7 +329,8 @@ class NoiseSampler:
     precision.check_graphs_are_as_written()
     noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    found = [np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
+    found: list[np.ndarray] = [
+        np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
     for part, drawn, made in zip(sums, np.split(noise, ends), found):
       add = functools.partial(
           _add, part.reshape(-1), drawn, made.reshape(-1), float(scale),

@@ -92,7 +92,7 @@ _RIGHT = {
 }
 
 
-@representatives('name', _RIGHT, 2)
+@representatives('name', _RIGHT)
 def test_rows_are_gradients_of_single_examples(name):
   model = made(_SERIES, _RIGHT[name])
   assert planted._failure(model) is None
@@ -217,7 +217,7 @@ _REFUSED = {
 }
 
 
-@representatives('name', _REFUSED, 2)
+@representatives('name', _REFUSED)
 def test_loops_that_cannot_be_vectorised_either_are_refused_with_layer_and_remedy(name):
   function, remedied, reason = _REFUSED[name]
   own = Own(function, w=(4, 4))

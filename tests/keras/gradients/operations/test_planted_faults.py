@@ -103,7 +103,7 @@ def test_a_use_behind_a_gate_at_zero_is_found_by_the_cut(monkeypatch):
     (False, lambda x, w: x @ w), (True, lambda x, w: tf.add_n([x @ w, x @ w])),
     (True, lambda x, w: x @ w + tf.tanh(w)[0]),
     (True, lambda x, w: tf.cast(tf.cast(9 * x @ w, tf.int32), tf.float32)),
-    (True, lambda x, w: tf.cast(tf.cast(x @ w, tf.int32), tf.float32))], 2)
+    (True, lambda x, w: tf.cast(tf.cast(x @ w, tf.int32), tf.float32))])
 def test_a_function_that_is_called_twice(left, function):
   """A function of one operation has a use per call; others are left."""
   function = tf.function(function)

@@ -161,7 +161,7 @@ def _batched(name):
   return model, x, y
 
 
-@representatives('name', _CASES, 3)
+@representatives('name', _CASES, 2)
 def test_rows_are_gradients_of_single_losses(name):
   _batched(name)
 
@@ -197,7 +197,7 @@ _LEFT = {
         lambda x, w: x + w[:tf.shape(x)[0]], w=(_ROWS, 6))}
 
 
-@representatives('name', _LEFT, 2)
+@representatives('name', _LEFT)
 def test_layers_whose_operations_have_no_rule_are_vectorised(name):
   model, (x, y) = made((6,), _LEFT[name]()), data((6,))
   got = one_by_one.engine_sums(model, crossentropy, x, y)
