@@ -179,7 +179,7 @@ def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
 
 
 def _preparation(model: PrivateModel) -> list[str]:
-  """Returns a line on layers whose vocabulary, bins or moments no release covers."""
+  """Returns [a line on layers whose vocabulary, bins or moments no release covers]."""
   covered = {event.digest for event in model.plan.releases
              if isinstance(event, accounting.AdaptedDpEvent)}
   found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.
