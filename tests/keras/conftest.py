@@ -94,6 +94,7 @@ class FakePlan:
   arithmetic: str = 'float'
   noisy_accuracy: object = None
   counts_planned: bool = False
+  release_sensitivity: float = 1.0
 
   @property
   def expected_batch_size(self):

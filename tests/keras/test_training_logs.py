@@ -114,6 +114,7 @@ def test_a_raw_log_of_that_name_is_refused():
       tf.keras.metrics.SparseCategoricalAccuracy(name=NAME)])
   with pytest.raises(ValueError, match=f"Expected logs without '{NAME}'"):
     fitted(private)
+  assert private.releases == 0
 
 
 def test_without_the_option_nothing_is_logged_or_monitored():
@@ -138,6 +139,7 @@ def test_a_target_belongs_into_the_plan():
 def test_the_card_says_what_was_released_and_what_is_not_covered():
   card = make_run_card(model_of())
   assert card[NAME] == {'count_stddev': 2.0, 'output': None}
+  assert any("1.033 times the plan's" in line for line in card['layers'])
   first, second, *rest = card['not_covered']
   assert first == 'metrics and losses without noise on training data, printed or logged'
   assert second.startswith('early stopping by anything but noisy_accuracy, and choices')

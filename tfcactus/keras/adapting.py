@@ -157,9 +157,10 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
            ) -> np.ndarray:
-  """Returns a batch as an array of `dtype`; ValueError unless of NumPy kinds `kinds`.
+  """Returns a batch as an array; ValueError unless of NumPy kinds `kinds`, or objects.
 
-  `each` converts single values where NumPy cannot. `words` names the kinds in errors.
+  NumPy converts to `dtype` where it can, else `each` converts single values, into an
+  array of objects unless `dtype` is float64. `words` names the kinds in errors.
   """
   _records.check_one_array(batch)
   if isinstance(batch, (tf.RaggedTensor, tf.SparseTensor)):

@@ -29,8 +29,9 @@ class BlackBoxAudit:
   """Results of an attack that tells members by a threshold on the loss.
 
   Attributes:
-    false_positive: Shape (points,), of records held out, for each threshold.
-    true_positive: Shape (points,), of records held in.
+    false_positive: Shape (points,), the share of records held out that each threshold
+      takes for members, ascending.
+    true_positive: Shape (points,), the share of records held in.
     area: Area under this curve: 1/2 for guessing.
     rates: {false positive rate: (true positive rate found, its interval)}. The interval
       is for further records and this model: another training has other rates.
@@ -117,7 +118,7 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
 
 def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_in: Any,
             held_out: Any) -> list[np.ndarray]:
-  """Returns scores of both sides; ValueError if their sizes are not by fair coins."""
+  """Returns scores of both sides; ValueError unless (x, y) of sizes by fair coins."""
   scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:

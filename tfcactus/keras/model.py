@@ -59,8 +59,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
   Attributes:
     inner: The wrapped model, which shares its variables. Cannot be replaced.
     plan: The `PrivacyPlan`. Cannot be replaced.
-    physical_batch_size: Examples (units, under a plan with a unit) processed at once;
-      None until built or given.
+    physical_batch_size: Examples or units processed at once; None until known.
     released_steps: int64 variable, number of noisy updates released.
     epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
       scheme draws whole epochs.
@@ -195,7 +194,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._step.randomness
 
   def privacy_summary(self) -> str:
-    """Describes, layer by layer, how per-example gradients are computed.
+    """Describes how per-example gradients are computed, and what noise they get.
 
     Raises:
       ValueError: if the model is not built yet.
@@ -208,7 +207,10 @@ class PrivateModel(Fixed, serialization.SavedModel):
     how = self._step.routes().summary() if local is None else (
         f'Each {unit} takes {local.number} steps of SGD, one {unit} at a time; the '
         'difference that they make to the weights is clipped.')
-    return f'{how}\nPhysical batch: {self.physical_batch_size} {unit}s.'
+    factor = self.plan.release_sensitivity
+    more = '' if factor == 1 else (
+        f"\nGradient noise: {factor:.4g} times the plan's, as counts share the draw.")
+    return f'{how}{more}\nPhysical batch: {self.physical_batch_size} {unit}s.'
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
@@ -265,7 +267,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         jit_compile=False, **kwargs))
     self._output_losses = losses
     self._step.compiled()
-    model_warnings.warn_of_activations(self.inner, loss)
+    model_warnings.warn_of_losses(self.inner, loss, self.plan.noisy_accuracy)
 
   def fit(self, x: Any = None, y: Any = None, batch_size: int | None = None,
           epochs: int = 1, verbose: Any = 'auto', callbacks: Any = None,
@@ -275,9 +277,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
           steps_per_epoch: int | None = None, **kwargs: Any) -> Any:
     """Trains the model; other arguments are as for any Keras model.
 
-    If the plan has a `target_epsilon`, training stops before epsilon passes it, with a
-    warning. A `target_epsilon` of an `EpsilonCallback` replaces the plan's. Without
-    either, training past the plan's steps gives a warning.
+    Stops before epsilon passes the `target_epsilon` of an `EpsilonCallback`, else, with
+    a warning, that of the plan. Without any it warns beyond the plan's steps.
 
     Args:
       x: `PoissonBatches`, for the guarantee of the plan. Arrays have a weaker
@@ -287,13 +288,14 @@ class PrivateModel(Fixed, serialization.SavedModel):
       callbacks: As in Keras; `EpsilonCallback` reports the guarantee.
       validation_split: For arrays: the part of the examples to validate on. The plan's
         num_examples counts the other examples.
-      class_weight: A dict of labels and weights, which multiply the losses of their
-        examples before clipping. Other labels have weight one.
+      class_weight: {label: weight}, by default one: multiplies losses before clipping.
       sample_weight: For arrays: weights that multiply losses before clipping.
       steps_per_epoch: As in Keras; by default that of the `PoissonBatches`.
 
     Raises:
-      ValueError: if not compiled, data do not match, or the target allows no step.
+      ValueError: if the model is not compiled; data, arguments and plan do not fit each
+        other; the target_epsilon or the `account` allows no step; workers differ; or
+        the first step is refused, such as for a layer.
     """
     compile_arguments.check_compiled(self._output_losses, self.inner)
     x, y, sample_weight, validation_data = fit_inputs.split(
@@ -486,6 +488,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
 
   Raises:
     TypeError: if there is no plan, or for `others`, which belong into a plan.
+    ValueError: as for `PrivateModel`.
   """
   whole_model.check_planned(plan, others)
   assert plan is not None, 'It was checked.'

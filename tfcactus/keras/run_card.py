@@ -194,7 +194,7 @@ def _rounding(model: PrivateModel) -> list[str]:
 
 
 def _preparation(model: PrivateModel) -> list[str]:
-  """Returns a line on layers whose vocabulary, bins or moments no release covers."""
+  """Returns [a line on layers whose vocabulary, bins or moments no release covers]."""
   covered = {event.digest for event in model.plan.releases
              if isinstance(event, accounting.AdaptedDpEvent)}
   found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.

@@ -24,7 +24,8 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
   `x`, `y` (in the user's structure) and `weights` (as `losses` returns them) are a
   logical batch, and `batch` the result of a step on it. `penalty`, the loss of weight
-  regularizers, is added to each example's loss.
+  regularizers, is added to each example's loss. Raises ValueError, while the first step
+  is traced, if a metric has the name of the noisy accuracy that the plan releases.
   """
   rows = tf.shape(weights)[0]
   finite = tf.math.is_finite(batch.losses[:rows])
@@ -48,11 +49,16 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
   given = (x, y, predictions, carried, (values, added, weights), targets, penalty)
   training.make_variables(log, given)
-  return log(*given)
+  logs = log(*given)
+  if model.plan.noisy_accuracy is not None and _NOISY in logs:
+    raise ValueError(
+        f"Expected logs without {_NOISY!r}, which the plan's noisy_accuracy writes, "
+        'got a value that may have no noise; rename the metric.')
+  return logs
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Broadcasts weights of each output to its mask's shape, which Keras 3 expects."""
+  """Returns weights, in each output's mask's shape if any, which Keras 3 expects."""
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -109,13 +115,9 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
     self._before = tf.convert_to_tensor(self._norm.answers).numpy()
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Logs accuracy and error; ValueError if another metric has that name."""
+    """Logs accuracy and error."""
     del epoch
     logs = {} if logs is None else logs
-    if _NOISY in logs:
-      raise ValueError(
-          f"Expected logs without {_NOISY!r}, which the plan's noisy_accuracy writes, "
-          'got a value that may have no noise; rename the metric.')
     plan = self._ledger.plan
     total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before
     if not steps:

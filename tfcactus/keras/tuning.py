@@ -131,12 +131,12 @@ class PrivateSearch:
       batches: Function of (data, plan) that returns the batches of a run; by default
         `PoissonBatches`, or `CyclicBatches` with a correlation.
       releases: Statistics of the same records, as for `PrivacyPlan`, counted once.
-      searches: Largest number of searches that the target covers. A search that was
-        broken off counts.
+      searches: Most searches that the target covers; one that was broken off counts.
       journal: Path of a file that counts searches before they begin; see `Journal`.
       **options: Arguments of `privatize`.
 
-    Raises ValueError if an argument is out of range or the target cannot be kept.
+    Raises:
+      ValueError: if an argument is out of range, or the target cannot be kept.
     """
     _check_options(build, options)
     self._build, self._options, self._journal = build, options, journal
@@ -239,7 +239,7 @@ class PrivateSearch:
       self._score(first)
 
   def _run(self, stream: KeyStream, data: ExampleData) -> tuple[float, Found | None]:
-    """Returns the score and the result of one run; (-inf, None) if it failed."""
+    """Returns (score, result); (-inf, None) after errors but `_UnaccountedError`."""
     gc.collect()  # Deletes the model of the run before.
     keras.utils.set_random_seed(int(stream.integers(2**31, 1)[0]))
     hp = self._settings(stream)

@@ -73,7 +73,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       every: Number of epochs from one release to the next.
       split: Takes the validation side of `x` and `y`.
       num_examples: Public estimate of the number of validation examples, or units.
-        None releases their number with noise, once: the cost is that of releases + 1.
+        None releases their number with noise, once. The cost is that of releases + 1
+        either way: a resumed run, which is given the number, keeps its plan.
 
     Raises:
       ValueError: if an argument is invalid, or the noise does not protect the vector.

@@ -1,10 +1,11 @@
-"""Tests of the warning of a `from_logits` that does not fit the last activation."""
+"""Tests of the warnings of losses that fit neither activation nor noisy accuracy."""
 
 import warnings
 
 import pytest
 import tensorflow as tf
 
+from tfcactus import NoisyAccuracy
 from tfcactus.keras.checks import model_warnings
 
 layers, losses = tf.keras.layers, tf.keras.losses
@@ -21,11 +22,11 @@ def _said(activation, loss, nested=False, built=True):
   return _warnings_of(model, loss)
 
 
-def _warnings_of(model, loss='categorical_crossentropy'):
+def _warnings_of(model, loss='categorical_crossentropy', accuracy=None):
   """Returns the warnings about a model with one loss, or a list of losses."""
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
-    model_warnings.warn_of_activations(model, loss)
+    model_warnings.warn_of_losses(model, loss, accuracy)
   return [str(each.message) for each in caught]
 
 
@@ -81,3 +82,16 @@ def test_logits_of_a_normalised_layer_are_told(activation):
     ('tanh', 'binary_crossentropy')])
 def test_what_fits_or_is_not_known_is_not_told(activation, loss):
   assert _said(activation, loss) == []
+
+
+@pytest.mark.parametrize('loss', [
+    'mse', losses.Huber(), losses.MeanSquaredError(), ['mae', None]])
+def test_the_accuracy_of_a_regression_is_told(loss):
+  inputs = tf.keras.Input((6,))
+  for activation, more in (None, 1), ('sigmoid', 0):
+    model = tf.keras.Model(inputs, layers.Dense(1, activation)(inputs))
+    found = _warnings_of(model, loss, accuracy=NoisyAccuracy())
+    assert len(found) == more and all('of a regression' in text for text in found)
+    assert not _warnings_of(model, loss)
+  assert not _warnings_of(model, 'binary_crossentropy', accuracy=NoisyAccuracy())
+  assert not _warnings_of(model, ['mse', 'hinge'], accuracy=NoisyAccuracy())

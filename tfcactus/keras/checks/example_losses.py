@@ -170,7 +170,8 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   """Returns losses (batch, positions...) times the weights of the positions.
 
-  Weights may lack last axes, or have size 1 there; ValueError for other shapes.
+  Weights may lack last axes, or have size 1 in axes of positions; ValueError for other
+  shapes.
   """
   shape, rank = losses.shape, losses.shape.rank
   if not rank or weights.shape.rank > rank or any(

@@ -1,4 +1,4 @@
-"""Warns of models that train badly: wrong `from_logits`, statistics over a batch."""
+"""Warns of models that train badly, or whose noisy accuracy means nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,26 @@ _CROSSENTROPIES = (
     'BinaryCrossentropy', 'BinaryFocalCrossentropy', 'CategoricalCrossentropy',
     'CategoricalFocalCrossentropy', 'SparseCategoricalCrossentropy')
 
+_OF_NUMBERS = (
+    'CosineSimilarity', 'Huber', 'LogCosh', 'MeanAbsoluteError',
+    'MeanAbsolutePercentageError', 'MeanSquaredError', 'MeanSquaredLogarithmicError',
+    'Poisson')
+"""Losses of regressions."""
 
-def warn_of_activations(model: keras.Model, losses: Any) -> None:
+_PROBABILITIES = (keras.activations.softmax, keras.activations.sigmoid)
+
+
+def warn_of_losses(model: keras.Model, losses: Any, accuracy: object) -> None:
+  """Warns of losses that fit neither a model's activations nor a noisy accuracy.
+
+  `losses` is the argument of `compile`, `accuracy` the plan's `NoisyAccuracy` or None.
+  """
+  _warn_of_activations(model, losses)
+  if accuracy is not None:
+    _warn_of_regression(model, losses)
+
+
+def _warn_of_activations(model: keras.Model, losses: Any) -> None:
   """Warns if a loss takes linear outputs for probabilities, or the reverse."""
   # `losses` is one loss for all outputs, or one for each. Silent if the activation of
   # an output is not known, as in subclassed models.
@@ -35,13 +53,29 @@ def warn_of_activations(model: keras.Model, losses: Any) -> None:
           f'Expected probabilities from layer {layer.name!r} with the loss {name} of '
           'from_logits=False, got a linear activation, whose outputs are logits: '
           'training goes wrong without an error. Pass a loss of from_logits=True, or '
-          "end the model in 'softmax' or 'sigmoid'.", stacklevel=3)
-    if logits and activation in (keras.activations.softmax, keras.activations.sigmoid):
+          "end the model in 'softmax' or 'sigmoid'.", stacklevel=4)
+    if logits and activation in _PROBABILITIES:
       warnings.warn(
           f'Expected logits from layer {layer.name!r} with the loss {name} of '
           f'from_logits=True, got probabilities ({activation.__name__}), which the '
           'loss normalises again: training is slow without an error. Leave out '
-          'from_logits=True, or the activation.', stacklevel=3)
+          'from_logits=True, or the activation.', stacklevel=4)
+
+
+def _warn_of_regression(model: keras.Model, losses: Any) -> None:
+  """Warns if a noisy accuracy counts answers of a model that predicts numbers."""
+  # Silent unless all losses are of regressions, and no output is known to be a
+  # probability, as where the squared error of probabilities is the loss.
+  given = [each for each in tf.nest.flatten(losses) if each is not None]
+  if given and all(compat.is_loss(
+      keras.losses.get(loss), _OF_NUMBERS) for loss in given) and not any(
+          getattr(layer, 'activation', None) in _PROBABILITIES
+          for layer in models.last_layers(model)):
+    warnings.warn(
+        f'Expected a classifier with noisy_accuracy, got the loss {losses!r} of a '
+        'regression: the accuracy compares outputs above 1/2 with targets above 1/2, '
+        'or the largest of several, which says nothing of numbers. Leave '
+        'noisy_accuracy out of the plan: it costs noise.', stacklevel=4)
 
 
 def warn_of_batch_statistics(model: keras.Model, graph: tf.Graph) -> None:

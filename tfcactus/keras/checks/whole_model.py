@@ -68,7 +68,7 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
         'delta=1e-5), or target_epsilon=2.0 instead of noise. Beside the plan '
         'privatize takes seed, physical_batch_size, engine, journal, clipping, '
         'augmentation_multiplicity, split_noise, local_steps, local_learning_rate, '
-        'audit and randomness.')
+        'audit, account, account_label and randomness.')
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:

@@ -97,7 +97,7 @@ def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
 
 
 def is_backward(loop: tf.Operation) -> bool:
-  """Returns whether a loop computes the gradients of another, last iteration first."""
+  """Returns whether a loop with known graphs is a gradient's, last iteration first."""
   return type(of_loop(loop)[1]).__name__ == '_WhileBodyGradFuncGraph'  # type: ignore[index]
 
 

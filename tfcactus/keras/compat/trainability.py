@@ -25,7 +25,10 @@ _TRAINED = 'trained'
 
 
 def config(model: keras.Model) -> dict[str, Any] | None:
-  """Returns which variables a model trains, JSON for `restore`; None if not built."""
+  """Returns which variables a model trains, for `restore`; None if not built.
+
+  They are {'layers': a `_layer_config` of each, 'variables': shapes of those trained}.
+  """
   if not model.built:
     return None
   return {'layers': [_layer_config(layer) for layer in _all_layers(model)],

@@ -28,7 +28,7 @@ class Feed(NamedTuple):
   steps_per_epoch: int | None
   class_weight: Any = None  # Class weights that Keras still has to apply.
   ordered: bool = False  # Whether Keras has to keep the order of the examples.
-  # (x, y, weights) of any two examples, for several replicas, or None.
+  # (x, y, weights) of a few rows to build a model on, for several replicas; or None.
   example: Any = None
 
 

@@ -195,7 +195,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             f'{", seeded" if self.seeded else ""}>')
 
   def two_examples(self) -> tuple[Any, Any]:
-    """Returns x and y of two usable examples, to try a loss on; draws nothing."""
+    """Returns x and y of two examples to try a loss on, without draws.
+
+    They are without NaN and infinity, if there are such. One may stand for both.
+    """
     data = self._data.flat
     for start in range(0, data.num_examples, 256):
       parts = _usable(data.rows(np.arange(start, min(start + 256, data.num_examples))))
@@ -205,7 +208,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return data.rows(np.zeros(2, np.int64))[:2]
 
   def example_batch(self) -> _Batch:
-    """Returns a batch of any two examples, to build a model on; draws nothing."""
+    """Returns a batch of the first row twice, to build a model on; draws nothing."""
     return _with_tensors(self._batch_of(self._data.flat.rows(np.zeros(2, np.int64))))
 
   def __len__(self) -> int:

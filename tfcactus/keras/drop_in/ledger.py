@@ -130,7 +130,7 @@ class _Released(NamedTuple):
 
 
 def _released(optimizer: Any, model: keras.Model) -> _Released:
-  """Returns the updates of `optimizer` and of the optimizers before it."""
+  """Returns the updates of `optimizer` and of all other trainers of the model."""
   earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())

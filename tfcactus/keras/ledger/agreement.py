@@ -31,7 +31,8 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
   there is no seed, all workers draw the same batches from a key that the chief sends.
 
   Raises ValueError, naming the difference, if workers differ in plan, weights or
-  scheme, or if their examples do not fit together.
+  batches, or if their examples do not fit together; also if a single worker holds only
+  a part of the examples, or if Keras would deal out the batches of several workers.
   """
   strategy, known = model.distribute_strategy, record.merge_counts()
   if replicas.workers(strategy) == 1:
@@ -147,7 +148,7 @@ class StepAgreement:
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
 
   def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
-    """Returns `told`; RuntimeError if rows of `all_told` differ or did not count."""
+    """Returns `told`; RuntimeError if a worker did not count, or numbers differ."""
     failure, self._failure = self._failure, None
     if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(

@@ -168,7 +168,7 @@ class Journal:
         f'got {became}: a resumed run would not count its steps. At most '
         f'{self.entry.released_steps} steps and {self.entry.epochs_begun} passes '
         'were released so far; begin a new run with a journal that nothing else '
-        'moves, edits or copies over, and add their cost to its.')
+        'moves, edits or copies over, and add the cost of these steps to that run.')
 
   def _append(self, record: dict[str, Any]) -> None:
     """Appends a record and syncs; undoes it on an OSError."""

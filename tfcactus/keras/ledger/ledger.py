@@ -85,9 +85,9 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. Where a relation or a number of
-    rows has no account, the reason says so. Raises ValueError if None and one row have
-    none either: the plan then has no account of the scheme at all.
+    takes the first relation of the sampling scheme. A relation, or a number of rows
+    above one, that has no account is a reason. Raises ValueError if None with one row
+    has no account: the plan then has none of the scheme at all.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -134,7 +134,7 @@ class Ledger:
     return guarantee, ''
 
   def _planned(self, scheme: type[sampling_lib.SamplingScheme]) -> int | None:
-    """Returns the plan's maximum of steps or epochs; None if it does not count."""
+    """Returns the most steps or epochs of the plan if all of them count, else None."""
     if not self.plan.counts_planned:
       return None
     return self.plan.steps_within(

@@ -85,7 +85,7 @@ class ModelLedger:
         'clip_norm': moving})}
 
   def save(self, store: MutableMapping[str, Any], optimizer: Any) -> None:
-    """Writes the values of `own_variables` to `store`."""
+    """Writes the values of `own_variables` to `store`, after `check_weights`."""
     self.check_weights(optimizer)
     for name, variable in self.own_variables().items():
       store[name] = variable.numpy()

@@ -93,10 +93,9 @@ class StepCounter:
     """Recognises the batches of one `fit`, by `marks`, while the context is open.
 
     A step on a batch without a valid mark is counted too, with unknown sampling.
-    `batches` is what `fit` was given. Raises ValueError if the workers of a distributed
-    `fit` differ in plan, batches or weights, or a single worker holds only a part of
-    the examples. Writes the exact count to the journal if the context ends without an
-    exception.
+    `batches` is what `fit` was given. Raises ValueError as `agreement.begin`, or if the
+    journal cannot be opened or an account covers no more. Writes the exact count to the
+    journal if the context ends without an exception.
     """
     self._open_journal()
     self._record.merge_counts()
@@ -202,7 +201,7 @@ class StepCounter:
              left: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
-    `mark` has shape (rows, 2). `weights` and `left` are digests of the weights now and
+    `mark` is as in `Marked`. `weights` and `left` are digests of the weights now and
     after the last step. `numbers` are the values of the record's counters, and, if
     `beside` watches an optimizer, digests of its state now and after the last step.
 
@@ -245,7 +244,7 @@ class StepCounter:
                     np.int64)
 
   def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark, (rows, 2); returns facts on its batch, and what was seeded."""
+    """Uses up a mark, see `Marked`; returns facts on its batch, and what was seeded."""
     numbers = set(mark[:, 0].tolist())
     for marks in self._marks:
       if numbers == {marks.number}:

@@ -68,6 +68,9 @@ def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
 
   Returns:
     float64, shape (size,).
+
+  Raises:
+    RuntimeError: as `check`.
   """
   size = sums.shape[0]
   blocks = min(_CHUNK, -(-size // NORMALS))

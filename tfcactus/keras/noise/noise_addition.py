@@ -135,7 +135,7 @@ class NoiseSampler:
         lambda *places: self._sample(size, *places), size, tf.float64, *_listed(place))
 
   def _used(self, key: tf.Tensor | None) -> tf.Tensor:
-    """Returns a key for a draw on the device; ValueError if it served another draw."""
+    """Returns a key for a draw on the device; ValueError unless it may serve one."""
     if key is None:
       return self.key()
     if self.randomness == 'host':

@@ -92,9 +92,10 @@ class Canaries:
 
   def audit(self, sampling: type[SamplingScheme] | None, draws: int, steps: int,
             significance: float, families: bool) -> evidence.Audit:
-    """Returns the evidence on the claim of so many steps; keeps it for run cards.
+    """Returns the evidence on the claim of `draws` draws; keeps it for run cards.
 
-    Other arguments are as for `Claim.of_plan` and `audit_run`.
+    A draw of the scheme is a step, or an epoch. `steps` counts all steps, those without
+    canaries too. Other arguments are as for `Claim.of_plan` and `audit_run`.
     """
     key = len(self._steps), sampling, draws, steps, significance, families
     before, found = self._last
