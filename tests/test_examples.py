@@ -1,5 +1,6 @@
 """The notebooks of docs/examples/ run on small data, and hold outputs of their code."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -11,8 +12,8 @@ pytest.importorskip('nbformat')
 from docs import run_examples, website
 
 NAMES = sorted(path.stem for path in run_examples.FOLDER.glob('*.ipynb'))
-TRAINED = {'audit', 'devices', 'disk', 'isotropic', 'mnist', 'project',
-           'text_lora', 'users'}
+TRAINED = {'audit', 'devices', 'disk', 'isotropic', 'keras_hub_lora', 'mnist',
+           'project', 'text_lora', 'users'}
 """Notebooks that import TensorFlow."""
 FIRST = {'accountant', 'disk'}
 """Notebooks that `make test` runs: one that trains, and one that does not."""
@@ -33,6 +34,8 @@ def test_it_runs_on_small_data_and_states_an_epsilon(name):
   pytest.importorskip('matplotlib')
   if name in TRAINED:
     pytest.importorskip('tensorflow')
+  if name in run_examples.KERAS_HUB:
+    pytest.importorskip('keras_hub', reason='needs KerasHub, for Keras 3 alone')
   if name in ('disk', 'isotropic'):
     pytest.importorskip('sklearn')
   if name in ('mnist', 'project'):
@@ -69,6 +72,21 @@ def test_it_says_what_epsilon_covers_and_what_it_needs(name):
   assert places.count(['parameters']) == 1
   for link in re.findall(r'\]\((?!https:)([^)#\s]+)', '\n'.join(prose)):
     assert (run_examples.FOLDER / link).resolve().is_file(), link
+
+
+def test_a_notebook_that_needs_keras_hub_is_left_out_without_it(monkeypatch, capsys):
+  found = importlib.util.find_spec
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: (
+      None if name == 'keras_hub' else found('json')))
+  stored = []
+  monkeypatch.setattr(run_examples, 'store', stored.append)
+  assert run_examples.main([]) == 0
+  assert stored == [name for name in NAMES if name != 'keras_hub_lora']
+  assert 'keras_hub_lora: left out, needs "tfcactus[hub]"' in capsys.readouterr().out
+  with pytest.raises(SystemExit):
+    run_examples.main(['mnist', 'keras_hub_lora'])
+  assert 'Expected KerasHub for the notebooks keras_hub_lora' in (
+      capsys.readouterr().err)
 
 
 def test_mnist_changes_ten_lines():

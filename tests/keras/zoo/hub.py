@@ -84,6 +84,13 @@ def bert_masked(s: Size) -> Case:
               s.labels(s(7, 2000), s(2, 9)), logits_loss())
 
 
+@entry('RoBERTa (KerasHub)', hub=True)
+def roberta(s: Size) -> Case:
+  backbone = _models().RobertaBackbone(**_sizes(s), dropout=s(0.0, 0.1),
+                                       max_sequence_length=s(4, 64))
+  return _classifier(s, _models().RobertaTextClassifier, backbone)
+
+
 @entry('DistilBERT (KerasHub)', hub=True)
 def distilbert(s: Size) -> Case:
   backbone = _models().DistilBertBackbone(**_sizes(s), dropout=s(0.0, 0.1),
@@ -136,11 +143,30 @@ def gemma_lora(s: Size) -> Case:
   return _language(s, _models().GemmaCausalLM(backbone, preprocessor=None))
 
 
+@entry('Gemma 3 (KerasHub)', hub=True, float64=False)
+def gemma3(s: Size) -> Case:
+  backbone = _models().Gemma3Backbone(
+      **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1,
+      head_dim=s(2, 32), image_size=None, use_sliding_window_attention=True,
+      sliding_window_size=s(2, 16), use_post_ffw_norm=True,
+      use_post_attention_norm=True)
+  return _language(s, _models().Gemma3CausalLM(
+      backbone=backbone, preprocessor=None))
+
+
 @entry('Llama (KerasHub)', hub=True, float64=False)
 def llama(s: Size) -> Case:
   backbone = _models().LlamaBackbone(
       **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1)
   return _language(s, _models().LlamaCausalLM(backbone, preprocessor=None))
+
+
+@entry('Mistral (KerasHub)', hub=True, float64=False)
+def mistral(s: Size) -> Case:
+  backbone = _models().MistralBackbone(
+      **_sizes(s, num_heads='num_query_heads'), num_key_value_heads=1,
+      sliding_window=s(2, 16))
+  return _language(s, _models().MistralCausalLM(backbone, preprocessor=None))
 
 
 def _pairs(s: Size) -> dict[str, np.ndarray]:
@@ -174,6 +200,19 @@ def vit(s: Size) -> Case:
       num_heads=2, hidden_dim=s(4, 64), mlp_dim=s(5, 128), dropout_rate=s(0.0, 0.1))
   model = _models().ViTImageClassifier(backbone, num_classes=10, preprocessor=None)
   return Case(model, s.floats(side, side, 3), s.labels(10), logits_loss())
+
+
+@entry('Whisper (KerasHub)', hub=True)
+def whisper(s: Size) -> Case:
+  backbone = _models().WhisperBackbone(
+      **_sizes(s), num_mels=s(3, 80), dropout=s(0.0, 0.1),
+      max_encoder_sequence_length=s(6, 128), max_decoder_sequence_length=s(4, 64))
+  found = backbone(backbone.input)['decoder_sequence_output']
+  model = tf.keras.Model(
+      backbone.input, backbone.token_embedding(found, reverse=True))
+  text = {f'decoder_{name}': value for name, value in _text(s).items()}
+  return Case(model, {'encoder_features': s.floats(s(6, 128), s(3, 80)), **text},
+              s.labels(s(7, 2000), s(4, 64)), logits_loss())
 
 
 @entry('Swin (KerasHub)', hub=True)
