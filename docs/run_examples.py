@@ -48,6 +48,9 @@ KERAS_HUB = {'keras_hub_lora'}
 """Notebooks that need KerasHub, which exists for Keras 3 alone."""
 
 _TIMES = re.compile(r' - \d+m?s\b(?:/\w+)?')
+_LOGGED = re.compile(r'^(?:WARNING: All log messages before absl|[IWEF]\d{4} ).*\n?',
+                     re.MULTILINE)
+"""What newer TensorFlows log when they are imported, whatever the level of logs."""
 
 
 def path_of(name: str) -> pathlib.Path:
@@ -98,6 +101,8 @@ def run(notebook: Any, parameters: Mapping[str, Any] | None = None) -> Any:
         startup_timeout=600, coalesce_streams=True,
         resources={'metadata': {'path': folder}}).execute(
             env={'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ,
+                 # tqdm asks for widgets, which need a browser.
+                 'PYTHONWARNINGS': 'ignore:IProgress not found',
                  'PYTHONPATH': os.pathsep.join(paths)})
     _clean(executed)
     text = outputs_of(executed)
@@ -113,7 +118,9 @@ def _clean(notebook: Any) -> None:
   for cell in notebook.cells:
     for output in cell.get('outputs', []):
       if output.output_type == 'stream':
-        output.text = _TIMES.sub('', output.text)
+        output.text = _LOGGED.sub('', _TIMES.sub('', output.text))
+    if 'outputs' in cell:
+      cell.outputs = [each for each in cell.outputs if each.get('text') != '']
   notebook.metadata['language_info'] = {'name': 'python'}
 
 

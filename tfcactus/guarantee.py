@@ -46,7 +46,7 @@ class Guarantee:
       Gaussian and monotone scalar noise two neighbours attain it. (Under zero-out on
       samples of fixed size, and replace on Poisson samples with other noise, it bounds
       the epsilon of some neighbours; `upper` is proved for all, and less tight. With
-      arithmetic='integer' the pair has room for rounding, which neighbours may not use.)
+      arithmetic='integer' the pair has room for rounding that neighbours may not use.)
     estimate: Best single estimate of epsilon; not a bound.
     upper: The epsilon that holds, which is the one to publish.
     delta: Delta of the guarantee.
