@@ -261,6 +261,20 @@ def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
   assert other.released_steps == 4
 
 
+def test_a_new_drop_in_optimizer_does_not_forget_releases():
+  model, batches = inner(), poisson()
+  dear, cheap = (plan_of(releases=[dp_accounting.GaussianDpEvent(noise)])
+                 for noise in (0.5, 20.0))
+  for plan in dear, dear:
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
+    found = model.fit(batches, verbose=0, callbacks=[EpsilonCallback(batches=batches)])
+    assert found.history['epsilon'][-1] > 4
+  for plan in cheap, plan_of():
+    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
+    with pytest.warns(UserWarning, match='by another plan'):
+      model.fit(batches, verbose=0, callbacks=[EpsilonCallback(batches=batches)])
+
+
 def test_a_new_drop_in_optimizer_keeps_the_count_of_its_model(make_plan):
   model, batches, plan = inner(), poisson(), make_plan()
   spent = []

@@ -148,9 +148,10 @@ def _released(optimizer: Any, model: keras.Model) -> _Released:
   return _Released(steps, problem, seeded, grouped)
 
 
-def _cost_key(optimizer: Any) -> tuple[str, float]:
-  """Returns (noise digest, clipping norm), equal if updates have one privacy cost."""
-  return optimizer.noise.digest, optimizer.l2_norm_clip
+def _cost_key(optimizer: Any) -> tuple[str, float, list[str]]:
+  """Returns (noise digest, clipping norm, releases), equal if the costs are one."""
+  return (optimizer.noise.digest, optimizer.l2_norm_clip,
+          lineage.releases_text(optimizer.plan) if optimizer.plan else [])
 
 
 _OTHER_PLAN = (

@@ -54,11 +54,15 @@ def plan_number(plan: PrivacyPlan) -> int:
   # Where all planned steps count, no plan of fewer may take over the steps.
   counted = () if not plan.counts_planned else (
       plan.noisy_accuracy, plan.steps, plan.target_epsilon, plan.delta)
-  beside = sorted(map(_event_text, plan.releases))
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
                plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole,
-               *counted, *beside))
+               *counted, *releases_text(plan)))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
+
+
+def releases_text(plan: PrivacyPlan) -> list[str]:
+  """Returns texts, equal for plans of the same releases in any order."""
+  return sorted(map(_event_text, plan.releases))
 
 
 def _event_text(event: dp_accounting.DpEvent) -> str:
