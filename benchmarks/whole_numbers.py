@@ -181,7 +181,7 @@ def show(found: dict) -> None:
       [[f'{example["noise_multiplier"]:.4f}', f'{example["renyi"]:.4f}',
         _format.upper(example['epsilon'], 6),
         f'{saved:.1f} %']]))
-  if found['accuracies']:
+  if found.get('accuracies'):
     _results.show('whole_numbers_accuracy', _results.markdown(
         ['arithmetic', 'runs', 'mean accuracy', 'standard error'],
         [[name, str(len(each)), f'{np.mean(each):.4f}',

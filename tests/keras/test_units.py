@@ -334,7 +334,7 @@ def test_saved_runs_and_journals_keep_the_unit(tmp_path):
   with pytest.raises(ValueError, match='not trained privately by another plan'):
     privatized(other, private.inner)
   found = privatized(other, loss=MEAN)
-  with pytest.raises(ValueError, match='unit, arithmetic or noisy_accuracy'):
+  with pytest.raises(ValueError, match='unit, arithmetic, noisy_accuracy or releases'):
     found.load_weights(tmp_path / 'm.keras')
     found.guarantee()
 
