@@ -48,4 +48,4 @@ class AdaptiveClipping:
           f'target_unclipped_quantile={quantile!r}.')
     _checks.non_negative('learning_rate', self.learning_rate)
     if self.clipped_count_stddev is not None:
-      _checks.positive('clipped_count_stddev', self.clipped_count_stddev)
+      _checks.noise_scale('clipped_count_stddev', self.clipped_count_stddev)

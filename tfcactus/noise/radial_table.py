@@ -251,7 +251,10 @@ class RadialTable(table_file.NoiseTable):
     return shifted_pair(self, _checks.integer('shift', shift, 1))
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds from the joint law of distances to three points of a line."""
+    """Returns bounds on the pair of a sampled record of norm one and its negative.
+
+    They come from the joint law of the distances to three points of a line.
+    """
     return overlap.mixture_bounds(
         base.known_pair(self, 1),
         *_three_point_profile(self, sampling_prob, opposite=True),

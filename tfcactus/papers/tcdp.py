@@ -43,7 +43,10 @@ def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float
 
 def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
                                ) -> float:
-  """Returns Theorem 26 as printed: e^(n / (omega - 1)) omega^2 rho; inf for zCDP."""
+  """Returns Theorem 26's bound on mutual information, in nats, as it is printed.
+
+  It is e^(n / (omega - 1)) omega^2 rho for n records, and infinite for zCDP.
+  """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   n = _checks.integer('num_records', num_records, 1)
   if math.isinf(guarantee.omega):

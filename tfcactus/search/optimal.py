@@ -123,7 +123,12 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
 
 
 class _Search:
-  """Tries noise; `_tried` maps labels to (upper bound on epsilon, noise, guarantee)."""
+  """Tries noise of one variance for a plan.
+
+  `settings` are arguments of `PrivacyPlan` other than the noise, `sigma` is the standard
+  deviation of a coordinate over the sensitivity, and `bins` the cells per sensitivity,
+  None for defaults. `_tried` maps labels to (upper bound on epsilon, noise, guarantee).
+  """
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
                bins: int | None, progress: Callable[[str], None]):

@@ -23,9 +23,31 @@ def test_no_name_of_an_operation_proves_anything(name):
     trace_check.check_per_example(model, batches)
 
 
-def test_lookups_whose_gradient_joins_the_ids_of_examples_are_refused():
+@pytest.mark.parametrize('dtype', [tf.float32, tf.complex64])
+def test_custom_gradients_that_mix_examples_are_refused(dtype):
+  @tf.custom_gradient
+  def mix(x):
+    return tf.identity(x), lambda gradient: gradient + tf.reduce_sum(
+        gradient, 0, keepdims=True)
+
   def loss(targets, predictions):
-    return tf.square(tf.gather(predictions, tf.cast(targets, tf.int32), batch_dims=1))
+    return tf.reduce_mean(tf.square(
+        targets - tf.math.real(mix(tf.cast(predictions, dtype)))), -1)
+
+  model = tf.keras.Sequential(
+      [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
+  model.compile('sgd', loss)
+  batches = ours.PoissonBatches(
+      np.zeros((40, 3), np.float32), np.zeros((40, 2), np.float32), 0.25)
+  with pytest.raises(ValueError, match='goes over the examples'):
+    trace_check.check_per_example(model, batches)
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.complex64])
+def test_lookups_whose_gradient_joins_the_ids_of_examples_are_refused(dtype):
+  def loss(targets, predictions):
+    return tf.square(tf.math.real(tf.gather(
+        tf.cast(predictions, dtype), tf.cast(targets, tf.int32), batch_dims=1)))
 
   model = tf.keras.Sequential(
       [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])

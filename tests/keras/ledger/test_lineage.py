@@ -1,5 +1,7 @@
 """Tests that no wrapping or restoring of a model lowers the count of its releases."""
 
+import warnings
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -261,18 +263,49 @@ def test_restoring_a_drop_in_optimizer_lowers_nothing(make_plan, tmp_path):
   assert other.released_steps == 4
 
 
-def test_a_new_drop_in_optimizer_does_not_forget_releases():
+def _drop_in(**kwargs):
+  return DPKerasSGDOptimizer(**{
+      'l2_norm_clip': 1.0, 'noise_multiplier': 1.0, 'expected_batch_size': 2.0,
+      **kwargs})
+
+
+def _dropped_in(model, optimizer, batches, plan=None, steps=None):
+  """Trains by a drop-in optimizer; returns the guarantee or None, and the reason."""
+  if getattr(model, 'optimizer', None) is not optimizer:
+    model.compile(optimizer, NONE)
+  callback = EpsilonCallback(plan, batches=batches)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    model.fit(batches, verbose=0, steps_per_epoch=steps, callbacks=[callback])
+  return callback.guarantee, callback.reason
+
+
+_DEAR = [dp_accounting.GaussianDpEvent(0.5)]
+
+
+@pytest.mark.parametrize('make_first, releases, steps', [
+    (lambda plan: (DPKerasSGDOptimizer.from_plan(plan), None), _DEAR, 2),
+    (lambda plan: (_drop_in(), plan), _DEAR, 2),
+    (lambda plan: (_drop_in(expected_batch_size=None), plan), [], 1),
+    (lambda plan: (_drop_in(gradient_accumulation_steps=2), plan), [], 2)])
+def test_a_new_drop_in_optimizer_takes_over_no_dearer_steps(
+    make_first, releases, steps):
   model, batches = inner(), poisson()
-  dear, cheap = (plan_of(releases=[dp_accounting.GaussianDpEvent(noise)])
-                 for noise in (0.5, 20.0))
-  for plan in dear, dear:
-    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
-    found = model.fit(batches, verbose=0, callbacks=[EpsilonCallback(batches=batches)])
-    assert found.history['epsilon'][-1] > 4
-  for plan in cheap, plan_of():
-    model.compile(DPKerasSGDOptimizer.from_plan(plan), NONE)
-    with pytest.warns(UserWarning, match='by another plan'):
-      model.fit(batches, verbose=0, callbacks=[EpsilonCallback(batches=batches)])
+  first, told = make_first(plan_of(releases=releases))
+  found = _dropped_in(model, first, batches, told, steps)[0]
+  assert first.released_steps
+  assert (found is not None and found.upper > 4) if releases else found is None
+  cheap = DPKerasSGDOptimizer.from_plan(plan_of())
+  assert _dropped_in(model, cheap, batches)[0] is None
+
+
+def test_one_drop_in_optimizer_is_counted_by_one_plan():
+  model, batches, optimizer = inner(), poisson(), _drop_in()
+  for _ in range(2):
+    found, _ = _dropped_in(model, optimizer, batches, plan_of(releases=_DEAR))
+    assert found.upper > 4
+  found, reason = _dropped_in(model, optimizer, batches, plan_of())
+  assert found is None and 'by another plan' in reason
 
 
 def test_a_new_drop_in_optimizer_keeps_the_count_of_its_model(make_plan):

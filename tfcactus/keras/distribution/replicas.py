@@ -196,7 +196,7 @@ def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
 
 
 def check_alike() -> None:
-  """Raises ValueError if the replicas of this process run on different devices.
+  """Raises ValueError if the replicas of this process run on unlike devices.
 
   Which replica computes an example's gradient depends on the other examples.
   """
@@ -211,7 +211,8 @@ def check_alike() -> None:
         "Expected replicas on devices of one kind with arithmetic='integer', whose "
         'kernels compute the same bits, got several kinds: '
         f'{", ".join(sorted(types | models))}. Name devices of one kind to the '
-        "strategy, or take arithmetic='float'.")
+        'strategy, hide other GPUs by CUDA_VISIBLE_DEVICES, or take '
+        "arithmetic='float'.")
 
 
 def _check_supported(strategy: tf.distribute.Strategy) -> None:

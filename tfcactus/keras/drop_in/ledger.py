@@ -45,6 +45,9 @@ class DropInLedger:
     self._model = model
     self._batches = batches
     self._draws: bool | None = None  # Whether the model draws; None until traced.
+    number = frozenset([lineage.plan_number(plan)])
+    optimizer.counted_plans = (
+        optimizer.counted_plans | number if optimizer.released_steps else number)
     self._made = ledger_lib.recent_ledgers(plan)
     self._check_vector()
 
@@ -74,7 +77,7 @@ class DropInLedger:
     steps, batches = found.steps + ahead, self._batches
     if found.problem or batches is None:
       return self._unknown(steps, found.problem or _NO_BATCHES)
-    problem = self._problem(batches, found.steps)
+    problem = self._problem(batches, found)
     if problem:
       return self._unknown(steps, problem)
     return self._made(
@@ -86,15 +89,14 @@ class DropInLedger:
     """Returns a ledger of `steps` steps without epsilon; `note` says why."""
     return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
 
-  def _problem(self, batches: SampledBatches, steps: int) -> str:
-    """Returns why no epsilon is known for steps on these batches, or ''."""
+  def _problem(self, batches: SampledBatches, found: _Released) -> str:
+    """Returns why no epsilon is known for updates on these batches, or ''."""
     batches.check_plan(self.plan)
     if batches.part_of is not None:
       return _WORKERS
-    if self._optimizer.expected_batch_size is None and not isinstance(
-        batches.scheme, sampling.FixedSizeSampling):
+    if found.unsized and not isinstance(batches.scheme, sampling.FixedSizeSampling):
       return _SIZES.format(self.plan.expected_batch_size)
-    if _released(self._optimizer, self._model).grouped:
+    if found.grouped:
       return _GROUPED
     try:
       with replicas.scope(self._model.distribute_strategy):
@@ -104,11 +106,11 @@ class DropInLedger:
           self._draws = trace_check.check_per_example(self._model, batches)
     except ValueError as error:
       return f'No epsilon: {error}'
-    if self._optimizer.parts_per_step > 1:
+    if found.accumulated:
       return _ACCUMULATED
     if not self._optimizer.sound:
       return _UNSOUND
-    if steps - self._optimizer.loaded_steps > batches.draws:
+    if found.steps - self._optimizer.loaded_steps > batches.draws:
       return _FEW_DRAWS
     return ''
 
@@ -121,12 +123,16 @@ class _Released(NamedTuple):
     problem: Why no one account covers all updates, or ''.
     seeded: Whether any of the noise came from a seed.
     grouped: Whether any optimizer clipped means of several examples.
+    unsized: Whether any optimizer divided by the batch size, which may be secret.
+    accumulated: Whether any optimizer made an update of several batches.
   """
 
   steps: int
   problem: str
   seeded: bool
   grouped: bool
+  unsized: bool
+  accumulated: bool
 
 
 def _released(optimizer: Any, model: keras.Model) -> _Released:
@@ -135,23 +141,34 @@ def _released(optimizer: Any, model: keras.Model) -> _Released:
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())
       if trainer is not optimizer and trainer.released_steps]
-  steps = optimizer.released_steps + sum(t.released_steps for t in earlier)
-  problem, seeded, grouped = '', optimizer.seeded, optimizer.grouped
+  own = optimizer.released_steps
+  problem = _OTHER_PLAN.format(own) if own and len(_plans(optimizer)) > 1 else ''
+  found = [optimizer]
   for trainer in earlier:
-    if isinstance(trainer, Record) or _cost_key(trainer) != _cost_key(optimizer):
+    if isinstance(trainer, Record) or not _cost_alike(trainer, optimizer):
       problem = problem or _OTHER_PLAN.format(trainer.released_steps)
     elif not trainer.sound:
       problem = problem or _EARLIER_UNSOUND
     else:
-      seeded = seeded or trainer.seeded
-      grouped = grouped or trainer.grouped
-  return _Released(steps, problem, seeded, grouped)
+      found.append(trainer)
+  return _Released(
+      own + sum(t.released_steps for t in earlier), problem,
+      any(each.seeded for each in found), any(each.grouped for each in found),
+      any(each.expected_batch_size is None for each in found),
+      any(each.parts_per_step > 1 for each in found))
 
 
-def _cost_key(optimizer: Any) -> tuple[str, float, list[str]]:
-  """Returns (noise digest, clipping norm, releases), equal if the costs are one."""
-  return (optimizer.noise.digest, optimizer.l2_norm_clip,
-          lineage.releases_text(optimizer.plan) if optimizer.plan else [])
+def _cost_alike(one: Any, other: Any) -> bool:
+  """Returns whether nothing known makes the costs of two optimizers differ."""
+  return (one.noise.digest == other.noise.digest and
+          one.l2_norm_clip == other.l2_norm_clip and
+          len(_plans(one) | _plans(other)) <= 1)
+
+
+def _plans(optimizer: Any) -> frozenset[int]:
+  """Returns numbers of the plans by which an optimizer's updates were accounted for."""
+  return optimizer.counted_plans | (
+      {lineage.plan_number(optimizer.plan)} if optimizer.plan else set())
 
 
 _OTHER_PLAN = (

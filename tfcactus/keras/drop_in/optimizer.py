@@ -38,8 +38,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     expected_batch_size: Divisor of the noisy sum; None if the divisor is the number of
       microbatches, or the size that all batches have.
     num_microbatches: Number of microbatches per batch; None for one per example.
+    counted_plans: Numbers of the plans by which ledgers counted its updates.
   """
 
+  counted_plans: frozenset[int] = frozenset()
   _FIXED = dict.fromkeys(
       ('plan', 'noise', 'l2_norm_clip', 'expected_batch_size', 'num_microbatches',
        'parts_per_step', 'loaded_steps', 'released_steps'),
@@ -266,6 +268,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
         'released_steps': self.released_steps,
         'sound': self.sound,
         'grouped': self.grouped,
+        'counted_plans': sorted(self.counted_plans),
     })
     return config
 
@@ -273,10 +276,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
     """Returns an optimizer with fresh randomness, and the config's released steps."""
     config = dict(config)
-    released, sound, grouped, seeded, state = (
+    released, sound, grouped, seeded, state, plans = (
         config.pop(name, default) for name, default in (
             ('released_steps', 0), ('sound', True), ('grouped', False),
-            ('seeded', False), ('state', None)))
+            ('seeded', False), ('state', None), ('counted_plans', ())))
     config['plan'] = serialization.plan_from(config.get('plan'))
     if isinstance(config.get('noise'), dict):
       config['noise'] = noise_lib.from_config(config['noise'])
@@ -287,6 +290,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     made._private.sound.assign(sound)
     made._private.batching.grouped.assign(grouped)
     made._private.saved = state
+    made.counted_plans = frozenset(plans)
     return made
 
 

@@ -56,13 +56,8 @@ def plan_number(plan: PrivacyPlan) -> int:
       plan.noisy_accuracy, plan.steps, plan.target_epsilon, plan.delta)
   text = repr((plan.noise.digest, plan.sampling_prob, plan.num_examples,
                plan.l2_norm_clip, plan.adaptive_clipping, *correlation, *unit, *whole,
-               *counted, *releases_text(plan)))
+               *counted, *sorted(map(_event_text, plan.releases))))
   return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], 'big') + 1
-
-
-def releases_text(plan: PrivacyPlan) -> list[str]:
-  """Returns texts, equal for plans of the same releases in any order."""
-  return sorted(map(_event_text, plan.releases))
 
 
 def _event_text(event: dp_accounting.DpEvent) -> str:

@@ -118,10 +118,15 @@ class ReleaseLoss(Loss):
 
 def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
               t: np.ndarray, rounded: float | None = None) -> np.ndarray:
-  """Returns bounds on the rounding error of phi at `t`, shape (n,); of log M at 0."""
+  """Returns bounds on the rounding error of phi at `t` >= 0, shape (n,).
+
+  At t = 0, where phi is exactly one, the bound is that of log M. `weight` is the mass
+  of each loss under the tilt `order`, and sums to one.
+  """
   # Each term of phi carries the errors of its phase and of its weight. The weight is an
-  # exponential of order times the loss. phi - 1 is summed as products of e^ix - 1 and
-  # e^iy - 1 with x + y = t loss, whose moduli are at most min(2, |x|) and min(2, |y|).
+  # exponential of order times the loss. With x + y = t loss, phi - 1 is summed as
+  # (e^ix - 1)(e^iy - 1) + (e^ix - 1) + (e^iy - 1). The moduli of the factors are at
+  # most min(2, |x|) and min(2, |y|).
   # `size` is the sum of the moduli of the terms of log M. `rounded` is the mean size
   # that rounding errors of losses are relative to, by default that of their moduli.
   mean_abs = float(np.sum(weight * np.abs(loss)))
