@@ -125,9 +125,10 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
 class _Search:
   """Tries noise of one variance for a plan.
 
-  `settings` are arguments of `PrivacyPlan` other than the noise. `sigma` is the standard
-  deviation of a coordinate over the sensitivity. `bins` is the number of cells per
-  sensitivity, None for defaults. `_tried` maps labels to (upper bound on epsilon, noise, guarantee).
+  `settings` are arguments of `PrivacyPlan` other than the noise. `sigma` is the
+  standard deviation of a coordinate over the sensitivity. `bins` is the number of cells
+  per sensitivity, None for defaults. `_tried` maps labels to (upper bound on epsilon,
+  noise, guarantee).
   """
 
   def __init__(self, settings: dict[str, Any], sigma: float, dim: int,
