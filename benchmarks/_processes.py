@@ -6,7 +6,8 @@ import json
 import resource
 import subprocess
 import sys
-from typing import Any
+import time
+from typing import Any, Callable
 
 
 def peak_megabytes() -> float:
@@ -21,6 +22,13 @@ def measure(name: str, *arguments: str, python: str = sys.executable
       [python, '-m', f'benchmarks.{name}', *arguments],
       check=True, capture_output=True, text=True).stdout
   return json.loads(output.splitlines()[-1])
+
+
+def step_clock(ends: list[float], now: Callable[[], float] = time.process_time) -> Any:
+  """Returns a Keras callback that appends to `ends` the time at each step's end."""
+  import tensorflow as tf  # pylint: disable=import-outside-toplevel
+  return tf.keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda batch, logs: ends.append(now()))
 
 
 class Worker:

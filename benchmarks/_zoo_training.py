@@ -62,13 +62,11 @@ def _fit(model: Any, batches: Any) -> Callable[[int], float]:
 
   The first step and the start of `fit` are not timed: training calls `fit` once.
   """
-  import tensorflow as tf
 
   def run(steps: int) -> float:
     ends: list[float] = []
-    model.fit(batches, steps_per_epoch=steps + 1, verbose=0, callbacks=[
-        tf.keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: ends.append(time.process_time()))])
+    model.fit(batches, steps_per_epoch=steps + 1, verbose=0,
+              callbacks=[_processes.step_clock(ends)])
     return (ends[-1] - ends[0]) / steps
 
   return run

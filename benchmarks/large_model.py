@@ -45,6 +45,7 @@ SHAPES = {'small': Shape(64, 16_000, 320, 4, 8, 64),
 
 CONTENDERS = {'plain': 'plain Keras', 'private': 'tfcactus',
               'torch': 'plain PyTorch', 'opacus': 'Opacus, ghost'}
+PLAIN = {'private': 'plain', 'opacus': 'torch'}
 
 
 def transformer(tf, shape):
@@ -106,14 +107,9 @@ def run(private, shape, steps, rows=None):
     batches = private_keras.FixedSizeBatches(
         x, y, shape.batch, steps_per_epoch=steps + 2)
   model.compile(tf.keras.optimizers.SGD(0.1), loss)
-  moments = []
-
-  class Clock(tf.keras.callbacks.Callback):
-
-    def on_train_batch_end(self, batch, logs=None):
-      moments.append(time.process_time())
-
-  model.fit(batches, steps_per_epoch=steps + 2, verbose=0, callbacks=[Clock()])
+  moments: list[float] = []
+  model.fit(batches, steps_per_epoch=steps + 2, verbose=0,
+            callbacks=[_processes.step_clock(moments)])
   return {'weights': weights, 'cpu_seconds': float(np.median(np.diff(moments)[1:])),
           'rows': model.physical_batch_size if private else shape.batch,
           'megabytes': _processes.peak_megabytes()}
@@ -163,8 +159,7 @@ def show(found: dict) -> None:
        'CPU seconds per step (over plain)', 'peak MB (over plain)'],
       [[CONTENDERS[name], f'{each["weights"]:,}', str(SHAPES[shape].batch),
         str(each['rows']),
-        *(over(each, found[shape]['torch' if name == 'opacus' else
-                                  'plain' if name == 'private' else name], key)
+        *(over(each, found[shape][PLAIN.get(name, name)], key)
           for key in ('cpu_seconds', 'megabytes'))]
        for shape in SHAPES for name, each in found[shape].items()]))
 

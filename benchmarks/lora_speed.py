@@ -65,9 +65,8 @@ def run(private, batch_size, steps, layers):
   model.compile(tf.keras.optimizers.Adam(1e-3),
                 tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
   moments = [time.process_time()]
-  model.fit(data, steps_per_epoch=steps + 1, verbose=0, callbacks=[
-      tf.keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda batch, logs: moments.append(time.process_time()))])
+  model.fit(data, steps_per_epoch=steps + 1, verbose=0,
+            callbacks=[_processes.step_clock(moments)])
   first, *others = np.diff(moments)
   found.update(first_step=float(first), step=float(np.median(others)),
                megabytes=_processes.peak_megabytes())

@@ -22,7 +22,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _processes, _results  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import keras as private  # noqa: E402
 from training import networks, strategies  # noqa: E402
@@ -65,9 +65,8 @@ def step_seconds(make, batch_size, steps, rounds):
     for name, model in models.items():
       moments = []
       batches = private.FixedSizeBatches(x, y, batch_size, steps_per_epoch=steps)
-      model.fit(batches, verbose=0, callbacks=[tf.keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda batch, logs, times=moments: times.append(
-              time.perf_counter()))])
+      model.fit(batches, verbose=0, callbacks=[
+          _processes.step_clock(moments, time.perf_counter)])
       if number:
         found[name].append(float(np.median(np.diff(moments))))
   return found

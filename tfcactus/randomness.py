@@ -27,14 +27,20 @@ with probability pi / 4, so these are almost always enough; if not, more are dra
 
 
 def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
-  """Maps `task` over `items` in up to `_PARTS` threads; a task may run twice."""
+  """Calls `task` with each of `items`, in threads if there are several.
+
+  Where Python starts no more threads, it calls `task` again with all of them.
+  """
   listed = [*zip(*items)]
-  try:
-    with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-      list(pool.map(lambda each: task(*each), listed))
-  except RuntimeError:  # There are no new threads once the main thread has ended.
-    for each in listed:
-      task(*each)
+  if len(listed) > 1:
+    try:
+      with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda each: task(*each), listed))
+      return
+    except RuntimeError:  # There are no new threads once the main thread has ended.
+      pass
+  for each in listed:
+    task(*each)
 
 
 class KeyStream:

@@ -93,7 +93,10 @@ class Strategy(abc.ABC):
 
   @property
   def replays(self) -> bool:
-    """Whether drawing needs only the previous draw, which can be repeated."""
+    """Whether a step's noise takes its own draw and the one before, and no other.
+
+    A sampler may then make the draw before again, rather than keep it.
+    """
     return False
 
   @property

@@ -151,7 +151,7 @@ def handles_in(graph: tf.Graph) -> dict[str, str]:
 
 def carries_gradient(tensor: tf.Tensor) -> bool:
   """Returns whether a tensor of this dtype may pass on a gradient."""
-  return tensor.dtype.is_floating or tensor.dtype.is_complex or tensor.dtype in (
+  return graphs.is_differentiable(tensor.dtype) or tensor.dtype in (
       tf.variant, tf.resource)
 
 

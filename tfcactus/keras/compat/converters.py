@@ -25,7 +25,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops as stateless
 from tensorflow.python.ops.parallel_for.pfor import wrap
 
-from tfcactus.keras.compat import patches
+from tfcactus.keras.compat import graphs, patches
 
 # The module; its package has a function of the same name.
 pfor = sys.modules[wrap.__module__]
@@ -211,7 +211,7 @@ def _looked_up(params: tf.Tensor, ids: tf.Tensor, axis: int, batch: int) -> tf.T
   # its ids. An id n would then be the next row's first place. The lookup refuses such
   # an id on CPUs only: other devices and compiled functions return a number for it.
   look_up = functools.partial(tf.gather, axis=axis, batch_dims=batch)
-  if not (params.dtype.is_floating or params.dtype.is_complex):
+  if not graphs.is_differentiable(params.dtype):
     return look_up(params, ids)
 
   @tf.custom_gradient

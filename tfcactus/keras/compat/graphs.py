@@ -25,6 +25,11 @@ def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
     yield from function.node_def
 
 
+def is_differentiable(dtype: tf.DType) -> bool:
+  """Returns whether numbers of a dtype may have a gradient: real or complex floats."""
+  return dtype.is_floating or dtype.is_complex
+
+
 def is_variable(handle: tf.Tensor) -> bool:
   """Returns whether a resource may be a variable: true unless it is a lookup table."""
   if not isinstance(handle, tf.__internal__.EagerTensor):

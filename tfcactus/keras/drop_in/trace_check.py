@@ -115,8 +115,8 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
 def _check_lookups(graph: tf.Graph) -> None:
   """Raises ValueError for lookups whose gradient joins the ids of all examples."""
   for node in graphs.nodes(graph):
-    dtype = tf.as_dtype(node.attr['Tparams'].type) if node.op == 'GatherV2' else None
-    if dtype and node.attr['batch_dims'].i and (dtype.is_floating or dtype.is_complex):
+    if node.op == 'GatherV2' and node.attr['batch_dims'].i and (
+        graphs.is_differentiable(tf.as_dtype(node.attr['Tparams'].type))):
       raise ValueError(
           'Expected layers and a loss per example, got a lookup with batch_dims, '
           f'{node.op} in {node.name!r}: its gradient adds an offset for each example '
@@ -133,7 +133,7 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   examples = list(graph.inputs[:given])  # The others are captured.
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
-            if tensor.dtype.is_floating or tensor.dtype.is_complex]
+            if graphs.is_differentiable(tensor.dtype)]
   found = graph_proof.analyse(
       graph, {tensor.name: dependence.ROW_WISE for tensor in examples}, inputs,
       draws.Draws(_ROWS))

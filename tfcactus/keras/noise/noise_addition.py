@@ -332,14 +332,9 @@ class NoiseSampler:
     found: list[np.ndarray] = [
         np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
     for part, drawn, made in zip(sums, np.split(noise, ends), found):
-      add = functools.partial(
+      in_threads(functools.partial(
           _add, part.reshape(-1), drawn, made.reshape(-1), float(scale),
-          self.noise.range, float(step))
-      starts = range(0, part.size, PARALLEL)
-      if len(starts) > 1:
-        in_threads(add, starts)
-      elif starts:
-        add(0)
+          self.noise.range, float(step)), range(0, part.size, PARALLEL))
     return found
 
   def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
