@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from tfcactus.noise import alias_table, discrete_gaussian
+from tests.noise.tables import bounded_scalar
+from tfcactus.noise import alias_table, discrete_gaussian, floored_table
 
 LAWS = {'full': discrete_gaussian.probabilities,
+        'few': lambda: floored_table.probabilities(bounded_scalar()),
         'one': lambda: [0, 2**128],
         'equal': lambda: [2**112] * 2**16}
 
