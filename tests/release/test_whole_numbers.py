@@ -131,7 +131,7 @@ def test_the_leak_covers_all_that_is_within_the_distance(law, coordinates):
   with mpmath.workprec(300):
     for shift in (1, 2, 3):
       far = shift * mpmath.mpf(event.distance)
-      found, least = event.leak(shift), mpmath.mpf(1)
+      found, least, tight = event.leak(shift), mpmath.mpf(1), False
       profile = profile_at(law, shift)
       losses = np.arange(0, 60, 0.25)
       if isinstance(law, noise.ScalarTable):  # Its bounds are least above its losses.
@@ -142,6 +142,8 @@ def test_the_leak_covers_all_that_is_within_the_distance(law, coordinates):
         least = min(least, own + far * (1 + mpmath.exp(epsilon)))
         # Masses of tables are cut at 1e-30 here.
         assert least <= found + (1 - found) * own + mpmath.mpf(10)**-29
+        tight |= least > found / 30 + (1 - found / 30) * own
+      assert tight  # A thirtieth of the leak would not do.
       assert found < 1e-9 or shift > 2
 
 
