@@ -33,41 +33,6 @@ def test_probabilities_are_right_entry_by_entry(true):
     assert errors[0] + 2 * mpmath.fsum(map(abs, errors[1:])) < 2 * 2**16 - 1
 
 
-def test_the_alias_table_keeps_the_masses_exactly():
-  masses = [0] * 2**16
-  packed, fine = discrete_gaussian.table()
-  for column, (coarse, rest) in enumerate(zip(packed.tolist(), fine.tolist())):
-    limit = (coarse >> 16 << 64) + rest
-    masses[column] += limit
-    masses[coarse & 0xFFFF] += 2**112 - limit
-  assert masses == discrete_gaussian.probabilities()
-
-
-class Words:
-  """Stands in for a `KeyStream`: its words are as given."""
-
-  def __init__(self, *words):
-    self.left = [np.array(each, np.uint64) for each in words]
-
-  def words(self, count):
-    assert self.left[0].size == count
-    return self.left.pop(0)
-
-
-def test_a_draw_compares_all_112_bits():
-  packed, fine = (each.tolist() for each in discrete_gaussian.table())
-  for column in (40_000, 32_768 + 3_000, 5):
-    coarse, other = packed[column] >> 16, packed[column] & 0xFFFF
-    own, others = column - HALF, other - HALF
-    for leading, rest, result in (
-        (coarse - 1, None, own), (coarse + 1, None, others),
-        (coarse, fine[column] - 1, own), (coarse, fine[column], others)):
-      if leading < 0 or rest is not None and rest < 0:
-        continue
-      words = [[leading << 16 | column], *([] if rest is None else [[rest]])]
-      assert discrete_gaussian.table_draws(Words(*words), 1) == result
-
-
 def _table_chance(draws):
   """Returns the p-value of draws of the table: chi-square over cells of 8 numbers."""
   masses = np.array(discrete_gaussian.probabilities(), float).reshape(-1, 8).sum(1)

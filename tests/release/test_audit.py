@@ -119,7 +119,7 @@ def test_noisy_sum_of_clipped_records():
         np.array([[1e9], [0.0]])[:1 + (1 - which)], 1.0, 2.0**-30)
     steps = np.full(runs, int(np.sum(total[:1])) if which else 0)
     return release.additive_noise._noisy_steps(
-        steps, 2.0**-30, 1.0, law, seed, 'float', 1.0, '', '').value
+        steps, 2.0**-30, 1.0, law, seed, 'float', 1.0, runs, '', '').value
 
   check(draw, accounting.noise_event, LAWS['gaussian'])
 

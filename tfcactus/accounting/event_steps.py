@@ -326,6 +326,17 @@ def _(event: events.SteppedDpEvent, sample: Sample) -> Steps:
   yield SchemeStep(event, sample.relation), 1
 
 
+@steps_of.register(events.DistanceDpEvent)
+def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
+  """Yields the step of the noise, and one of the leak that covers the distance."""
+  if sample != Sample(sample.relation, rows=sample.rows):
+    raise Unsupported(event, 'noise in whole numbers has no proof for samples')
+  yield from steps_of(event.event, sample)
+  leak = event.leak(sample.rows * (2 if sample.relation == relations.REPLACE else 1))
+  yield (SchemeStep(events.ThresholdDpEvent(leak), sample.relation) if leak < 1 else
+         None), 1
+
+
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   """Returns one step of an epoch, or all of a single batch; Unsupported if unproved."""

@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, noise as noise_lib, relations
-from tfcactus.noise.base import Noise, NoiseTableDpEvent
+from tfcactus.noise.base import known_pair, Noise, NoiseTableDpEvent
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
 __all__ = ['AdaptedDpEvent', 'DistanceDpEvent', 'DominatingPairDpEvent',
@@ -171,12 +171,56 @@ class ThresholdDpEvent(SteppedDpEvent):
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
-class DistanceDpEvent(ThresholdDpEvent):
-  """The leak that covers how far noise in whole numbers is from the law accounted for.
+class DistanceDpEvent(dp_accounting.DpEvent):
+  """A release that is close to one with noise, such as noise in whole numbers.
 
   Attributes:
-    delta: Probability, in (0, 1), with which the pair of the event shows the data.
+    event: Event of one release with noise.
+    distance: Bound, in (0, 1), on the total variation distance between what is released
+      and what is computed from a release with that noise, for the same data, in the
+      coordinates that one added or removed record may change. It adds up over records.
+
+  Raises:
+    ValueError: if the event is not that of noise, or the distance is out of range.
   """
+
+  event: dp_accounting.DpEvent
+  distance: float
+
+  def __attrs_post_init__(self) -> None:
+    _noise_of(self.event)
+    _checks.delta(self.distance, 'distance')
+
+  def leak(self, shift: int) -> float:
+    """Returns a probability of showing the data that covers the distance.
+
+    The noise, and a release that shows the data with this probability, dominate the
+    release for a change by `shift` sensitivities. No account is known if it is not
+    below one.
+    """
+    # Every loss gives a bound: docs/soundness.md, "Whole numbers in releases".
+    bounds = known_pair(_noise_of(self.event), shift)
+    pair, always = bounds.upper, bounds.lower.p_inf
+    loss, order = np.linspace(0.0, 80.0, 1601), np.argsort(pair.loss)
+    first = np.searchsorted(pair.loss[order], loss - 1e-9)
+    # Sums over all larger losses and over all smaller ones, each from its own end.
+    p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[first]
+            for mass in (pair.p, pair.q))
+    smaller = np.append(0.0, np.cumsum(pair.p[order]))[first]
+    far = shift * self.distance * (1 + np.exp(loss))
+    with np.errstate(divide='ignore'):
+      # The factors cover rounding, and e^0.05 what lies between two losses.
+      within = np.maximum.accumulate(1.07 * far / (smaller + np.exp(loss) * q))
+      beyond = (1.01 * far + (1 + 1e-9) * (p + pair.p_inf - always)) / np.sum(pair.p)
+    return float(np.min(np.maximum(within, beyond)))
+
+
+def _noise_of(event: dp_accounting.DpEvent) -> Noise:
+  """Returns the noise of an event; ValueError if it is not one release with noise."""
+  noise = noise_lib.of_event(event)
+  if noise is None:
+    raise ValueError(f'Expected event to be one release with noise, got {event!r}.')
+  return noise_lib.check(noise)
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)

@@ -81,7 +81,8 @@ class PhiAccountant(base.TwoSidedAccountant):
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
       # One event without an account for k rows leaves the whole without one.
-      if self._together._maybe_compose(event, count, True) is not None:
+      failed = self._together._maybe_compose(event, count, True) is not None
+      if failed or self._together.non_private:
         self._together = None
     return error
 

@@ -38,12 +38,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   command.add_json(parser)
 
 
-def _noise(args: argparse.Namespace, releases: int, count: int = 1
-           ) -> noise_lib.ScalarNoise:
-  """Returns the requested noise; with --epsilon, the least for `releases` releases.
-
-  `count` is the number of noisy values of a release.
-  """
+def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
+  """Returns the requested noise; with --epsilon, the least for `releases` releases."""
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError('Expected exactly one of --noise-multiplier and --epsilon.')
   command.check_bend(args.noise, args.bend)
@@ -51,7 +47,7 @@ def _noise(args: argparse.Namespace, releases: int, count: int = 1
     return command.make_noise(args.noise, args.noise_multiplier, args.bend)
   return release_lib.noise_for_epsilon(
       args.noise, args.epsilon, args.delta, releases=releases, bend=args.bend,
-      arithmetic=args.arithmetic, count=count)
+      arithmetic=args.arithmetic)
 
 
 def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
@@ -80,7 +76,7 @@ class _Statistic(NamedTuple):
 
 _STATISTICS = {
     'histogram': _Statistic(lambda args, data: release_lib.histogram(
-        data, num_bins=args.bins, noise=_noise(args, 1, max(args.bins, 1)),
+        data, num_bins=args.bins, noise=_noise(args, releases=1),
         seed=args.seed, arithmetic=args.arithmetic), ('bins',)),
     'most-frequent': _Statistic(lambda args, data: release_lib.most_frequent(
         data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import contextlib
 import dataclasses
 import importlib.util
@@ -77,15 +77,9 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
   if plan.arithmetic == 'integer':
     instead[_FLOATS] = (
         'rounding of the distribution of the noise of releases_beside, which is float64'
-        if not all(map(_in_whole_numbers, plan.releases)) else '')
+        if not all(isinstance(event, accounting.DistanceDpEvent)
+                   for event in plan.releases) else '')
   return [each for each in (instead.get(line, line) for line in NOT_COVERED) if each]
-
-
-def _in_whole_numbers(event: object) -> bool:
-  """Returns whether the event is that of a statistic of arithmetic='integer'."""
-  # Its noise, then its leak; a composition with others would have other events.
-  parts: Sequence[object] = getattr(event, 'events', ())
-  return len(parts) == 2 and isinstance(parts[1], accounting.DistanceDpEvent)
 
 
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None

@@ -12,10 +12,10 @@ Gaussian of standard deviation `SCALE` and so reveals no more.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
+from tfcactus.noise import alias_table
 from tfcactus.randomness import KeyStream, SystemRandom
 
 _BITS = 11
@@ -39,27 +39,8 @@ rounding of the continuous draw."""
 LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
 """Bound on the absolute value of a draw, about 16 `SCALE`."""
 
-_COLUMNS = 2**16
-_FINE = 64  # Bits of a limit that `Table.fine` holds.
 _PRECISION = 320
 """Bits after the binary point in which weights e^(-k^2 / 2 s^2) are computed."""
-
-
-class Table(NamedTuple):
-  """An alias table of `_COLUMNS` equally likely columns (Walker 1977, Vose 1991).
-
-  A uniform number u below 2^112 takes number j of column j if u < 2^64 `coarse` +
-  `fine`, else the column's `other` number. Numbers count from 0, which stands for
-  -2^15.
-
-  Attributes:
-    packed: uint64, shape (columns,): `coarse` in the leading 48 bits, `other` in the
-      last 16.
-    fine: uint64, shape (columns,).
-  """
-
-  packed: np.ndarray
-  fine: np.ndarray
 
 
 def probabilities() -> list[int]:
@@ -67,12 +48,12 @@ def probabilities() -> list[int]:
 
   They add up to one. That of -2^15 is zero, so that the law is symmetric.
   """
-  half = _COLUMNS // 2
+  half = alias_table.COLUMNS // 2
   weights = _weights(half)
   total = weights[0] + 2 * sum(weights[1:])
   # Rounded down; zero gets the rest, at most 2^16 units.
-  one_side = [(weight << 128) // total for weight in weights]
-  one_side[0] = 2**128 - 2 * sum(one_side[1:])
+  one_side = [(weight << alias_table.BITS) // total for weight in weights]
+  one_side[0] = 2**alias_table.BITS - 2 * sum(one_side[1:])
   return [0, *one_side[:0:-1], *one_side]
 
 
@@ -94,25 +75,9 @@ def _weights(count: int) -> list[int]:
 
 
 @functools.cache
-def table() -> Table:
-  """Returns the alias table of `probabilities`, whose masses it keeps exactly."""
-  left = probabilities()
-  column = 2**128 // _COLUMNS
-  limits, others = [column] * _COLUMNS, list(range(_COLUMNS))
-  small = [j for j, mass in enumerate(left) if mass < column]
-  large = [j for j, mass in enumerate(left) if mass >= column]
-  while small:
-    j = small.pop()
-    limits[j], others[j] = left[j], large[-1]
-    left[large[-1]] -= column - left[j]
-    if left[large[-1]] < column:
-      small.append(large.pop())
-  # Numbers that are left over have exactly the mass of a column.
-  return Table(
-      np.array([min(limit >> _FINE, 2**48 - 1) << 16 | other
-                for limit, other in zip(limits, others)], np.uint64),
-      np.array([2**64 - 1 if limit == column else limit & (2**64 - 1)
-                for limit in limits], np.uint64))
+def table() -> alias_table.Table:
+  """Returns the alias table of `probabilities`, which counts numbers from -2^15."""
+  return alias_table.table(probabilities())
 
 
 def draw(rng: SystemRandom, count: int) -> np.ndarray:
@@ -131,24 +96,6 @@ def _draw(stream: KeyStream, count: int) -> np.ndarray:
 
 def table_draws(stream: KeyStream, count: int) -> np.ndarray:
   """Returns `count` independent draws of the table's law, int64."""
-  packed, fine = table()
-  low = np.uint64(_COLUMNS - 1)
-  # A word is the leading 48 bits of u, then the column. The result is
-  # np.where(take_other, other, column), computed in place to save time.
-  words = stream.words(count)
-  column = words & low
-  # All indices are valid: mode 'clip' only makes take() skip its check.
-  chosen = packed.take(column.view(np.int64), mode='clip')
-  take_other = words >= chosen
-  # Now the last 16 bits of `chosen` are other ^ column. The leading 48 are zero where
-  # those of u equal `coarse`; there 64 further bits of u decide.
-  chosen ^= words
-  ties = np.flatnonzero(chosen <= low)
-  if ties.size:
-    take_other[ties] = stream.words(ties.size) >= fine[column[ties].view(np.int64)]
-  chosen &= low
-  chosen *= take_other
-  column ^= chosen  # column ^ (other ^ column) is other.
-  found = column.view(np.int64)
-  found -= _COLUMNS // 2
+  found = alias_table.draw(stream, count, table())
+  found -= alias_table.COLUMNS // 2
   return found

@@ -33,8 +33,8 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
       about 2^-20 of the sensitivity, so that low bits leak nothing. The type of `value`
       has no effect.
     seed: For repeatable experiments; None draws from the system.
-    arithmetic: 'float'; or 'integer', which adds Gaussian or Laplace noise in whole
-      numbers and counts all rounding. The noise is a little larger.
+    arithmetic: 'float'; or 'integer', which adds the noise of a Gaussian, a Laplace law
+      or a scalar table in whole numbers and counts all rounding. It is a little larger.
 
   Raises:
     ValueError: if an argument is out of range or the value is not finite.
@@ -183,7 +183,7 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
   noise_sources.spread_noise(noise, whole=True)
   # A record changes one count, so that rounding adds one whole number.
   return _noisy_steps(
-      counts, 1.0, 1.0, noise, seed, arithmetic, 1.0,
+      counts, 1.0, 1.0, noise, seed, arithmetic, 1.0, 1,
       f'a histogram of {counts.size} counts, each record in one of them at most, with '
       f'{noise.name} noise', 'largest error of a count', off=0.5)
 
@@ -218,7 +218,7 @@ def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: int | None, arithmetic: str) -> Release:
   """Releases steps * step with noise; one record changes it by at most `scale`."""
   law = noise_lib.check_scalar(noise)
-  found = _noisy_steps(steps, step, scale, law, seed, arithmetic, 1.0,
+  found = _noisy_steps(steps, step, scale, law, seed, arithmetic, 1.0, 1,
                        f'a number with {law.name} noise', 'absolute error')
   return dataclasses.replace(found, value=found.value.item())
 
@@ -228,19 +228,20 @@ def _noisy_vector(steps: np.ndarray, step: float, scale: float,
                   rounding: float) -> Release:
   """Releases the vector steps * step; arguments as for `_noisy_steps`."""
   return _noisy_steps(
-      steps, step, scale, noise, seed, arithmetic, rounding,
+      steps, step, scale, noise, seed, arithmetic, rounding, steps.size,
       f'a vector of length {steps.size} with {noise.name} noise',
       'largest error of a coordinate')
 
 
 def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  noise: noise_lib.Noise, seed: int | None, arithmetic: str,
-                 rounding: float, words: str, error_kind: str, off: float = 1.0
-                 ) -> Release:
+                 rounding: float, changed: int, words: str, error_kind: str,
+                 off: float = 1.0) -> Release:
   """Adds noise to steps * step, whose sensitivity is `scale` in the noise's norm.
 
   `rounding` is what rounding to whole numbers adds to the sensitivity, if `arithmetic`
-  is 'integer'. The release is off by up to `off` steps beside the noise.
+  is 'integer'. One record changes `changed` coordinates at most. The release is off by
+  up to `off` steps beside the noise.
   """
   modes.check_mode(arithmetic)
   rng, count = noise_sources.generator(seed), max(steps.size, 1)
@@ -250,8 +251,9 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
         noise, noise.sample_vector(rng, count), scale, step)
     noisy = steps + drawn.reshape(steps.shape)
   else:
-    unit, larger, event = whole_numbers.scaled(noise, scale, step, count, rounding)
-    off += 1 / unit  # The value and the noise are rounded by half a whole number each.
+    unit, larger, event = whole_numbers.scaled(
+        noise, scale, step, changed, rounding)
+    off += whole_numbers.OFF / unit
     noisy = whole_numbers.released(steps, noise, unit, rng)
     words += ' in whole numbers'
     if step == 1:

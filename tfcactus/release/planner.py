@@ -42,19 +42,19 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
   half = 0.5 * _checks.delta(beta, 'beta')
   threshold = count_threshold(
       noise, num_bins=num_bins, beta=half, arithmetic=arithmetic)
-  larger, off = _of_histogram(noise, num_bins, arithmetic)
+  larger, off = _of_histogram(noise, arithmetic)
   reserve = float(noise_sources.upper_quantile(noise, half))
   return math.ceil(threshold + larger * reserve + off)
 
 
-def _of_histogram(noise: noise_lib.ScalarNoise, num_bins: int, arithmetic: str
+def _of_histogram(noise: noise_lib.ScalarNoise, arithmetic: str
                   ) -> tuple[float, float]:
   """Returns the factor by which noise is larger than asked for, and the rounding."""
   modes.check_mode(arithmetic)
   if arithmetic == 'float':
     return 1.0, 0.5
-  found = whole_numbers.scaled(noise, 1.0, 1.0, num_bins, 1.0)
-  return found.larger, 0.5 + 1 / found.unit
+  found = whole_numbers.scaled(noise, 1.0, 1.0, 1, 1.0)
+  return found.larger, 0.5 + whole_numbers.OFF / found.unit
 
 
 def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
@@ -71,7 +71,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
   noise_lib.check_scalar(noise)
   num_bins = _checks.integer('num_bins', num_bins, 1)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
-  larger, off = _of_histogram(noise, num_bins, arithmetic)
+  larger, off = _of_histogram(noise, arithmetic)
   return math.floor(
       scale * larger * float(noise_sources.upper_quantile(noise, tail)) + off) + 1
 
@@ -133,7 +133,8 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     releases: How many releases share the budget (see each release's event).
     bend: Bend of 'sinh-normal', in units of the sensitivity.
     arithmetic: That of the releases; 'integer' counts their leaks.
-    count: Number of noisy values of a release, which sets its leak.
+    count: Number of noisy values of a release that one record may change, which sets
+      its leak: one for a histogram.
 
   Raises:
     ValueError: if no noise of the family keeps the budget; for sinh-normal noise, if
