@@ -39,7 +39,9 @@ TILT_RANGE = (1e-4, 1e4)
 """Range of tilts that is searched."""
 
 BULK_SHARES = (0.6, 0.2, 0.0)
-"""Shares of epsilon that small losses together cannot exceed, tried in turn."""
+"""Shares of epsilon, tried in turn. Losses of up to a share of epsilon over the number
+of steps (the bulk) cannot add up to epsilon without a larger one, so that sums of them
+alone are left out."""
 
 LEAST_TOLERANCE = 1e-9
 """Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
