@@ -110,15 +110,6 @@ def is_first(of_worker: bool = False) -> bool:
   return int(index) % (shares().here if of_worker else number()) == 0
 
 
-def widened(sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns a replica's sums ready for noise: float64, or unchanged on one replica.
-
-  If shares were rounded before they are summed, the sum could show bits of other
-  replicas' shares that are finer than the bits of the noise.
-  """
-  return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
-
-
 def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
            rounded: Callable[..., tf.Tensor] = tf.cast) -> list[tf.Tensor]:
   """Returns the sums of `shares` over all replicas, bit-identical on each.
