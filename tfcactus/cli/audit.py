@@ -23,8 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--significance', type=float, default=evidence.SIGNIFICANCE,
       help='probability that one bound is wrong; default: %(default)s')
   add('--pilot', type=command.number, default=evidence.PILOT,
-      help='share of the canaries that choose the test and are not tried; default: '
-      '%(default)s')
+      help='share of the canaries that choose the threshold and the number of guesses; '
+      'only the others are evidence; default: %(default)s')
   add('--guesses', type=int, help='canaries guessed for the one-run bounds, fixed '
       'before scores were seen; default: the pilot chooses')
   steps.add_steps(parser)

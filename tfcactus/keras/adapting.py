@@ -54,9 +54,10 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     4096 cells between them, by `tfcactus.release.thresholds` of one random value of
     each unit. NaN does not count.
   - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`, in
-    its order, cut to max_tokens. Words that Keras cannot save do not count: empty, not
-    UTF-8, of more than 256 bytes, with line breaks, NUL or U+FFFD. If no word is left,
-    a warning says so, the layer stays without a vocabulary, and the release counts.
+    its order, cut to max_tokens. These words do not count: empty ones, those of more
+    than 256 bytes, and those that Keras would read otherwise from a saved file, which
+    are not UTF-8 or have line breaks, NUL or U+FFFD. If no word is left, a warning says
+    so, the layer stays without a vocabulary, and the release counts.
 
   Args:
     layer: A layer that was not adapted before; changed in place.

@@ -58,8 +58,8 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
         f'canaries are drawn beside the examples, got {type(x).__name__}.')
   _check_plain(plan, x)
   found = _lengths(x)
-  # No epsilon for data other than arrays, whose batches may be drawn in any way, nor for
-  # arrays with steps_per_epoch, whose passes Keras cuts short or repeats.
+  # No epsilon for data other than arrays, whose batches may be drawn in any way, nor
+  # for arrays with steps_per_epoch, whose passes Keras cuts short or repeats.
   if not found or steps_per_epoch is not None:
     return Feed(Marks(), x, steps_per_epoch, class_weight,
                 isinstance(x, tf.data.Dataset))
