@@ -153,6 +153,12 @@ def test_design_truncated_by_learning(capsys):
   assert told['method'] == 'sigmoid-adp' and told['certified'] is False
 
 
+def test_a_time_of_zero_is_no_default():
+  pytest.importorskip('tensorflow')
+  with pytest.raises(ValueError, match='max_seconds > 0'):
+    run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '0')
+
+
 @pytest.mark.parametrize('argv, words', [
     (BOUNDED[:-4], '--steps with "design truncated"'),
     (BOUNDED + ('--budget', '1'), "Expected --budget .*got it with 'truncated'"),

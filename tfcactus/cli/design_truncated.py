@@ -77,8 +77,8 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
   begun = time.perf_counter()
   table = learned_noise.LearnedNoise(
       args.range, utility=args.utility, loss=method.split('-')[1], seed=args.seed or 0,
-      max_seconds=args.seconds or 120.0, progress=not args.json, **request
-  ).solve()
+      max_seconds=120.0 if args.seconds is None else args.seconds,
+      progress=not args.json, **request).solve()
   return truncated.account(
       table, method=method, seconds=time.perf_counter() - begun,
       **{name: request[name] for name in (

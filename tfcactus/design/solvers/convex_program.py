@@ -144,7 +144,7 @@ class Program:
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
                   gradients: np.ndarray | None = None) -> float:
-    """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0."""
+    """Returns a lower bound on the least max_k D_k, for any p > 0 and theta >= 0."""
     # With g the gradient of sum theta_k D_k at p, convexity and homogeneity give sum
     # theta_k D_k(q) >= g @ q for every q. The least g @ q over feasible q is a linear
     # program whose dual has one variable: the price of cost, of which `price` is a

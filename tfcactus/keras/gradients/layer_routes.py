@@ -54,8 +54,8 @@ class Routes(NamedTuple):
 
   Attributes:
     layers: One route per layer.
-    groups: For each trainable variable, the index of its layer, whose gradients are
-      clipped together by 'per_layer' clipping.
+    groups: For each trainable variable, the number of its group, whose gradients are
+      clipped together by 'per_layer' clipping: that of a layer, or of the variable.
     whole: Why the whole model is vectorised, or ''.
     apart: {id: reason} of layers to vectorise because a proof failed in them.
     opened: Whether layers whose classes are not Keras' own run as written.
