@@ -130,7 +130,7 @@ class SinhNormal(base.ScalarNoise):
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Returns bounds from cells, with exact Renyi moments; needs bend >= sigma."""
+    """Returns bounds from cells, with Renyi moments to rounding."""
     self.check_accounted()
     shift = _checks.integer('shift', shift, 1)
     # y is the outcome minus shift / 2: the loss is odd and increasing in y.
@@ -281,7 +281,7 @@ def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SinhNormalPair(pair_lib.DominatingPair):
-  """Dominating pair with exact Renyi moments; atoms count the far tail as failure."""
+  """Dominating pair with Renyi moments to rounding; the far tail counts as failure."""
 
   noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1
