@@ -25,7 +25,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 from benchmarks import _results, _zoo_training  # noqa: E402
 
-LONG = 'it trains some 210 models, in an environment of each Keras'
+LONG = 'it trains some 220 models, in an environment of each Keras'
 
 ROUNDS, PATIENCE = 5, 900
 VERSIONS = (2, 3)

@@ -24,12 +24,11 @@ _UNPROVEN = (
     'epsilon of the vector is larger, often many times.')
 
 _PAIRS_GIVEN = (
-    'A cost here is that of a dominating pair that was handed in '
-    '(by a DominatingPairDpEvent, or a SteppedDpEvent from outside of tfcactus): that '
-    'the pair dominates what was released, for all '
-    'neighbours, is the word of whoever gave it, and so is what the pair was made '
-    'from: of continuous_pair, that log p - log q is continuous and monotone between '
-    'breaks, and that the functions are right to the accuracy.')
+    'Part of the cost is that of a dominating pair that was handed in (by a '
+    'DominatingPairDpEvent, or a SteppedDpEvent from outside of tfcactus). It is '
+    'assumed, unchecked, that the pair dominates what was released, for all '
+    'neighbours; and if continuous_pair made it, that log p - log q is continuous and '
+    'monotone between breaks, and that the functions are right to the accuracy.')
 
 _SEEDED = (
     'SEEDED ({}): whoever knows the seed can repeat that randomness and '

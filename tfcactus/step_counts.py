@@ -153,9 +153,11 @@ def beside(plan: Plan) -> tuple[int, str]:
 
 
 def check(plan: Plan, correlated: bool) -> None:
-  """Raises ValueError for a count that is wrong, or not protected with the gradient.
+  """Raises ValueError unless a step of the plan can release its counts.
 
-  `correlated` says whether noise is correlated over steps, which has no noisy accuracy.
+  Their rules must be of the right type, the noise one for vectors, and the counts' own
+  noise large enough (`sensitivity`). `correlated`: whether noise is correlated over
+  steps; noisy_accuracy is refused then.
   """
   for name, rule in _given(plan).items():
     if not isinstance(rule, KINDS[name].type):

@@ -63,6 +63,15 @@ def test_files_that_are_no_scores_are_refused(capsys, tmp_path, text, said):
   assert said in capsys.readouterr().err
 
 
+def test_a_byte_order_mark_is_no_part_of_a_name(capsys, scores):
+  plain = output(capsys, 'audit', scores, '--delta', '1e-5')
+  with open(scores, 'r+b') as file:
+    text = file.read()
+    file.seek(0)
+    file.write(b'\xef\xbb\xbf' + text)
+  assert output(capsys, 'audit', scores, '--delta', '1e-5') == plain
+
+
 @pytest.mark.parametrize('arguments', [
     ('--relation', 'replace'), ('--direction', 'add')])
 def test_claims_on_other_neighbours_are_refused(capsys, scores, arguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 
+import numpy as np
 import pytest
 
 import tfcactus
@@ -78,7 +79,12 @@ def test_tables(capsys):
 def test_plot(tmp_path, capsys):
   pytest.importorskip('matplotlib')
   path = tmp_path / 'plot.png'
-  run('plot', 'monotone-budget1', 'isotropic-dim3-sigma1', '--out', str(path))
+  # Losses of uniform noise are infinite with probability 1/4 or more.
+  uniform = noise.ScalarTable(bins=4, log_density=np.full(8, -np.log(4)),
+                              log_tail_ratio=-np.inf, edge_at_zero=True)
+  uniform.save(tmp_path / 'uniform.npz')
+  run('plot', 'monotone-budget1', 'isotropic-dim3-sigma1',
+      str(tmp_path / 'uniform.npz'), '--out', str(path))
   assert path.stat().st_size > 10_000
 
 
@@ -145,6 +151,12 @@ def test_design_truncated_by_learning(capsys):
       '--json')
   told = json.loads(capsys.readouterr().out)
   assert told['method'] == 'sigmoid-adp' and told['certified'] is False
+
+
+def test_a_time_of_zero_is_no_default():
+  pytest.importorskip('tensorflow')
+  with pytest.raises(ValueError, match='max_seconds > 0'):
+    run(*BOUNDED, '--method', 'sigmoid-adp', '--seconds', '0')
 
 
 @pytest.mark.parametrize('argv, words', [

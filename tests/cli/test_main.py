@@ -125,8 +125,10 @@ def test_groups_of_steps(tmp_path, capsys):
   path.write_text(json.dumps([
       {'noise': 'gaussian', 'noise_multiplier': 2, 'sampling_prob': '1/10',
        'steps': 5}, {'noise': 'laplace', 'noise_multiplier': 4, 'steps': 2}]))
-  read = output(capsys, 'epsilon', '--delta', '1e-6', '--steps-file', str(path))
-  assert read['upper'] == typed['upper'] > 0
+  for encoding in ('utf-8', 'utf-8-sig'):
+    path.write_text(path.read_text(encoding='utf-8'), encoding=encoding)
+    read = output(capsys, 'epsilon', '--delta', '1e-6', '--steps-file', str(path))
+    assert read['upper'] == typed['upper'] > 0
 
 
 ALLOCATED = ['epsilon', '--noise', 'gaussian', '--noise-multiplier', '1', '--delta',
@@ -178,7 +180,16 @@ def test_fixed_size_sampling(capsys):
      'No such file'),
     (['delta', *GAUSSIAN[1:-2], '--epsilon', '-1'], 'epsilon'),
     (['calibrate', '--noise', 'gaussian', '--target-epsilon', '1', '--delta',
-      '1e-5'], 'two of'),
+      '1e-5'], 'just one of'),
+    (['calibrate', '--noise', 'gaussian', '--noise-multiplier', '1', '--sampling',
+      'allocation', '--batches', '10', '--sampling-prob', '0', '--target-epsilon', '1',
+      '--delta', '1e-5'], 'got sampling_prob=0.0'),
+    (['calibrate', '--noise', 'gaussian', '--noise-multiplier', '1', '--sampling',
+      'allocation', '--batches', '10', '--epochs', '2', '--target-epsilon', '1',
+      '--delta', '1e-5'], 'got --noise-multiplier, --epochs.'),
+    (['calibrate', '--noise', 'monotone-budget1', '--steps', '10', '--sampling-prob',
+      '0.1', '--target-epsilon', '1', '--delta', '1e-5'],
+     'a table has its own noise multiplier; got --steps, --sampling-prob.'),
 ])
 def test_other_bad_input(arguments, message, capsys):
   assert main.main(arguments) == 2

@@ -180,11 +180,12 @@ class SearchDpEvent(events.SteppedDpEvent):
 
   @property
   def condition(self) -> str:
-    """The conditions of the account, which it cannot check, as sentences."""
+    """The conditions that the account assumes and cannot check, as sentences."""
+    # A fixed number of runs may be public.
     secret = '' if self.runs.most == self.runs.expected else (
         ' and stays secret, as do the time taken and logs')
     return (
-        'A cost here is that of a search, on the word of whoever accounts for it: the '
+        'The cost is that of a search. It assumes, unchecked, that the '
         f'number of runs is drawn from {self.runs}{secret}; each run has fresh '
         'randomness, and settings drawn anew from a public law, not from a grid nor '
         f'by the results of earlier runs; {SCORES[self.score]} decides which run is '

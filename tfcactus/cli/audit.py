@@ -23,8 +23,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--significance', type=float, default=evidence.SIGNIFICANCE,
       help='probability that one bound is wrong; default: %(default)s')
   add('--pilot', type=command.number, default=evidence.PILOT,
-      help='share of the canaries that choose the test and are not tried; default: '
-      '%(default)s')
+      help='share of the canaries that choose the threshold and the number of guesses; '
+      'only the others are evidence; default: %(default)s')
   add('--guesses', type=int, help='canaries guessed for the one-run bounds, fixed '
       'before scores were seen; default: the pilot chooses')
   steps.add_steps(parser)
@@ -60,7 +60,7 @@ def _claim(args: argparse.Namespace) -> audit.Claim | None:
 def _read(path: str) -> tuple[list[float], list[bool]]:
   """Returns scores and coins of a file; ValueError naming the first line in error."""
   scores, coins = [], []
-  with open(path, encoding='utf-8', newline='') as file:
+  with open(path, encoding='utf-8-sig', newline='') as file:  # Excel writes a mark.
     lines = csv.DictReader(file)
     if not set(_COLUMNS) <= set(lines.fieldnames or ()):
       raise ValueError(
@@ -73,7 +73,7 @@ def _read(path: str) -> tuple[list[float], list[bool]]:
         coins.append(_COINS[coin.lower()])
       except (ValueError, KeyError):
         raise ValueError(
-            'Expected a finite score, and 0 or 1 for present, in line '
+            'Expected a finite score, and 0, 1, false or true for present, in line '
             f'{lines.line_num} of {path!r}, got {score!r} and {coin!r}.') from None
   return scores, coins
 

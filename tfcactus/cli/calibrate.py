@@ -30,23 +30,32 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """Returns the one key of `_SOLVERS` not given; sets the others' defaults in args."""
+  """Returns the key of `_SOLVERS` to find; ValueError unless it alone is missing.
+
+  Sets args.steps to --steps, or to --epochs under allocation, and args.sampling_prob to
+  1 where it is neither given nor sought.
+  """
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')
   args.steps = steps.counted(args)
-  if args.sampling == 'allocation':
-    args.sampling_prob = args.sampling_prob or fractions.Fraction(1)
-  wanted = [name for name in _SOLVERS if getattr(args, name) is None]
-  # A table has its own size; without --sampling-prob all records are taken.
-  if args.noise not in planner.FAMILIES and 'noise_multiplier' in wanted:
-    wanted.remove('noise_multiplier')
-  if len(wanted) == 2 and 'sampling_prob' in wanted:
-    wanted.remove('sampling_prob')
+  flags = {'noise_multiplier': '--noise-multiplier', 'steps': '--steps',
+           'sampling_prob': '--sampling-prob'}
+  table = args.noise not in planner.FAMILIES
+  if table:
+    del flags['noise_multiplier']
+  if args.sampling == 'allocation':  # Each record is in one batch of an epoch.
+    flags['steps'] = '--epochs'
+    del flags['sampling_prob']
+  wanted = [name for name in flags if getattr(args, name) is None]
+  if args.sampling_prob is None and wanted != ['sampling_prob']:
     args.sampling_prob = fractions.Fraction(1)
+    wanted = [name for name in wanted if name != 'sampling_prob']
   if len(wanted) != 1:
+    given = ', '.join(flag for name, flag in flags.items() if name not in wanted)
     raise ValueError(
-        'Expected two of --noise-multiplier, --steps and --sampling-prob, to '
-        f'find the third, got {3 - len(wanted)} of them.')
+        f'Expected just one of {", ".join(flags.values())} to be missing, to find it'
+        f'{"; a table has its own noise multiplier" if table else ""}; got '
+        f'{given or "none of them"}.')
   return wanted[0]
 
 
@@ -90,4 +99,4 @@ def _run(args: argparse.Namespace) -> None:
 
 COMMAND = command.Command(
     'calibrate', 'find the noise multiplier, the number of steps or the sampling '
-    'probability that meets a target epsilon; give the other two', _add_arguments, _run)
+    'probability that meets a target epsilon; give the others', _add_arguments, _run)

@@ -86,14 +86,14 @@ def add_noise(parser: argparse.ArgumentParser) -> None:
 
 
 def add_noise_size(parser: argparse.ArgumentParser) -> None:
-  """Adds the arguments of the size of noise of a family."""
+  """Adds --noise-multiplier and --bend, which set the size of the noise."""
   add = parser.add_argument
   add('--noise-multiplier', type=float,
-      help='size of the noise over the sensitivity: standard deviation of the '
+      help='size of the noise, in units of the sensitivity: standard deviation of the '
       'Gaussian, scale b of the Laplace, sigma of the sinh-normal')
   add('--bend', type=float,
-      help='distance over the sensitivity beyond which the tails of the sinh-normal '
-      'fall doubly exponentially')
+      help='distance, in units of the sensitivity, beyond which the tails of the '
+      'sinh-normal fall doubly exponentially')
 
 
 def make_noise(family: str, noise_multiplier: float | None,

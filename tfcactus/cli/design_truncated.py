@@ -77,8 +77,8 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
   begun = time.perf_counter()
   table = learned_noise.LearnedNoise(
       args.range, utility=args.utility, loss=method.split('-')[1], seed=args.seed or 0,
-      max_seconds=args.seconds or 120.0, progress=not args.json, **request
-  ).solve()
+      max_seconds=120.0 if args.seconds is None else args.seconds,
+      progress=not args.json, **request).solve()
   return truncated.account(
       table, method=method, seconds=time.perf_counter() - begun,
       **{name: request[name] for name in (
@@ -95,7 +95,7 @@ def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:
 
 def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
   """Returns the noise and its account in words."""
-  law = 'E|Z|' if (args.norm or 2) == 1 else 'sqrt(E Z^2)'
+  norm = 'E|Z|' if (args.norm or 2) == 1 else 'sqrt(E Z^2)'
   by = ('full shift: the density never increases with |z|' if found.noise.monotone else
         'envelope of all smaller shifts: the density is not monotone')
   return '\n'.join([
@@ -104,7 +104,7 @@ def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
       f'query at sampling probability {found.sampling_prob:g}',
       f'accounted by the {by}; {_format.upper(found.omega, 4)} of delta is for outputs '
       'that only one of two neighbours can have',
-      f'{law} {_format.upper(found.utility)}, |noise| <= '
+      f'{norm} {_format.upper(found.utility)}, |noise| <= '
       f'{_format.upper(found.noise.range)}, {found.noise.bins} cells per unit, '
       f'{found.seconds:.2f} s by {found.method}', found.statement,
       f'digest {found.noise.digest}' + (

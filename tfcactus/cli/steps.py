@@ -40,15 +40,6 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
         f'got {value!r}.') from None
 
 
-def _allocated(values: dict[str, Any]) -> dict[str, Any]:
-  """Returns `values`; ValueError unless sampling is 'allocation', without steps."""
-  if values.get('sampling') != 'allocation' or 'steps' in values:
-    raise ValueError(
-        'Expected epochs with sampling allocation, and no steps beside them, got '
-        f'{", ".join(f"{name}={value}" for name, value in values.items())}.')
-  return values
-
-
 @dataclasses.dataclass(frozen=True)
 class StepGroup:
   """Equal steps, as given on the command line."""
@@ -86,8 +77,12 @@ class StepGroup:
         'sampling': str, 'bend': number('bend'),
         'batches': lambda v: _typed('batches', (int,), v)}
     if 'epochs' in values:
+      if values.get('sampling') != 'allocation' or 'steps' in values:
+        raise ValueError(
+            'Expected epochs with sampling allocation, and no steps beside them, got '
+            f'{", ".join(f"{name}={value}" for name, value in values.items())}.')
       values = {'steps' if name == 'epochs' else name: value
-                for name, value in _allocated(values).items()}
+                for name, value in values.items()}
     unknown = set(values) - set(kinds)
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
@@ -220,7 +215,7 @@ def groups(args: argparse.Namespace) -> list[StepGroup]:
 
 def _read(path: str) -> list[StepGroup]:
   """Returns the groups in a JSON file; raises ValueError if it has no list of them."""
-  with open(path, encoding='utf-8') as file:
+  with open(path, encoding='utf-8-sig') as file:  # Some editors write a mark.
     try:
       listed = json.load(file, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:

@@ -108,15 +108,19 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
            style: dict[str, Any]) -> None:
-  """Plots upper bounds on delta against epsilon for --steps steps with `noise`."""
+  """Plots upper bounds on delta, but at least 1e-12, for epsilon from 0 to a limit.
+
+  They are those of --steps steps at --sampling-prob. The limit is the epsilon at delta
+  1e-9, else at 1e-3, else 10: bounded noise has none at a delta below the probability
+  of infinite losses.
+  """
   event = accounting.noise_event(noise)
   if args.sampling_prob != 1:
     event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)
   accountant = accounting.PhiAccountant()
   accountant.compose(event, args.steps)
-  top = accountant.get_epsilon(1e-9)
-  # Bounded noise has no epsilon at a delta below the mass of infinite losses.
-  top = top if math.isfinite(top) else accountant.get_epsilon(1e-3)
+  tops = (accountant.get_epsilon(delta) for delta in (1e-9, 1e-3))
+  top = next(filter(math.isfinite, tops), 10.0)
   epsilon = np.linspace(0.0, top, _CURVE_POINTS)
   axis.semilogy(epsilon, [max(accountant.get_delta(e), 1e-12) for e in epsilon],
                 **style)

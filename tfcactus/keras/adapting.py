@@ -50,11 +50,14 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
   - Normalization: mean and variance of values clipped to `bounds`, by one noisy sum.
     Each unit counts once, with its mean. NaN becomes the middle of the bounds.
-  - Discretization with num_bins: quantiles of values clipped to `bounds`, by
-    `tfcactus.release.thresholds` of one random value of each unit. NaN does not count.
+  - Discretization with num_bins: quantiles of values clipped to `bounds`, on a grid of
+    4096 cells between them, by `tfcactus.release.thresholds` of one random value of
+    each unit. NaN does not count.
   - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`, in
-    its order, cut to max_tokens. Words that Keras cannot save do not count: empty, not
-    UTF-8, with line breaks, of more than 256 bytes.
+    its order, cut to max_tokens. These words do not count: empty ones, those of more
+    than 256 bytes, and those that Keras would read otherwise from a saved file, which
+    are not UTF-8 or have line breaks, NUL or U+FFFD. If no word is left, a warning says
+    so, the layer stays without a vocabulary, and the release counts.
 
   Args:
     layer: A layer that was not adapted before; changed in place.
@@ -187,7 +190,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
 
 
 def _number(value: Any) -> float:
-  """Returns a value as a float, NaN if it is no number."""
+  """Returns float(value); NaN where that fails, as for texts or beyond floats."""
   try:
     return float(value)
   except (TypeError, ValueError, OverflowError):

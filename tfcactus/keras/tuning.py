@@ -116,24 +116,24 @@ class PrivateSearch:
     Args:
       build: Function of `hp`, a `HyperParameters`, that returns a new compiled Keras
         model, as for KerasTuner.
-      plan: Arguments of `PrivacyPlan.for_training` without noise, target and delta; or
-        a function of `hp` that returns them. The account covers all outcomes of
-        `Choice`, `Boolean`, `Int` and `Float` with steps, at most `MOST_PLANS`. A
+      plan: Dict of epochs, batch_size, l2_norm_clip and more for
+        `PrivacyPlan.for_training`, but not noise, target, delta, releases, accounting
+        or arithmetic='integer'; or a function of `hp` that returns it, with at most
+        `MOST_PLANS` outcomes of `Choice`, `Boolean`, `Int` and `Float` with steps. A
         `Float` without steps may set `l2_norm_clip` only.
       target_epsilon: Largest epsilon of the whole search at `delta`.
       delta: Delta of the whole search.
       validation: A `PrivateValidation` with a public num_examples; its last release
         in a run is the score. Or public data (x, y). Or a function of the model that
-        returns a number, larger if better, and reads no private data.
+        returns a number, larger if better, from no private data and no `objective`.
       objective: Metric with prefix 'val_' or 'val_private_'; or (metric, direction).
       runs: Law of the number of runs; by default `LogarithmicRuns(mean=10)`.
       neighboring_relation: As for `search_guarantee`.
-      batches: Function of (data, plan) that returns the batches of a run; by default
-        `PoissonBatches`, or `CyclicBatches` with a correlation.
+      batches: Function of (data, plan) that returns batches; by default the plan's.
       releases: Statistics of the same records, as for `PrivacyPlan`, counted once.
       searches: Most searches that the target covers; one that was broken off counts.
       journal: Path of a file that counts searches before they begin; see `Journal`.
-      **options: Arguments of `privatize`.
+      **options: Arguments of `privatize`, those of `_OPTIONS` only.
 
     Raises:
       ValueError: if an argument is out of range, or the target cannot be kept.

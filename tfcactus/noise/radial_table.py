@@ -253,7 +253,8 @@ class RadialTable(table_file.NoiseTable):
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a sampled record of norm one and its negative.
 
-    They come from the joint law of the distances to three points of a line.
+    The upper pair comes from the joint law of the distances to three points of a line.
+    The lower pair compares the record with one that contributes nothing.
     """
     return overlap.mixture_bounds(
         base.known_pair(self, 1),
@@ -261,7 +262,10 @@ class RadialTable(table_file.NoiseTable):
         sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds from the joint law of distances to three points of a line."""
+    """Returns bounds on the pair of a sampled record of norm one and a zero.
+
+    They come from the same laws as those of `replaced_pair`.
+    """
     near = base.known_pair(self, 1)
     above = overlap.mixture_bounds(
         near, *_three_point_profile(self, sampling_prob, opposite=False),

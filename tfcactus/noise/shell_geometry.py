@@ -285,7 +285,7 @@ def _series() -> tuple[float, ...]:
 
 
 def log_volumes(dim: int, first_radius: float, width: float, shells: int) -> np.ndarray:
-  """Returns log volumes of the shells, in units of the innermost ball."""
+  """Returns log volumes, (shells,), in units of the innermost ball, the first shell."""
   log_outer = dim * np.log1p(np.arange(shells) * (width / first_radius))
   log_volume = log_outer.copy()
   log_volume[1:] += np.log(-np.expm1(-np.diff(log_outer)))

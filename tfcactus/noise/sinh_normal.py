@@ -1,7 +1,7 @@
 """Sinh-normal noise: normal near zero, with doubly exponentially light tails.
 
-`SinhNormal` is the law. The functions below it compute its exact privacy: delta and
-epsilon of one release, Renyi moments, and a dominating pair. The density is
+`SinhNormal` is the law. The functions below it compute its privacy to rounding: delta
+and epsilon of one release, Renyi moments, and a dominating pair. The density is
 log-concave, so the privacy loss of the noise against its shift increases from
 left to right, and the best test is a threshold. The delta of one release is therefore
 in closed form, to rounding; epsilon is its inverse.
@@ -130,7 +130,7 @@ class SinhNormal(base.ScalarNoise):
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Returns bounds from cells, with exact Renyi moments; needs bend >= sigma."""
+    """Returns bounds from cells, with Renyi moments to rounding."""
     self.check_accounted()
     shift = _checks.integer('shift', shift, 1)
     # y is the outcome minus shift / 2: the loss is odd and increasing in y.
@@ -146,8 +146,9 @@ class SinhNormal(base.ScalarNoise):
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
-  """Returns the exact delta of one release of log-concave noise at `epsilon`.
+  """Returns delta of one release of log-concave noise at `epsilon`, to rounding.
 
+  Rounding goes to either side: an accountant has an upper bound.
   `shift` is the change of the query over its sensitivity: 1 for add or remove, 2 for a
   replaced record. Raises ValueError if the noise is not log-concave (bend < sigma).
   """
@@ -157,9 +158,10 @@ def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
 
 
 def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  # pylint: disable=redefined-outer-name
-  """Returns the exact epsilon of one release; zero if delta(0) is small enough.
+  """Returns epsilon of one release at `delta`, to rounding on either side.
 
-  Arguments and errors are those of `delta`.
+  It is 0 if that has a delta of at most `delta`. `shift` and errors are those of the
+  function `delta`.
   """
   target = math.log(_checks.delta(delta))
   shift = _checks.positive('shift', shift)
@@ -279,7 +281,7 @@ def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SinhNormalPair(pair_lib.DominatingPair):
-  """Dominating pair with exact Renyi moments; atoms count the far tail as failure."""
+  """Dominating pair with Renyi moments to rounding; the far tail counts as failure."""
 
   noise: SinhNormal = None  # type: ignore[assignment]  # After fields with defaults.
   shift: int = 1

@@ -59,7 +59,7 @@ def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_info(text: np.ndarray) -> dict[str, Any]:
-  """Returns the info mapping stored in a file."""
+  """Returns the info mapping in a file; ValueError unless it is a JSON object."""
   try:
     info = json.loads(str(text))
   except json.JSONDecodeError as error:

@@ -169,7 +169,10 @@ def num_queries(size: int, method: str) -> int:
 
 def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
                   beta: float, method: str) -> float:
-  """Returns the rank error, in records, exceeded with probability at most beta."""
+  """Returns the rank error, in records, exceeded with probability at most beta.
+
+  `fraction` sets that of the binary search; the recursion's holds for every fraction.
+  """
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / _halvings(size))

@@ -167,7 +167,8 @@ def best_sinh_normal(epsilon: float, delta: float,
   """Returns the sinh-normal noise of least error at a given epsilon and delta.
 
   Args:
-    epsilon: Exact epsilon of one release.
+    epsilon: Epsilon of one release, to rounding on either side. Publish that of its
+      own `guarantee`, an upper bound, which is larger by some 1e-6 of it.
     delta: The delta of this epsilon.
     error: Function of the noise to minimise, such as the smallest gap for many options.
   """

@@ -139,7 +139,10 @@ class _Search:
     self._tried: dict[str, tuple[float, Any, Any]] = {}
 
   def run(self) -> None:
-    """Tries closed forms and designs, then searches for the best Renyi order."""
+    """Tries closed forms and designs, then Renyi orders, then descends from the best.
+
+    Above `_LARGEST_DIM` it tries the Gaussian only.
+    """
     self._try('gaussian', lambda: noise_lib.Gaussian(self._sigma))
     if self._dim > _LARGEST_DIM:
       return

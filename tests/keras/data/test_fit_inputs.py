@@ -43,6 +43,12 @@ def test_columns_of_strings_are_refused_with_their_dtype():
   assert found['a'].dtype == tf.string and found['b'].shape == (40, 1)
 
 
+def test_the_message_on_lengths_names_all_of_them():
+  for x in ((X, X[:30]), (X[:30], X)):
+    with pytest.raises(ValueError, match='=40 examples .*, got 30 and 40'):
+      privatized(plan_of()).fit(x, Y, batch_size=8, verbose=0)
+
+
 def test_the_message_on_a_split_names_the_numbers_to_write():
   with pytest.raises(ValueError) as error:
     fit_inputs.split(plan_of(), poisson(), None, None, None, 0.2)

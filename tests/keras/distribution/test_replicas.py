@@ -368,11 +368,11 @@ def test_models_of_another_strategy_are_refused():
 
 
 class ParameterServerStrategyV2:  # Only names are checked.
-  num_replicas_in_sync = 2
+  num_replicas_in_sync = 1  # Whatever the number of workers.
 
 
 class TPUStrategy:
-  num_replicas_in_sync = 8
+  num_replicas_in_sync = 1
 
 
 class HomeMade:

@@ -191,3 +191,14 @@ def test_steps_outside_of_fit_are_refused(account):
   model.inner.layers[-1].kernel.assign(tf.ones((6, 3)))
   with pytest.raises(Exception, match='nothing else changed'):
     model.fit(_batches(2), verbose=0)
+
+
+def test_a_slot_for_other_steps_is_refused_before_anything_is_entered(tmp_path):
+  planned = plan_of(noise=tfcactus.Gaussian(9.0))
+  account = tfcactus.DataAccount(tmp_path / 'account', epsilon=30, delta=1e-5, slots={
+      'march': (planned.step_event, planned.steps)})
+  plan = plan_of(releases=[accounting.noise_event(tfcactus.Gaussian(40.0))])
+  model = privatized(plan, account=account, account_label='march')
+  with pytest.raises(ValueError, match="got 'march', a slot for .*=9.0"):
+    model.fit(_batches(1), verbose=0)
+  assert not account.entries

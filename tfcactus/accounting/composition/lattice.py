@@ -39,7 +39,9 @@ TILT_RANGE = (1e-4, 1e4)
 """Range of tilts that is searched."""
 
 BULK_SHARES = (0.6, 0.2, 0.0)
-"""Shares of epsilon that small losses together cannot exceed, tried in turn."""
+"""Shares of epsilon, tried in turn. Losses of up to a share of epsilon over the number
+of steps (the bulk) cannot add up to epsilon without a larger one, so that sums of them
+alone are left out."""
 
 LEAST_TOLERANCE = 1e-9
 """Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
@@ -73,6 +75,12 @@ FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 """The resolution for compositions that have no better method."""
 
 
+def _infinite(groups: Groups, side: str, sign: int) -> float:
+  """Returns the probability of an infinite loss of the pairs `side`, as a bound."""
+  return infinite_mass.composed(
+      ((getattr(bounds, side).p_inf, count) for bounds, count in groups), sign)
+
+
 class Lattice:
   """Composes dominating pairs on a lattice of losses."""
 
@@ -81,8 +89,8 @@ class Lattice:
                pilot: Groups | None = None):
     """Initialises the composition of `groups`.
 
-    The tilt, the window and the floor of the losses are chosen from `pilot`, `groups`
-    with fewer atoms, in less time. Any choice gives valid bounds.
+    The tilt, the window and the floor of the losses are chosen from `pilot`, in less
+    time: bounds on the same steps with fewer atoms. Any choice gives valid bounds.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -92,10 +100,7 @@ class Lattice:
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
     """Bounds (lower, upper) on the probability of an infinite loss."""
-    lower, upper = (infinite_mass.composed(
-        ((getattr(bounds, side).p_inf, count) for bounds, count in self.groups), sign)
-        for side, sign in (('lower', -1), ('upper', 1)))
-    return lower, upper
+    return _infinite(self.groups, 'lower', -1), _infinite(self.groups, 'upper', 1)
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon at `delta`."""
@@ -136,9 +141,10 @@ class Lattice:
       return log_mass - c * epsilon + float(_numerics.log_kernel(c))
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
-      # The pilot's upper pair bounds the steps too: finite losses add less than e^-600
-      # to delta, with room for rounding less than 1e-250.
-      upper = infinite_mass.beside(0.0, 1e-250, self.p_inf)[1]
+      # The pilot's upper pair bounds the steps too: its finite losses add less than
+      # e^-600 to delta, with room for rounding less than 1e-250.
+      most = max(p_high, _infinite(self.pilot, 'upper', 1))
+      upper = infinite_mass.beside(0.0, 1e-250, (p_low, most))[1]
       return Bounds(p_low, p_high, upper)
     view = _View(self, tilt, epsilon, bulk)
     lower, upper = infinite_mass.beside(

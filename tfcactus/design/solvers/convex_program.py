@@ -144,7 +144,7 @@ class Program:
 
   def lower_bound(self, p: np.ndarray, theta: np.ndarray, price: float = 1.0,
                   gradients: np.ndarray | None = None) -> float:
-    """Returns a lower bound on the optimum, valid for any p > 0 and theta >= 0."""
+    """Returns a lower bound on the least max_k D_k, for any p > 0 and theta >= 0."""
     # With g the gradient of sum theta_k D_k at p, convexity and homogeneity give sum
     # theta_k D_k(q) >= g @ q for every q. The least g @ q over feasible q is a linear
     # program whose dual has one variable: the price of cost, of which `price` is a
@@ -233,10 +233,12 @@ class Solution:
 
 def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
-  """Recomputes objective, lower bound and feasibility of a table's density.
+  """Returns the recomputed objective of masses `p`, a lower bound, and their gap.
 
-  `theta` and `price` only select a valid lower bound: no solver is trusted. Raises
-  SolverError, naming the residual that failed, such as a gap above `tolerance`.
+  Under 'objective', 'lower_bound' and 'gap', relative to the objective, in units of
+  `Divergence.report`. `theta` and `price` only select a valid lower bound: no solver is
+  trusted. Raises SolverError, naming the residual, if the relative gap before `report`
+  exceeds `tolerance`, or mass, cost or monotonicity is off by more than `FEASIBILITY`.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)

@@ -113,8 +113,9 @@ def _coarse_start(problem: Problem) -> np.ndarray | None:
 
 def descend(problem: Problem, steps: np.ndarray, value: Value
             ) -> tuple[np.ndarray, int]:
-  """Minimises the log of an objective over decrements; `steps` has shape (cells - 1,).
+  """Minimises the log of an objective over decrements of the log density.
 
+  `steps`, shape (cells - 1,), has the decrements that the search starts from.
   Returns (w, evaluations): masses at a local minimum, the global one if the objective
   is convex in the masses.
   """

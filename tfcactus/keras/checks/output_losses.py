@@ -216,7 +216,10 @@ def _is_nested(structure: Any) -> bool:
 
 
 def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
-  """Applies a function to the leaves of lists and dicts that are not None."""
+  """Returns `structure` with `function` applied to each leaf but None.
+
+  Leaves are in nested lists, tuples, which become lists, and dicts; or it is one.
+  """
   if isinstance(structure, dict):
     return {key: _mapped(function, value) for key, value in structure.items()}
   if isinstance(structure, (list, tuple)):

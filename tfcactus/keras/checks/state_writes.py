@@ -199,14 +199,17 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
 
 
 def _is_fixed_table(handle: tf.Tensor, types: Iterable[tuple[int, int]]) -> bool:
-  """Returns whether a table of (key, value) dtypes in `types` cannot be written to."""
+  """Returns whether a lookup table refuses writes of no entries.
+
+  They are tried with the (key, value) dtypes in `types`; False if none are the table's.
+  """
   with tf.init_scope():
     for key, value in types:
-      try:  # No entries are written.
+      try:
         tf.raw_ops.LookupTableInsertV2(
             table_handle=handle, keys=tf.zeros([0], key), values=tf.zeros([0], value))
       except tf.errors.UnimplementedError:
         return True
-      except tf.errors.InvalidArgumentError:  # Of other types.
+      except tf.errors.InvalidArgumentError:  # The table has other dtypes.
         continue
   return False

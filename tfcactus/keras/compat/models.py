@@ -18,7 +18,7 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 
 @functools.cache
 def _functional() -> type:
-  """Returns the class of functional models; never on import."""
+  """Returns the class of functional models; must not be called on import."""
   # Making a layer starts TensorFlow's devices, which cannot be configured afterwards.
   # Explicit names leave the automatic names of users' layers unchanged.
   # Keras 3.6 to 3.12 refuse a model whose output is its input.

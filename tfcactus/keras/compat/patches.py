@@ -78,7 +78,10 @@ class LibraryPatch:
 
   @contextlib.contextmanager
   def inside(self, value: Any) -> Iterator[None]:
-    """Activates the replacements for this thread, and passes them `value`, not None."""
+    """Activates the replacements for this thread, and passes them `value`.
+
+    It must not be None, which marks a thread outside.
+    """
     with self._lock:
       if not self._threads_inside:
         self._originals = [place.get() for place in self._places]

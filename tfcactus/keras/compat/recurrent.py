@@ -36,7 +36,10 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
-  """Returns the method of Keras 2 that checks ragged sequences; it refuses them."""
+  """Returns {name: replacement} of Keras 2's check of ragged sequences.
+
+  The replacement refuses ragged sequences.
+  """
 
   def check(is_ragged: bool, mask: Any) -> None:
     del mask

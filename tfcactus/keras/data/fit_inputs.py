@@ -39,7 +39,8 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
              ) -> Feed:
   """Returns the data of `fit`, and how its batches are recognised and accounted for.
 
-  `canaries`, None without an audit, tells of each canary whether it is in the data.
+  `journal`: whether the run has one, which refuses seeded batches. `canaries`, None
+  without an audit, tells of each canary whether it is in the data.
   """
   _check_side(plan, x)
   if isinstance(x, SampledBatches):
@@ -55,6 +56,24 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     raise ValueError(
         'Expected PoissonBatches or other batches of tfcactus.keras with audit=, whose '
         f'canaries are drawn beside the examples, got {type(x).__name__}.')
+  _check_plain(plan, x)
+  found = _lengths(x)
+  # No epsilon for data other than arrays, whose batches may be drawn in any way, nor
+  # for arrays with steps_per_epoch, whose passes Keras cuts short or repeats.
+  if not found or steps_per_epoch is not None:
+    return Feed(Marks(), x, steps_per_epoch, class_weight,
+                isinstance(x, tf.data.Dataset))
+  if found != {plan.num_examples}:
+    raise ValueError(f'Expected num_examples={plan.num_examples} examples as in the '
+                     f'plan, got {" and ".join(map(str, sorted(found)))}.')
+  rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
+  example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
+      lambda part: None if part is None else part[:2], (x, y, sample_weight))
+  return Feed(rows, rows.mark(x), None, class_weight, example=example)
+
+
+def _check_plain(plan: PrivacyPlan, x: Any) -> None:
+  """Raises ValueError unless `fit` takes `x`, not batches of this library, as it is."""
   if plan.unit != 'example':
     raise ValueError(
         f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
@@ -70,18 +89,6 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
         'Expected fit(CyclicBatches(x, y, plan=plan)) under a plan whose noise is '
         f'correlated over {plan.groups} steps, got {type(x).__name__}: it is private '
         'only for batches of groups that take turns.')
-  found = _lengths(x)
-  if not found or steps_per_epoch is not None:
-    return Feed(Marks(), x, steps_per_epoch, class_weight,
-                isinstance(x, tf.data.Dataset))
-  if set(found) != {plan.num_examples}:
-    raise ValueError(
-        f'Expected num_examples={plan.num_examples} examples as in the '
-        f'plan, got {found[0]}.')
-  rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
-  example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
-      lambda part: None if part is None else part[:2], (x, y, sample_weight))
-  return Feed(rows, rows.mark(x), None, class_weight, example=example)
 
 
 def _check_side(plan: PrivacyPlan, x: Any) -> None:
@@ -161,7 +168,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
         f'validation. Split before: batches = {kind}(x[:{kept}], y[:{kept}], ...), '
         f'with a plan for num_examples={kept}, and fit(batches, '
         f'validation_data=(x[{kept}:], y[{kept}:])).')
-  found = set(_lengths(x))
+  found = _lengths(x)
   if len(found) != 1 or not 0 < validation_split < 1:
     raise ValueError(
         f'Expected validation_split=0 with {type(x).__name__}, got '
@@ -252,9 +259,9 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
   return weigh
 
 
-def _lengths(x: Any) -> list:
-  """Returns the length of each array in `x`; [] if `x` holds anything else."""
+def _lengths(x: Any) -> set[int]:
+  """Returns the lengths of the arrays in `x`; none if `x` holds anything else."""
   parts = tf.nest.flatten(x)
   if not all(map(data_sources.is_array, parts)):
-    return []
-  return [int(part.shape[0]) for part in parts]
+    return set()
+  return {int(part.shape[0]) for part in parts}

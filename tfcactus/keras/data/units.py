@@ -204,7 +204,11 @@ def _read_ids(data: ExampleData, key: str) -> np.ndarray:
 
 
 def checked_ids(units: Any, rows: int, name: str = 'units') -> np.ndarray:
-  """Returns ids as an array of integers or strings; ValueError unless one per row."""
+  """Returns ids as an array, shape (rows,), of integers, strings or such objects.
+
+  Raises ValueError unless there is one for each row, all are integers, all str or all
+  bytes, and none stands for a missing one, such as -1 or 'nan'.
+  """
   if isinstance(units, np.ma.MaskedArray):  # An array would show what the mask hides.
     units = units.tolist()  # None where masked.
   # An array of strings would turn a NaN among them into the id 'nan'.

@@ -25,6 +25,9 @@ _REASONS = {
     'CentralStorage': 'it keeps one copy of the variables, and updates of it by this '
                       'library are not tested'}
 
+_NEVER = ('ParameterServer', 'TPU')
+"""Begins the names of strategies that are refused with one replica too."""
+
 _REMEDY = ('Use tf.distribute.MirroredStrategy for the devices of one machine, or '
            'MultiWorkerMirroredStrategy for several machines.')
 
@@ -110,15 +113,6 @@ def is_first(of_worker: bool = False) -> bool:
   return int(index) % (shares().here if of_worker else number()) == 0
 
 
-def widened(sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns a replica's sums ready for noise: float64, or unchanged on one replica.
-
-  If shares were rounded before they are summed, the sum could show bits of other
-  replicas' shares that are finer than the bits of the noise.
-  """
-  return list(sums) if number() == 1 else [tf.cast(each, tf.float64) for each in sums]
-
-
 def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
            rounded: Callable[..., tf.Tensor] = tf.cast) -> list[tf.Tensor]:
   """Returns the sums of `shares` over all replicas, bit-identical on each.
@@ -166,10 +160,10 @@ def distributed(dataset: tf.data.Dataset, strategy: Any) -> Any:
 
 
 def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
-  """Raises ValueError for strategies under which noise would not be added once.
+  """Raises ValueError for strategies under which noise is not shown to be added once.
 
-  Checks the strategy of the current scope and those of a model's `variables`, and that
-  `variables` belong to the scope.
+  Checks the strategy of the current scope and those of a model's `variables`. If one of
+  them has several replicas, `variables` have to belong to the scope.
   """
   current = tf.distribute.get_strategy()
   _check_supported(current)
@@ -216,10 +210,14 @@ def check_alike() -> None:
 
 
 def _check_supported(strategy: tf.distribute.Strategy) -> None:
-  """Raises ValueError for a strategy of several replicas that is not supported."""
-  if isinstance(strategy, _SUPPORTED) or strategy.num_replicas_in_sync == 1:
-    return
+  """Raises ValueError for a strategy that is not supported.
+
+  Others than `_NEVER` are, with one replica.
+  """
   name = type(strategy).__name__
+  if isinstance(strategy, _SUPPORTED) or (
+      strategy.num_replicas_in_sync == 1 and not name.startswith(_NEVER)):
+    return
   reason = next((why for kind, why in _REASONS.items() if name.startswith(kind)),
                 'this library does not know how its replicas add up')
   raise ValueError(

@@ -90,7 +90,7 @@ def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
              l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients of each loss, from the graph of the losses.
+  """Returns the sums over losses of their clipped gradients, from the losses' graph.
 
   `losses` has shape (batch,). The norm that is clipped is over all variables together.
   """

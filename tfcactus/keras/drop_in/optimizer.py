@@ -115,7 +115,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """Returns the ledger; ValueError if losses are scaled or the plan is wrong."""
+    """Returns the ledger.
+
+    Raises ValueError if losses are scaled, or no plan, or one of other training, is
+    given.
+    """
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
     plan = plan or self.plan
@@ -185,9 +189,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
-    shares = replicas.widened(sums)
+    shares = sums
     if replicas.is_first():  # One replica adds the noise for all.
-      shares = self._sampler.add_to(shares, self._clip())
+      # In float64 too: were the noisy share rounded to float32, the total could show
+      # finer bits of the shares without noise.
+      shares = self._sampler.add_to(sums, self._clip())
     totals = replicas.summed(shares, sums, functools.partial(
         precision.rounded_to_grid, scale=self._sampler.grid_scale(self._clip())))
     return [tf.cast(self._private.batching.divided(total), var.dtype)

@@ -163,7 +163,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
     takes_part: Booleans, shape (batch,); an example with False, or with any entry that
       is not finite, contributes exactly zero.
     clipping: 'flat', 'per_layer' or 'automatic'.
-    groups: The index of each variable's layer, for 'per_layer'.
+    groups: The group of each variable, as in `Routes.groups`, for 'per_layer'.
     scales: float64, shape (batch,): a factor of each example's gradient before it is
       clipped; None for ones.
 

@@ -190,6 +190,7 @@ class Engine:
         return
       self.routes = layer_routes.after_failure(self._model, self.routes, *failed)
       self.rows = self._rows_by(self.routes)
+      # The new routes are traced anew, and their outputs may carry masks again.
       self._masked, self._adds = [True for _ in self._masked], True
     state_writes.check_no_writes(self._model)
 

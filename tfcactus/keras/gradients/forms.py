@@ -391,10 +391,10 @@ than operations of its own."""
 
 def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
           ) -> tuple[list[list[int]], list[GradientForm]]:
-  """Joins small dense gradients of one group and dtype, which share operations then.
+  """Joins small dense gradients of one clipping group and dtype, to share operations.
 
-  Returns the places of the gradients in each form, and the forms. `apart` takes sums of
-  the forms apart.
+  `groups` has the clipping group of each gradient. Returns the indices of the gradients
+  in each form, and the forms. `apart` takes sums of the forms apart.
   """
   alike: dict[Any, list[int]] = {}
   for i, (each, group) in enumerate(zip(gradients, groups)):

@@ -54,8 +54,8 @@ class Routes(NamedTuple):
 
   Attributes:
     layers: One route per layer.
-    groups: For each trainable variable, the index of its layer, whose gradients are
-      clipped together by 'per_layer' clipping.
+    groups: For each trainable variable, the number of its group, whose gradients are
+      clipped together by 'per_layer' clipping: that of a layer, or of the variable.
     whole: Why the whole model is vectorised, or ''.
     apart: {id: reason} of layers to vectorise because a proof failed in them.
     opened: Whether layers whose classes are not Keras' own run as written.
@@ -224,14 +224,17 @@ def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
 
 
 def _layers_of(model: keras.Model) -> list[int]:
-  """Returns, for each trainable variable, the index of its outermost layer."""
+  """Returns the number of each trainable variable's group for 'per_layer' clipping.
+
+  It is the index in `models.graph_layers` of the first layer that holds the variable,
+  or a negative number of its own if none does.
+  """
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):
     for variable in models.trained_variables(layer):
       owner.setdefault(id(variable), i)
-  variables = model.trainable_variables
-  # A variable of no layer is its own group.
-  return [owner.get(id(v), -1 - i) for i, v in enumerate(variables)]
+  return [owner.get(id(variable), -1 - i)
+          for i, variable in enumerate(model.trainable_variables)]
 
 
 def _ids(model: keras.Model) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
 """Contributions of units in simulated federated learning: local steps of plain SGD.
 
 A unit, such as a user, starts from the weights of the model and takes some steps of
-SGD on the mean loss of its rows. The difference, weights before minus weights after,
-takes the place of the unit's gradient. It is clipped, so rows of one unit may mix.
+SGD on its mean loss: the sum of its rows' losses times their weights, over the number
+of rows of nonzero weight. The difference, weights before minus weights after, takes the
+place of the unit's gradient. It is clipped, so rows of one unit may mix.
 
 The steps run in the model's own variables, unit by unit. Each unit starts from the
 same bits, and the weights are restored to them before anything is released. So no
@@ -85,7 +86,10 @@ class LocalSteps(NamedTuple):
 
   def _step(self, model: keras.Model, compute_loss: LossFn,
             rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
-    """Moves the weights by one step on the mean loss of rows of nonzero weight."""
+    """Moves the weights by one step on the mean loss; not at all if no row has weight.
+
+    The mean is the sum of weighted losses over the number of rows of nonzero weight.
+    """
     count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
     scale = batched_pass.loss_scale(model)
     with tf.GradientTape(watch_accessed_variables=False) as tape:

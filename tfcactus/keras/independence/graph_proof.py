@@ -119,7 +119,8 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
 
   A tensor that is filled, drawn or repeated to a shape, of which one axis only depends
-  on the number of examples, is ROW_WISE along that axis.
+  on the number of examples, is ROW_WISE along that axis. A reserved list is UNIFORM.
+  `_computed_size` serves integers computed from sizes. All else is BATCH_SIZE.
   """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
@@ -130,7 +131,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
   if kind == 'TensorListReserve':
-    return UNIFORM
+    return UNIFORM  # No entries yet: operations that set them give their dependence.
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE

@@ -60,8 +60,9 @@ class PaidSteps:
   def begin(self, marks: Marks, known: Counts) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
 
-    Raises ValueError if what is left of the account is too little, or the batches or
-    the steps `known` so far are not those of the slot.
+    Enters the plan's releases, and steps of those `known` that are not in the slot yet.
+    Raises ValueError if the batches have no account, the slot is used up or for another
+    event, or too little is left of the account.
     """
     kind = sampling_lib.of_code(marks.sampling)
     if kind is None or marks.seeded or replicas.workers() > 1:
@@ -79,6 +80,7 @@ class PaidSteps:
       count = -(-self._plan.steps // (
           scheme.batches_per_epoch if kind.draws_epochs else 1))
       self._account.reserve(event, count, label=self.label, unit=unit)
+    self._check_slot(self._account.slots[self.label].event)
     used, _ = self._in_slot(self._account)
     released = known.epochs_begun if self._by_epochs else known.released_steps
     if released > used:  # A journal counts more, or steps were taken without account.
@@ -100,6 +102,15 @@ class PaidSteps:
       else:
         self._account.spend(self._waiting[0], label=label, unit=unit)
       self._waiting.pop(0)
+
+  def _check_slot(self, event: dp_accounting.DpEvent) -> None:
+    """Raises ValueError unless `event`, that of the slot, is that of the steps."""
+    assert self._event is not None, 'It was begun.'
+    if book.config(book.flat(self._event, 1)[0]) != book.config(event):
+      raise ValueError(
+          f'Expected account_label of a slot for {self._event!r}, as the plan and the '
+          f'batches need, got {self.label!r}, a slot for {event!r}; choose another '
+          'account_label.')
 
   def take(self, taken: Taken) -> None:
     """Takes a step on a batch before the step is released.

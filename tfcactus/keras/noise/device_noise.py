@@ -60,7 +60,7 @@ def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
 
   Args:
     key: uint32, shape (8,): a key of ChaCha20 that serves one draw of noise.
-    part: Number of the part of the draw. Two parts of one draw have two numbers.
+    part: Number of the part of the draw. Parts of one draw have different numbers.
     sums: float64, shape (size,).
     scale: float64, shape (): standard deviation of the noise.
     step: float64, shape (): results are rounded to multiples of it, a power of two, as

@@ -119,7 +119,10 @@ class Step:
 
   @contextlib.contextmanager
   def in_fit(self) -> Iterator[None]:
-    """Drops noise drawn ahead after a `fit`: TensorFlow keeps the sampler alive."""
+    """Frees noise that is drawn ahead, but not seeded noise, when a `fit` ends.
+
+    TensorFlow keeps the sampler alive, and so its memory.
+    """
     try:
       yield
     finally:

@@ -174,11 +174,15 @@ class MeanLognormal:
     return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns strips about a ray, and log of bounds on the integrand at their sides."""
-    # Half widths have shape (strips,), bounds (2, strips). A bound is on the integral
-    # of |t^(-q - 1) B_n(t)| along a side, over that of t^(-c - 1) B_n(t) for t > 0, but
-    # for the factor from Im q. Row 0 is the side towards the positive line. On the
-    # other the best i b is added to every y; `move` is mu b. `left` is n - c.
+    """Returns half widths of strips about a ray, (strips,), and logs of bounds.
+
+    A strip without a bound is left out, which may leave none. Bounds have shape
+    (2, strips). Each is on a ratio: the integral of |t^(-q - 1) B_n(t)| along a side of
+    the strip, without the factor from Im q, divided by that of t^(-c - 1) B_n(t) over
+    t > 0. `left` is n - c.
+    """
+    # Row 0 is the side towards the positive line. On the other the best i b is added to
+    # every y; `move` is mu b.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move

@@ -76,7 +76,7 @@ class SampledGaussian(base.ReleaseLoss):
     return (1.0, 1.0) if self.direction == 'remove' else (-1.0, 0.0)
 
   def log_u(self, y: np.ndarray) -> np.ndarray:
-    """Returns log(1 - s + s e^z) at P0's standard normal variable y."""
+    """Returns log(1 - s + s e^z) at y, which is standard normal under P0 = N(0, 1)."""
     z = self.mu * y - 0.5 * self.mu * self.mu
     # The relative error matters: tilts may be as large as 1 / log u.
     return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
