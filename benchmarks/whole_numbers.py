@@ -1,6 +1,6 @@
 """Measures the noise, the accuracy and the epsilon of training in whole numbers.
 
-    python -m benchmarks.whole_numbers --draws 1000000000 --runs 5
+    python -m benchmarks.whole_numbers --draws 1000000000 --runs 10
 
 Counts certain outputs: whole numbers that are released for one sum, and that no draw
 can yield for a sum that differs by one clipping norm. It also bounds their probability,
