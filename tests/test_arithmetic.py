@@ -163,9 +163,9 @@ def test_plans_without_a_proof_are_refused(changes, words):
 
 def test_uses_without_a_proof_are_refused():
   whole = plan(dim=None)
-  with pytest.raises(ValueError, match="arithmetic='float' with an event"):
+  with pytest.raises(ValueError, match="'float' with an event.*not hold how far"):
     _ = whole.step_event
-  with pytest.raises(ValueError, match='drop-in optimizer'):
+  with pytest.raises(ValueError, match='drop-in optimizer.*nothing tests there that'):
     whole.check_drop_in()
   whole.check_vector(2**30)
   with pytest.raises(ValueError, match='give the plan dim=1073741825'):

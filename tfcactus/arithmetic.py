@@ -26,6 +26,10 @@ of 2^20 from there."""
 
 _SQUARE = ' times the square of the number of replicas'
 
+NO_DISTANCE = ('the event of a step does not hold how far the drawn noise is from '
+               'Gaussian noise')
+"""Why no event has the cost of a step in the mode 'integer'."""
+
 _INSTEAD = "Leave arithmetic out, or take arithmetic='float'."
 
 
@@ -72,19 +76,19 @@ def check(plan: Plan) -> None:
        f'numbers, got noise correlated over {plan.groups} steps'),
       (not all(_LEAST <= each <= _MOST for each in (
           plan.l2_norm_clip, plan.noise.noise_multiplier)),
-       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, got '
+       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, beyond which '
+       'float64 may underflow or overflow, got '
        f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}')):
     if wrong:
       raise ValueError(f"Expected with arithmetic='integer' {reason}. {_INSTEAD}")
 
 
-def check_float(plan: Plan, what: str) -> None:
-  """Raises ValueError if the plan's arithmetic is not 'float'; `what` needs that."""
+def check_float(plan: Plan, what: str, why: str) -> None:
+  """Raises ValueError, and says `why`, if `what` needs float arithmetic in the plan."""
   if plan.arithmetic != 'float':
     raise ValueError(
         f"Expected a plan of arithmetic='float' with {what}, got arithmetic="
-        f'{plan.arithmetic!r}, which has a proof for privatize(model, plan) only, on '
-        f'the devices of one machine. {_INSTEAD}')
+        f'{plan.arithmetic!r}: {why}. {_INSTEAD}')
 
 
 def check_dim(plan: Plan, dim: int) -> None:

@@ -156,10 +156,14 @@ class Step:
 
   def _check_whole(self, split_noise: bool, audit: canaries_lib.Audit | None) -> None:
     """Raises ValueError for settings without a proof of arithmetic='integer'."""
-    for given, what in ((replicas.workers() > 1, 'several machines'),
-                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
+    for given, what, why in (
+        (replicas.workers() > 1, 'several machines',
+         'machines may compute other bits of a gradient, and one example more moves '
+         'others to another machine'),
+        (split_noise, 'split_noise=True', 'the law of a sum of shares is not proved'),
+        (audit, 'audit=', 'sums along shadow weights are not accounted for')):
       if given:
-        arithmetic.check_float(self._plan, what)
+        arithmetic.check_float(self._plan, what, why)
     if self._plan.arithmetic == 'integer':
       replicas.check_alike()
 
