@@ -90,9 +90,9 @@ def test_counts_are_further_coordinates_of_the_vector():
   loose.check_vector(2**30 - 2)
   with pytest.raises(ValueError, match='weights and counts .*give the plan dim=1073'):
     loose.check_vector(2**30 - 1)
-  arithmetic.check_replicas(loose, 128, 2**16 - 2)
+  arithmetic.check_step(loose, 2**16 - 2, 128)
   with pytest.raises(ValueError, match='weights and counts times the square'):
-    arithmetic.check_replicas(loose, 128, 2**16 - 1)
+    arithmetic.check_step(loose, 2**16 - 1, 128)
 
 
 def _profile(epsilon):
@@ -174,24 +174,35 @@ def test_uses_without_a_proof_are_refused():
 
 def test_replicas_are_covered_by_the_account_without_dim():
   whole = plan(dim=None)
-  arithmetic.check_replicas(whole, 128, 2**16)
-  arithmetic.check_replicas(plan(), 1, 26_010)
-  arithmetic.check_replicas(plan(arithmetic='float'), 128, 2**30)
+  arithmetic.check_step(whole, 2**16, 128)
+  arithmetic.check_step(plan(), 26_010, 1)
+  arithmetic.check_step(plan(arithmetic='float'), 2**30, 128)
   # R replicas round each entry by R / 2 at most, with and without the example.
   assert 128 * math.sqrt(2**16) == math.sqrt(arithmetic.LARGEST_DIM)
   for refused, replicas, dim, words in (
       (whole, 129, 2**16, 'use fewer replicas'), (plan(), 2, 26_010, 'Leave dim out'),
       (plan(dim=None, num_examples=6_000_000, delta=1e-8), 2, 100, 'may not hold')):
     with pytest.raises(ValueError, match=words):
-      arithmetic.check_replicas(refused, replicas, dim)
+      arithmetic.check_step(refused, dim, replicas)
   assert 'square of the number of replicas' in whole.guarantee().statement
   assert 'square of the number of replicas' not in plan().guarantee().statement
+
+
+def test_coordinates_of_canaries_are_covered_by_the_account_without_dim():
+  whole = plan(dim=None)
+  arithmetic.check_step(whole, 2**30 - 600, 1, 600)
+  with pytest.raises(ValueError, match='weights and two coor.*use fewer canaries'):
+    arithmetic.check_step(whole, 2**30 - 599, 1, 600)
+  with pytest.raises(ValueError, match='counts and two coordinates for each canary'):
+    arithmetic.check_step(plan(dim=None, **COUNTS), 2**30 - 601, 1, 600)
+  with pytest.raises(ValueError, match="without dim .* audit=, got dim=26010"):
+    arithmetic.check_step(plan(), 26_010, 1, 600)
 
 
 def test_float64_holds_all_sums_of_replicas():
   # The largest sums that are not refused: every gradient along one coordinate.
   whole = plan(dim=None, num_examples=5_000_000, delta=1e-8)
-  arithmetic.check_replicas(whole, 2, 100)
+  arithmetic.check_step(whole, 100, 2)
   per_clip = discrete_gaussian.SCALE / 1.3 * (1 + 2.0**-40)
   assert 5_000_001 * per_clip + discrete_gaussian.LARGEST + 128 < 2**53
 

@@ -100,27 +100,32 @@ def check_dim(plan: Plan, dim: int) -> None:
         f"arithmetic='integer' and without dim, got {dim:,}; give the plan dim={dim}.")
 
 
-def check_replicas(plan: Plan, replicas: int, dim: int) -> None:
-  """Raises ValueError if a plan does not cover the roundings of several replicas.
+def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0) -> None:
+  """Raises ValueError if a plan does not cover the roundings of a step.
 
-  Each replica rounds its own sum of `dim` weights, and its counts, as if there were
-  `replicas`^2 times as many; and float64 must hold the sums over all replicas exactly.
+  Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
+  and its counts, as if there were `replicas`^2 times as many; and float64 must hold the
+  sums over all replicas exactly.
   """
-  if plan.arithmetic == 'float' or replicas == 1:
+  if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return
+  what, beside = (
+      ('audit=', ' and two coordinates for each canary') if shadow else
+      (f'{replicas} replicas', ''))
   if plan.dim is not None:
     raise ValueError(
-        "Expected a plan without dim with arithmetic='integer' on several replicas, "
-        f'got dim={plan.dim}: only the account without dim has room for the rounding '
-        f'of {replicas} replicas. Leave dim out.')
-  if (dim + _counts(plan)) * replicas**2 > LARGEST_DIM:
+        f"Expected a plan without dim with arithmetic='integer' and {what}, got "
+        f'dim={plan.dim}: only the account without dim has room for their rounding. '
+        'Leave dim out.')
+  if (dim + shadow + _counts(plan)) * replicas**2 > LARGEST_DIM:
     raise ValueError(
         f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights"
-        f'{_and_counts(plan)} times the square of the number of replicas, got {dim:,} '
-        f'weights on {replicas} replicas; use fewer replicas. {_INSTEAD}')
+        f'{_and_counts(plan)}{beside}{_SQUARE}, got {dim + shadow:,} coordinates on '
+        f'{replicas} replicas; use fewer {"canaries" if shadow else "replicas"}. '
+        f'{_INSTEAD}')
   largest = (plan.num_examples + 1) * 1.001 * discrete_gaussian.SCALE / (
       plan.noise.noise_multiplier)
-  if not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
+  if replicas > 1 and not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
     raise ValueError(
         "Expected with arithmetic='integer' on several replicas num_examples below "
         '4,000,000 times the noise multiplier, got num_examples='

@@ -59,21 +59,22 @@ def _roundings(examples: float, rows: int, positions: float = 1.0) -> float:
   return examples * (positions * rows + examples / rows + 2 + replicas.number())
 
 
-def check_roundings(num_examples: int, rows: int) -> None:
+def check_roundings(examples: int, rows: int) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
-  It is the sum over all of num_examples, and one more, in physical batches of `rows`.
+  It is the sum over all examples (and canaries) and one more, in physical batches of
+  `rows`.
   """
-  if _roundings(num_examples + 1, rows) <= MOST_ROUNDINGS:
+  if _roundings(examples + 1, rows) <= MOST_ROUNDINGS:
     return
-  best = math.isqrt(num_examples + 1)
+  best = math.isqrt(examples + 1)
   raise ValueError(
-      "Expected with arithmetic='integer' a physical batch size n with num_examples "
-      f'(n + num_examples / n) below {MOST_ROUNDINGS:.1e}, got n={rows} for '
-      f'num_examples={num_examples}: the rounding of a sum could exceed what the '
+      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n) "
+      f'below {MOST_ROUNDINGS:.1e} for N = num_examples (and canaries), got n={rows} '
+      f'for N={examples}: the rounding of a sum could exceed what the '
       f'clipping norm allows for. Give physical_batch_size={best}'
       + (", or take arithmetic='float'." if (
-          _roundings(num_examples + 1, best) <= MOST_ROUNDINGS) else
+          _roundings(examples + 1, best) <= MOST_ROUNDINGS) else
          " is not enough; take arithmetic='float'."))
 
 

@@ -21,6 +21,7 @@ from tfcactus.keras.gradients import (
   layer_routes,
   local_steps,
   physical_batch,
+  shadow,
 )
 from tfcactus.keras.noise import random_bits
 from tfcactus.keras.step import canaries as canaries_lib, clip_norm, step_noise
@@ -74,7 +75,7 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
-    self._check_whole(split_noise, audit)
+    self._check_whole(split_noise)
     self._tested_places: set[str] | None = (
         set() if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
@@ -151,21 +152,25 @@ class Step:
     rows = self._given_rows or physical_batch.physical_rows(
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
-      clipping_lib.check_roundings(self._plan.num_examples, rows)
+      clipping_lib.check_roundings(
+          self._plan.num_examples + self._canaries(), rows)
     return rows
 
-  def _check_whole(self, split_noise: bool, audit: canaries_lib.Audit | None) -> None:
+  def _check_whole(self, split_noise: bool) -> None:
     """Raises ValueError for settings without a proof of arithmetic='integer'."""
     for given, what, why in (
         (replicas.workers() > 1, 'several machines',
          'machines may compute other bits of a gradient, and one example more moves '
          'others to another machine'),
-        (split_noise, 'split_noise=True', 'the law of a sum of shares is not proved'),
-        (audit, 'audit=', 'sums along shadow weights are not accounted for')):
+        (split_noise, 'split_noise=True', 'the law of a sum of shares is not proved')):
       if given:
         arithmetic.check_float(self._plan, what, why)
     if self._plan.arithmetic == 'integer':
       replicas.check_alike()
+
+  def _canaries(self) -> int:
+    """Returns the number of canaries."""
+    return 0 if self.canaries is None else self.canaries.count
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -198,7 +203,8 @@ class Step:
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
-    arithmetic.check_replicas(self._plan, self._replicas, dim)
+    arithmetic.check_step(
+        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries())
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
@@ -250,7 +256,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count, self._tested_places,
+        self._canaries(), self._tested_places,
         self._plan.noisy_accuracy is not None)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.

@@ -57,7 +57,7 @@ class IntegerSampler(NoiseSampler):
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
     found = self.whole(sums, per_unit)
-    if not step:  # A share of several replicas'. float64 holds it (check_replicas).
+    if not step:  # A share of several replicas'. float64 holds it (check_step).
       return [whole.astype(np.float64) for whole in found]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
         found, dtypes)]
