@@ -205,6 +205,11 @@ def test_float64_holds_all_sums_of_replicas():
   arithmetic.check_step(whole, 100, 2)
   per_clip = discrete_gaussian.SCALE / 1.3 * (1 + 2.0**-40)
   assert 5_000_001 * per_clip + discrete_gaussian.LARGEST + 128 < 2**53
+  # Shares of noise add up to noise of a larger scale, and so sums are larger.
+  with pytest.raises(ValueError, match=r'over sqrt\(2\) .* float64 may not hold'):
+    arithmetic.check_step(whole, 100, 2, draws=2)
+  arithmetic.check_step(dataclasses.replace(whole, num_examples=3_600_000), 100, 2,
+                        draws=2)
 
 
 def test_correlation_of_one_step_is_none():

@@ -100,12 +100,13 @@ def check_dim(plan: Plan, dim: int) -> None:
         f"arithmetic='integer' and without dim, got {dim:,}; give the plan dim={dim}.")
 
 
-def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0) -> None:
+def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int = 1
+              ) -> None:
   """Raises ValueError if a plan does not cover the roundings of a step.
 
   Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
   and its counts, as if there were `replicas`^2 times as many; and float64 must hold the
-  sums over all replicas exactly.
+  sums over all replicas exactly. The noise is the sum of so many `draws`.
   """
   if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return
@@ -123,14 +124,14 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0) -> None:
         f'{_and_counts(plan)}{beside}{_SQUARE}, got {dim + shadow:,} coordinates on '
         f'{replicas} replicas; use fewer {"canaries" if shadow else "replicas"}. '
         f'{_INSTEAD}')
-  largest = (plan.num_examples + 1) * 1.001 * discrete_gaussian.SCALE / (
-      plan.noise.noise_multiplier)
-  if replicas > 1 and not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
+  largest = (plan.num_examples + 1) * 1.001 * math.sqrt(draws) * (
+      discrete_gaussian.SCALE / plan.noise.noise_multiplier)
+  if replicas > 1 and not largest + 2 * draws * discrete_gaussian.LARGEST <= 2.0**53:
     raise ValueError(
         "Expected with arithmetic='integer' on several replicas num_examples below "
-        '4,000,000 times the noise multiplier, got num_examples='
-        f'{plan.num_examples} and {plan.noise!r}, whose sums over replicas float64 may '
-        f'not hold. Use one replica. {_INSTEAD}')
+        f'4,000,000 times the noise multiplier over sqrt({draws}) for noise of {draws} '
+        f'draws, got num_examples={plan.num_examples} and {plan.noise!r}, whose sums '
+        f'over replicas float64 may not hold. Use one replica. {_INSTEAD}')
 
 
 def accounted(plan: Plan, noise: Noise) -> Noise:
@@ -143,7 +144,7 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
   if plan.arithmetic == 'float':
     return noise
   assert isinstance(noise, Gaussian), 'It was checked.'
-  # 2^-48 is 32 roundings. There are 6 here, 3 in the factor of `step_noise`, and 3 in
+  # 2^-48 is 32 roundings. There are 6 here, 5 in the factor of `step_noise`, and 3 in
   # the sensitivity of `step_counts`.
   per_scale = 1 / noise.noise_multiplier + math.sqrt(
       _coordinates(plan)) / discrete_gaussian.SCALE

@@ -75,9 +75,10 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
-    self._check_whole(split_noise)
-    self._tested_places: set[str] | None = (
-        set() if plan.arithmetic == 'integer' else None)
+    if plan.arithmetic == 'integer':
+      replicas.check_alike()
+    self._tested_places: dict[str, int] | None = (
+        {} if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -156,18 +157,6 @@ class Step:
           self._plan.num_examples + self._canaries(), rows)
     return rows
 
-  def _check_whole(self, split_noise: bool) -> None:
-    """Raises ValueError for settings without a proof of arithmetic='integer'."""
-    for given, what, why in (
-        (replicas.workers() > 1, 'several machines',
-         'machines may compute other bits of a gradient, and one example more moves '
-         'others to another machine'),
-        (split_noise, 'split_noise=True', 'the law of a sum of shares is not proved')):
-      if given:
-        arithmetic.check_float(self._plan, what, why)
-    if self._plan.arithmetic == 'integer':
-      replicas.check_alike()
-
   def _canaries(self) -> int:
     """Returns the number of canaries."""
     return 0 if self.canaries is None else self.canaries.count
@@ -204,7 +193,8 @@ class Step:
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
     arithmetic.check_step(
-        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries())
+        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries(),
+        replicas.workers() if self.split_noise else 1)
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
@@ -266,6 +256,9 @@ class Step:
     self.rows = engine.rows
     self._settled = engine.routes
     self.excess = max(self.excess, self._excess(engine))
+    if self._tested_places and replicas.workers() > 1:
+      batch = batch._replace(sums=replicas.if_same(
+          sum(self._tested_places.values()) % 2**63, batch.sums))
     release, scale = self.norm.to_release(batch, compute_loss, each)
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)

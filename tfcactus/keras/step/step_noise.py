@@ -10,7 +10,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from tfcactus import _format, correlated
+from tfcactus import _format, arithmetic, correlated
 from tfcactus.keras.compat import precision
 from tfcactus.keras.data.batch_marks import Place
 from tfcactus.keras.distribution import replicas
@@ -37,10 +37,16 @@ class IntegerSampler(NoiseSampler):
   replicas, each rounds its own sum; whole numbers are added up, and scaled at last.
   """
 
+  def __init__(self, noise: Noise, seed: int | None = None, purpose: str = 'noise',
+               shares: int = 1):
+    """Initialises the sampler of one of `shares` draws, which add up to the noise."""
+    super().__init__(noise, seed=seed, purpose=purpose, randomness='host')
+    # A sum of draws has a scale of sqrt(shares) draws.
+    self._scale = discrete_gaussian.SCALE * math.sqrt(shares)
+
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     del place
-    return discrete_gaussian.draw(self._rng, size) * (
-        self.noise.noise_multiplier / discrete_gaussian.SCALE)
+    return discrete_gaussian.draw(self._rng, size) / self.per_unit(1.0)
 
   def on_device(self, size: int) -> bool:
     return False  # The device makes float noise alone.
@@ -72,7 +78,7 @@ class IntegerSampler(NoiseSampler):
 
   def per_unit(self, scale: Any) -> Any:
     """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
-    return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
+    return self._scale / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
     """Returns sums times `per_unit`, rounded, plus noise: int64, shaped as the sums."""
@@ -139,15 +145,21 @@ def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
   whole = plan.arithmetic == 'integer'
   if not whole and (plan.strategy is None or plan.strategy.bands == 1):
     return NoiseSampler(plan.noise, seed=seed, randomness=randomness)
-  if noise_addition.check_randomness(randomness, plan.noise) == 'device':
-    raise ValueError(
-        "Expected float noise that is independent over steps with randomness='device', "
-        f'got a plan with {"arithmetic=integer" if whole else "correlation"}, whose '
-        "noise is made on the host: pass randomness='host'.")
+  _check_host(plan, randomness)
   if whole:
-    return IntegerSampler(plan.noise, seed=seed, randomness='host')
+    return IntegerSampler(plan.noise, seed)
   assert plan.strategy is not None, 'It is of several bands.'
   return CorrelatedSampler(plan.noise, plan.strategy, seed)
+
+
+def _check_host(plan: PrivacyPlan, randomness: str) -> None:
+  """Raises ValueError for noise of the device, where the plan's cannot be made."""
+  if noise_addition.check_randomness(randomness, plan.noise) == 'device':
+    found = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
+    raise ValueError(
+        "Expected float noise that is independent over steps with randomness='device', "
+        f'got a plan with {found}, whose '
+        "noise is made on the host: pass randomness='host'.")
 
 
 class ShareSampler(NoiseSampler):
@@ -161,7 +173,7 @@ class ShareSampler(NoiseSampler):
   def __init__(self, noise: Gaussian, worker: int, workers: int,
                seed: int | None = None, randomness: str = 'auto'):
     """Initialises the sampler of a worker; `noise` is the sum of all shares."""
-    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}',
+    super().__init__(noise, seed=seed, purpose=_purpose(worker),
                      randomness=randomness)
     # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
@@ -185,15 +197,24 @@ def share_sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
         'Expected split_noise=True with a plan of Gaussian noise and without '
         f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
         'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
-  return ShareSampler(
-      plan.noise, replicas.worker(), replicas.workers(), seed, randomness)
+  worker, workers = replicas.worker(), replicas.workers()
+  if plan.arithmetic == 'integer':
+    _check_host(plan, randomness)
+    return IntegerSampler(plan.noise, seed, _purpose(worker), workers)
+  return ShareSampler(plan.noise, worker, workers, seed, randomness)
+
+
+def _purpose(worker: int) -> str:
+  """Returns the label of a worker's draws."""
+  return f'noise of worker {worker}'
 
 
 def condition(plan: PrivacyPlan) -> str:
   """States in a sentence what workers learn of each other; '' for one worker."""
-  workers, whole = replicas.workers(), plan.noise.noise_multiplier
+  workers = replicas.workers()
   if workers == 1:
     return ''
+  whole = arithmetic.accounted(plan, plan.noise).noise_multiplier
   others, own = (whole * math.sqrt(part / workers) for part in (workers - 1, 1))
   return (
       f'The noise is the sum of shares of {workers} workers: a worker that subtracts '
