@@ -3,8 +3,9 @@
 The bound on the sensitivity of a computed sum assumes this. It is false for some
 kernels, shapes and devices, whose loops treat the last rows of a tensor differently. So
 the mode 'integer' computes gradients of random rows in several orders, and beside other
-rows, before it trains. It refuses branches and loops of single examples, for which
-TensorFlow makes batches whose sizes depend on the examples.
+rows, before it trains. Several machines compare the bits that they found. The mode
+refuses branches and loops of single examples, for which TensorFlow makes batches whose
+sizes depend on the examples.
 """
 
 from __future__ import annotations
