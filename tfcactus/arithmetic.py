@@ -118,9 +118,9 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
         f"Expected a plan without dim with arithmetic='integer' and {what}, got "
         f'dim={plan.dim}: only the account without dim has room for their rounding. '
         'Leave dim out.')
-  if (dim + shadow + _counts(plan)) * replicas**2 > LARGEST_DIM:
+  if (dim + shadow + _counts(plan)) * replicas**2 > _coordinates(plan):
     raise ValueError(
-        f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights"
+        f"Expected with arithmetic='integer' at most {_coordinates(plan):,} weights"
         f'{_and_counts(plan)}{beside}{_SQUARE}, got {dim + shadow:,} coordinates on '
         f'{replicas} replicas; use fewer {"canaries" if shadow else "replicas"}. '
         f'{_INSTEAD}')
