@@ -16,8 +16,8 @@ from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 MODES = ('float', 'integer')
 
 LARGEST_DIM = 2**30
-"""Number of weights and counts that a plan without `dim` accounts for in the mode
-'integer'."""
+"""Number of weights and counts, times the bands of a correlation, that a plan without
+`dim` accounts for in the mode 'integer'."""
 
 _LEAST, _MOST = 2.0**-80, 2.0**80
 """Clipping norms and noise multipliers between which float64 does not overflow, and
@@ -71,9 +71,6 @@ def check(plan: Plan) -> None:
       (not isinstance(plan.noise, Gaussian),
        f'Gaussian noise, the only noise that is drawn in whole numbers, got '
        f'{plan.noise!r}'),
-      (plan.groups > 1,
-       'no correlation, because sums of earlier draws are not rounded to whole '
-       f'numbers, got noise correlated over {plan.groups} steps'),
       (not all(_LEAST <= each <= _MOST for each in (
           plan.l2_norm_clip, plan.noise.noise_multiplier)),
        'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, beyond which '
@@ -94,10 +91,12 @@ def check_float(plan: Plan, what: str, why: str) -> None:
 def check_dim(plan: Plan, dim: int) -> None:
   """Raises ValueError if a plan without `dim` does not cover so many weights."""
   if plan.arithmetic == 'integer' and plan.dim is None and (
-      dim + _counts(plan) > LARGEST_DIM):
+      dim + _counts(plan) > _coordinates(plan)):
+    bands = f' and {plan.groups} bands' if plan.groups > 1 else ''
     raise ValueError(
-        f"Expected at most {LARGEST_DIM:,} weights{_and_counts(plan)} with "
-        f"arithmetic='integer' and without dim, got {dim:,}; give the plan dim={dim}.")
+        f"Expected at most {_coordinates(plan):,} weights{_and_counts(plan)} with "
+        f"arithmetic='integer'{bands} and without dim, got {dim:,}; give the plan "
+        f'dim={dim}.')
 
 
 def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int = 1
@@ -110,6 +109,11 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
   """
   if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return
+  if plan.groups > 1 and replicas > 1:
+    raise ValueError(
+        "Expected one replica with arithmetic='integer' and a correlation, got "
+        f'{replicas} replicas, each of which would round sums over steps of its own, '
+        f'which has no proof here. Use one replica. {_INSTEAD}')
   what, beside = (
       ('audit=', ' and two coordinates for each canary') if shadow else
       (f'{replicas} replicas', ''))
@@ -139,15 +143,17 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
   `noise` takes the place of the plan's. In the mode 'integer', an example changes the
   rounded vector of sum and counts by S / sigma + sqrt(d) at most, where S is the scale
-  of the noise and d the length of the vector.
+  of the noise and d the length of the vector. With a correlation it changes the vectors
+  of b steps, its bands, by S / sigma + sqrt(b d), and S is larger.
   """
   if plan.arithmetic == 'float':
     return noise
   assert isinstance(noise, Gaussian), 'It was checked.'
   # 2^-48 is 32 roundings. There are 6 here, 5 in the factor of `step_noise`, and 3 in
   # the sensitivity of `step_counts`.
+  scale = discrete_gaussian.SCALE if plan.groups == 1 else discrete_gaussian.FINE_SCALE
   per_scale = 1 / noise.noise_multiplier + math.sqrt(
-      _coordinates(plan)) / discrete_gaussian.SCALE
+      plan.groups * _coordinates(plan)) / scale
   return Gaussian((1 - 2.0**-48) / per_scale)
 
 
@@ -170,22 +176,26 @@ def _and_counts(plan: Plan) -> str:
 
 def _coordinates(plan: Plan) -> int:
   """Returns the number of coordinates of a step that are accounted for."""
-  return LARGEST_DIM if plan.dim is None else plan.dim + _counts(plan)
+  if plan.dim is None:
+    return LARGEST_DIM // plan.groups
+  return plan.dim + _counts(plan)
 
 
 def statement(plan: Plan) -> str:
   """Returns a sentence that says what the mode 'integer' promises; '' for 'float'."""
   if plan.arithmetic == 'float':
     return ''
+  product = ', multiplied by the matrix of the correlation' if plan.groups > 1 else ''
+  square = '' if plan.dim or plan.groups > 1 else _SQUARE
   return (
-      f' Sums of gradients{_and_counts(plan)}, and their noise, are whole numbers '
-      "(arithmetic='integer'): epsilon counts the rounding of these sums, and the "
-      'whole difference between the noise that is drawn and Gaussian noise, for up to '
-      f'{_coordinates(plan):,} weights{_and_counts(plan)}'
-      f'{"" if plan.dim else _SQUARE}. It assumes that the bits of a gradient'
+      f' Sums of gradients{_and_counts(plan)}{product}, and their noise, are whole '
+      "numbers (arithmetic='integer'): epsilon counts the rounding of these sums, and "
+      'the whole difference between the noise that is drawn and Gaussian noise, for '
+      f'up to {_coordinates(plan):,} weights{_and_counts(plan)}'
+      f'{square}. It assumes that the bits of a gradient'
       f'{_answers(plan)} do not depend on its place in the batch, which random rows '
       'test when training starts, except in layers that draw'
-      f'{"" if plan.dim else "; nor on the replica that computes it"}.')
+      f'{"; nor on the replica that computes it" if square else ""}.')
 
 
 def _answers(plan: Plan) -> str:

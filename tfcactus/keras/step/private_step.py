@@ -154,7 +154,7 @@ class Step:
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
       clipping_lib.check_roundings(
-          self._plan.num_examples + self._canaries(), rows)
+          self._plan.num_examples + self._canaries(), rows, self._plan.groups)
     return rows
 
   def _canaries(self) -> int:
