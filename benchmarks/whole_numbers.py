@@ -7,11 +7,14 @@ can yield for a sum that differs by one clipping norm. It also bounds their prob
 by the probabilities of the table that all draws are made of, and tests the law of the
 draws. It computes epsilon of jax_privacy's example of secure noise at that example's
 own noise. With --runs it trains the tutorial CNN on MNIST as often, privately in floats
-and in whole numbers, to compare the accuracies.
+and in whole numbers, to compare the accuracies. With --rounds it measures steps of that
+CNN with noise correlated over 16 steps, in floats and in whole numbers by turns.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 import time
 from typing import TYPE_CHECKING
 
@@ -21,7 +24,7 @@ from scipy import stats
 
 from benchmarks import _results
 import tfcactus
-from tfcactus import _format
+from tfcactus import _format, correlated
 from tfcactus.noise import discrete_gaussian
 from tfcactus.randomness import SystemRandom
 
@@ -143,6 +146,45 @@ def accuracies(runs: int) -> dict[str, list[float]]:
   return found
 
 
+def correlated_steps(rounds: int) -> dict[str, dict[str, float]]:
+  """Returns epsilons, and CPU time in whole numbers over that in floats, of a step.
+
+  By strategy, for noise correlated over 16 steps and batches of 250. The model is the
+  tutorial CNN.
+  """
+  import tensorflow as tf
+
+  from tfcactus import keras as private
+  from training import networks
+  rng = np.random.default_rng(0)
+  data = rng.random((12_000, 28, 28, 1), np.float32), rng.integers(0, 10, 12_000)
+  found = {}
+  for request in (correlated.BandedStrategy(16), correlated.BlockedStrategy(16)):
+    plan = tfcactus.PrivacyPlan(
+        noise=tfcactus.Gaussian(1.3), l2_norm_clip=1.5, num_examples=60_000,
+        sampling_prob=1 / 240, steps=1200, delta=1e-5, dim=26_010, correlation=request)
+    plans = {mode: dataclasses.replace(plan, arithmetic=mode)
+             for mode in ('float', 'integer')}
+    runs, seconds = {}, {mode: [] for mode in plans}
+    for mode, each in plans.items():
+      each = dataclasses.replace(each, num_examples=12_000, sampling_prob=1 / 48)
+      model = private.privatize(networks.cnn('tanh'), each)
+      model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(
+          from_logits=True))
+      runs[mode] = model, private.CyclicBatches(*data, plan=each)
+      model.fit(runs[mode][1], verbose=0)
+    for _ in range(rounds):
+      for mode, (model, batches) in runs.items():
+        begin = time.process_time()
+        model.fit(batches, verbose=0)
+        seconds[mode].append(time.process_time() - begin)
+    found[plan.strategy.kind] = {
+        'ratio': statistics.median(
+            a / b for a, b in zip(seconds['integer'], seconds['float'])),
+        **{mode: each.guarantee().upper for mode, each in plans.items()}}
+  return found
+
+
 def main():
   """Measures and compares; writes results/whole_numbers.json and the tables."""
   parser = _results.parser('whole_numbers', __doc__)
@@ -152,12 +194,17 @@ def main():
   parser.add_argument('--runs', type=int, default=0,
                       help='trainings in each arithmetic; 0, the default, keeps the '
                       'saved ones')
+  parser.add_argument('--rounds', type=int, default=0,
+                      help='epochs in each arithmetic with correlated noise; 0, the '
+                      'default, keeps the saved times')
   args = parser.parse_args()
   kept = _results.load('whole_numbers', {})
   _results.save('whole_numbers', {
       'drawn': drawn(args.draws) if args.draws else kept['drawn'],
       'example': beside_jax_privacy(),
-      'accuracies': accuracies(args.runs) if args.runs else kept.get('accuracies')})
+      'accuracies': accuracies(args.runs) if args.runs else kept.get('accuracies'),
+      'correlated': (correlated_steps(args.rounds) if args.rounds else
+                     kept.get('correlated'))})
   show(_results.load('whole_numbers'))
 
 
@@ -187,6 +234,13 @@ def show(found: dict) -> None:
         [[name, str(len(each)), f'{np.mean(each):.4f}',
           f'{np.std(each, ddof=1) / len(each)**0.5:.4f}']
          for name, each in found['accuracies'].items()]))
+  if found.get('correlated'):
+    _results.show('whole_numbers_correlated', _results.markdown(
+        ['strategy', 'epsilon in floats', 'in whole numbers', 'higher by',
+         'CPU time of a step, over that in floats'],
+        [[kind, *(_format.upper(each[mode], 11) for mode in ('float', 'integer')),
+          f'{each["integer"] / each["float"] - 1:.1e}', f'{each["ratio"]:.3f}']
+         for kind, each in found['correlated'].items()]))
 
 
 if __name__ == '__main__':

@@ -48,12 +48,19 @@ def test_every_scheme_costs_a_little_more_than_in_floats(sampling):
   assert floats.upper < whole.upper < floats.upper * (1 + 2e-6)
 
 
-@pytest.mark.parametrize('sigma, dim', [(0.5, 1), (1.3, 26_010), (40.0, 2**30)])
-def test_the_accounted_noise_is_scale_over_sensitivity_rounded_down(sigma, dim):
-  found = arithmetic.accounted(plan(dim=dim), tfcactus.Gaussian(sigma)).noise_multiplier
+def banded(bands, **changes):
+  return plan(correlation=correlated.BandedStrategy(bands), **changes)
+
+
+@pytest.mark.parametrize('sigma, dim, bands', [
+    (0.5, 1, 1), (1.3, 26_010, 1), (40.0, 2**30, 1), (1.3, 26_010, 16)])
+def test_the_accounted_noise_is_scale_over_sensitivity_rounded_down(sigma, dim, bands):
+  found = arithmetic.accounted(
+      banded(bands, dim=dim), tfcactus.Gaussian(sigma)).noise_multiplier
   with mpmath.workprec(200):
-    scale = mpmath.mpf(discrete_gaussian.SCALE)
-    true = scale / (scale / mpmath.mpf(sigma) + mpmath.sqrt(dim))
+    scale = mpmath.mpf(
+        discrete_gaussian.SCALE if bands == 1 else discrete_gaussian.FINE_SCALE)
+    true = scale / (scale / mpmath.mpf(sigma) + mpmath.sqrt(bands * dim))
     assert 0.999999999999 * true < found < true * (1 - mpmath.mpf(2)**-50)
 
 
@@ -90,9 +97,9 @@ def test_counts_are_further_coordinates_of_the_vector():
   loose.check_vector(2**30 - 2)
   with pytest.raises(ValueError, match='weights and counts .*give the plan dim=1073'):
     loose.check_vector(2**30 - 1)
-  arithmetic.check_replicas(loose, 128, 2**16 - 2)
+  arithmetic.check_step(loose, 2**16 - 2, 128)
   with pytest.raises(ValueError, match='weights and counts times the square'):
-    arithmetic.check_replicas(loose, 128, 2**16 - 1)
+    arithmetic.check_step(loose, 2**16 - 1, 128)
 
 
 def _profile(epsilon):
@@ -152,8 +159,6 @@ def test_targets_calibrate_the_noise_of_the_mode():
 @pytest.mark.parametrize('changes, words', [
     (dict(arithmetic='int'), "Expected arithmetic in .*got arithmetic='int'"),
     (dict(noise=tfcactus.Laplace(1.0), dim=1), 'Gaussian noise, the only'),
-    (dict(correlation=correlated.BandedStrategy(2), steps=8, sampling_prob=1 / 8),
-     'no correlation'),
     (dict(l2_norm_clip=1e-30), 'l2_norm_clip and the noise multiplier'),
     (dict(noise=tfcactus.Gaussian(1e40)), 'l2_norm_clip and the noise multiplier')])
 def test_plans_without_a_proof_are_refused(changes, words):
@@ -163,9 +168,9 @@ def test_plans_without_a_proof_are_refused(changes, words):
 
 def test_uses_without_a_proof_are_refused():
   whole = plan(dim=None)
-  with pytest.raises(ValueError, match="arithmetic='float' with an event"):
+  with pytest.raises(ValueError, match="'float' with an event.*not hold how far"):
     _ = whole.step_event
-  with pytest.raises(ValueError, match='drop-in optimizer'):
+  with pytest.raises(ValueError, match='drop-in optimizer.*nothing tests there that'):
     whole.check_drop_in()
   whole.check_vector(2**30)
   with pytest.raises(ValueError, match='give the plan dim=1073741825'):
@@ -174,26 +179,75 @@ def test_uses_without_a_proof_are_refused():
 
 def test_replicas_are_covered_by_the_account_without_dim():
   whole = plan(dim=None)
-  arithmetic.check_replicas(whole, 128, 2**16)
-  arithmetic.check_replicas(plan(), 1, 26_010)
-  arithmetic.check_replicas(plan(arithmetic='float'), 128, 2**30)
+  arithmetic.check_step(whole, 2**16, 128)
+  arithmetic.check_step(plan(), 26_010, 1)
+  arithmetic.check_step(plan(arithmetic='float'), 2**30, 128)
   # R replicas round each entry by R / 2 at most, with and without the example.
   assert 128 * math.sqrt(2**16) == math.sqrt(arithmetic.LARGEST_DIM)
   for refused, replicas, dim, words in (
       (whole, 129, 2**16, 'use fewer replicas'), (plan(), 2, 26_010, 'Leave dim out'),
       (plan(dim=None, num_examples=6_000_000, delta=1e-8), 2, 100, 'may not hold')):
     with pytest.raises(ValueError, match=words):
-      arithmetic.check_replicas(refused, replicas, dim)
+      arithmetic.check_step(refused, dim, replicas)
   assert 'square of the number of replicas' in whole.guarantee().statement
   assert 'square of the number of replicas' not in plan().guarantee().statement
+
+
+def test_coordinates_of_canaries_are_covered_by_the_account_without_dim():
+  whole = plan(dim=None)
+  arithmetic.check_step(whole, 2**30 - 600, 1, 600)
+  with pytest.raises(ValueError, match='weights and two coor.*use fewer canaries'):
+    arithmetic.check_step(whole, 2**30 - 599, 1, 600)
+  with pytest.raises(ValueError, match='counts and two coordinates for each canary'):
+    arithmetic.check_step(plan(dim=None, **COUNTS), 2**30 - 601, 1, 600)
+  with pytest.raises(ValueError, match="without dim .* audit=, got dim=26010"):
+    arithmetic.check_step(plan(), 26_010, 1, 600)
 
 
 def test_float64_holds_all_sums_of_replicas():
   # The largest sums that are not refused: every gradient along one coordinate.
   whole = plan(dim=None, num_examples=5_000_000, delta=1e-8)
-  arithmetic.check_replicas(whole, 2, 100)
+  arithmetic.check_step(whole, 100, 2)
   per_clip = discrete_gaussian.SCALE / 1.3 * (1 + 2.0**-40)
   assert 5_000_001 * per_clip + discrete_gaussian.LARGEST + 128 < 2**53
+  # Shares of noise add up to noise of a larger scale, and so sums are larger.
+  with pytest.raises(ValueError, match=r'over sqrt\(2\) .* float64 may not hold'):
+    arithmetic.check_step(whole, 100, 2, draws=2)
+  arithmetic.check_step(dataclasses.replace(whole, num_examples=3_600_000), 100, 2,
+                        draws=2)
+
+
+def test_rounding_in_all_rows_of_a_block_costs_less_than_a_billionth():
+  floats, whole = banded(16, arithmetic='float').guarantee(), banded(16).guarantee()
+  assert floats.upper < whole.upper < floats.upper * (1 + 1e-9)
+  assert floats.lower < whole.lower <= whole.estimate <= whole.upper
+  # A step draws as many numbers as without correlation.
+  assert whole.account.distance == plan().guarantee(
+      5, sampling=RandomAllocationSampling).account.distance
+  words = whole.statement
+  assert 'multiplied by the matrix of the correlation' in words
+  assert 'up to 26,010 weights.' in words and 'replica' not in words
+
+
+def test_without_dim_weights_times_bands_are_covered():
+  loose = banded(16, dim=None)
+  assert loose.guarantee().upper < banded(
+      16, arithmetic='float').guarantee().upper * (1 + 1e-7)
+  assert arithmetic.accounted(loose, loose.noise) == arithmetic.accounted(
+      banded(16, dim=2**26), loose.noise)
+  assert 'up to 67,108,864 weights.' in loose.guarantee().statement
+  loose.check_vector(2**26)
+  with pytest.raises(ValueError, match='67,108,864 weights .*16 bands and without dim'):
+    loose.check_vector(2**26 + 1)
+  banded(16, dim=2**26 + 1).check_vector(2**26 + 1)
+
+
+def test_replicas_have_no_proof_with_a_correlation():
+  arithmetic.check_step(banded(16, dim=None), 100, 1, shadow=600)
+  with pytest.raises(ValueError, match='one replica .*and a correlation, got 2 repl'):
+    arithmetic.check_step(banded(16, dim=None), 100, 2)
+  with pytest.raises(ValueError, match='at most 67,108,864 weights and two coord'):
+    arithmetic.check_step(banded(16, dim=None), 2**26, 1, shadow=600)
 
 
 def test_correlation_of_one_step_is_none():

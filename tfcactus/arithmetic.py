@@ -16,8 +16,8 @@ from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 MODES = ('float', 'integer')
 
 LARGEST_DIM = 2**30
-"""Number of weights and counts that a plan without `dim` accounts for in the mode
-'integer'."""
+"""Number of weights and counts, times the bands of a correlation, that a plan without
+`dim` accounts for in the mode 'integer'."""
 
 _LEAST, _MOST = 2.0**-80, 2.0**80
 """Clipping norms and noise multipliers between which float64 does not overflow, and
@@ -25,6 +25,10 @@ underflow is covered (docs/soundness.md). An adaptive clipping norm may move by 
 of 2^20 from there."""
 
 _SQUARE = ' times the square of the number of replicas'
+
+NO_DISTANCE = ('the event of a step does not hold how far the drawn noise is from '
+               'Gaussian noise')
+"""Why no event has the cost of a step in the mode 'integer'."""
 
 _INSTEAD = "Leave arithmetic out, or take arithmetic='float'."
 
@@ -67,61 +71,71 @@ def check(plan: Plan) -> None:
       (not isinstance(plan.noise, Gaussian),
        f'Gaussian noise, the only noise that is drawn in whole numbers, got '
        f'{plan.noise!r}'),
-      (plan.groups > 1,
-       'no correlation, because sums of earlier draws are not rounded to whole '
-       f'numbers, got noise correlated over {plan.groups} steps'),
       (not all(_LEAST <= each <= _MOST for each in (
           plan.l2_norm_clip, plan.noise.noise_multiplier)),
-       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, got '
+       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, beyond which '
+       'float64 may underflow or overflow, got '
        f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}')):
     if wrong:
       raise ValueError(f"Expected with arithmetic='integer' {reason}. {_INSTEAD}")
 
 
-def check_float(plan: Plan, what: str) -> None:
-  """Raises ValueError if the plan's arithmetic is not 'float'; `what` needs that."""
+def check_float(plan: Plan, what: str, why: str) -> None:
+  """Raises ValueError, and says `why`, if `what` needs float arithmetic in the plan."""
   if plan.arithmetic != 'float':
     raise ValueError(
         f"Expected a plan of arithmetic='float' with {what}, got arithmetic="
-        f'{plan.arithmetic!r}, which has a proof for privatize(model, plan) only, on '
-        f'the devices of one machine. {_INSTEAD}')
+        f'{plan.arithmetic!r}: {why}. {_INSTEAD}')
 
 
 def check_dim(plan: Plan, dim: int) -> None:
   """Raises ValueError if a plan without `dim` does not cover so many weights."""
   if plan.arithmetic == 'integer' and plan.dim is None and (
-      dim + _counts(plan) > LARGEST_DIM):
+      dim + _counts(plan) > _coordinates(plan)):
+    bands = f' and {plan.groups} bands' if plan.groups > 1 else ''
     raise ValueError(
-        f"Expected at most {LARGEST_DIM:,} weights{_and_counts(plan)} with "
-        f"arithmetic='integer' and without dim, got {dim:,}; give the plan dim={dim}.")
+        f"Expected at most {_coordinates(plan):,} weights{_and_counts(plan)} with "
+        f"arithmetic='integer'{bands} and without dim, got {dim:,}; give the plan "
+        f'dim={dim}.')
 
 
-def check_replicas(plan: Plan, replicas: int, dim: int) -> None:
-  """Raises ValueError if a plan does not cover the roundings of several replicas.
+def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int = 1
+              ) -> None:
+  """Raises ValueError if a plan does not cover the roundings of a step.
 
-  Each replica rounds its own sum of `dim` weights, and its counts, as if there were
-  `replicas`^2 times as many; and float64 must hold the sums over all replicas exactly.
+  Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
+  and its counts, as if there were `replicas`^2 times as many; and float64 must hold the
+  sums over all replicas exactly. The noise is the sum of so many `draws`.
   """
-  if plan.arithmetic == 'float' or replicas == 1:
+  if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return
+  if plan.groups > 1 and replicas > 1:
+    raise ValueError(
+        "Expected one replica with arithmetic='integer' and a correlation, got "
+        f'{replicas} replicas, each of which would round sums over steps of its own, '
+        f'which has no proof here. Use one replica. {_INSTEAD}')
+  what, beside = (
+      ('audit=', ' and two coordinates for each canary') if shadow else
+      (f'{replicas} replicas', ''))
   if plan.dim is not None:
     raise ValueError(
-        "Expected a plan without dim with arithmetic='integer' on several replicas, "
-        f'got dim={plan.dim}: only the account without dim has room for the rounding '
-        f'of {replicas} replicas. Leave dim out.')
-  if (dim + _counts(plan)) * replicas**2 > LARGEST_DIM:
+        f"Expected a plan without dim with arithmetic='integer' and {what}, got "
+        f'dim={plan.dim}: only the account without dim has room for their rounding. '
+        'Leave dim out.')
+  if (dim + shadow + _counts(plan)) * replicas**2 > _coordinates(plan):
     raise ValueError(
-        f"Expected with arithmetic='integer' at most {LARGEST_DIM:,} weights"
-        f'{_and_counts(plan)} times the square of the number of replicas, got {dim:,} '
-        f'weights on {replicas} replicas; use fewer replicas. {_INSTEAD}')
-  largest = (plan.num_examples + 1) * 1.001 * discrete_gaussian.SCALE / (
-      plan.noise.noise_multiplier)
-  if not largest + 2 * discrete_gaussian.LARGEST <= 2.0**53:
+        f"Expected with arithmetic='integer' at most {_coordinates(plan):,} weights"
+        f'{_and_counts(plan)}{beside}{_SQUARE}, got {dim + shadow:,} coordinates on '
+        f'{replicas} replicas; use fewer {"canaries" if shadow else "replicas"}. '
+        f'{_INSTEAD}')
+  largest = (plan.num_examples + 1) * 1.001 * math.sqrt(draws) * (
+      discrete_gaussian.SCALE / plan.noise.noise_multiplier)
+  if replicas > 1 and not largest + 2 * draws * discrete_gaussian.LARGEST <= 2.0**53:
     raise ValueError(
         "Expected with arithmetic='integer' on several replicas num_examples below "
-        '4,000,000 times the noise multiplier, got num_examples='
-        f'{plan.num_examples} and {plan.noise!r}, whose sums over replicas float64 may '
-        f'not hold. Use one replica. {_INSTEAD}')
+        f'4,000,000 times the noise multiplier over sqrt({draws}) for noise of {draws} '
+        f'draws, got num_examples={plan.num_examples} and {plan.noise!r}, whose sums '
+        f'over replicas float64 may not hold. Use one replica. {_INSTEAD}')
 
 
 def accounted(plan: Plan, noise: Noise) -> Noise:
@@ -129,15 +143,17 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
   `noise` takes the place of the plan's. In the mode 'integer', an example changes the
   rounded vector of sum and counts by S / sigma + sqrt(d) at most, where S is the scale
-  of the noise and d the length of the vector.
+  of the noise and d the length of the vector. With a correlation it changes the vectors
+  of b steps, its bands, by S / sigma + sqrt(b d), and S is larger.
   """
   if plan.arithmetic == 'float':
     return noise
   assert isinstance(noise, Gaussian), 'It was checked.'
-  # 2^-48 is 32 roundings. There are 6 here, 3 in the factor of `step_noise`, and 3 in
+  # 2^-48 is 32 roundings. There are 6 here, 5 in the factor of `step_noise`, and 3 in
   # the sensitivity of `step_counts`.
+  scale = discrete_gaussian.SCALE if plan.groups == 1 else discrete_gaussian.FINE_SCALE
   per_scale = 1 / noise.noise_multiplier + math.sqrt(
-      _coordinates(plan)) / discrete_gaussian.SCALE
+      plan.groups * _coordinates(plan)) / scale
   return Gaussian((1 - 2.0**-48) / per_scale)
 
 
@@ -160,22 +176,26 @@ def _and_counts(plan: Plan) -> str:
 
 def _coordinates(plan: Plan) -> int:
   """Returns the number of coordinates of a step that are accounted for."""
-  return LARGEST_DIM if plan.dim is None else plan.dim + _counts(plan)
+  if plan.dim is None:
+    return LARGEST_DIM // plan.groups
+  return plan.dim + _counts(plan)
 
 
 def statement(plan: Plan) -> str:
   """Returns a sentence that says what the mode 'integer' promises; '' for 'float'."""
   if plan.arithmetic == 'float':
     return ''
+  product = ', multiplied by the matrix of the correlation' if plan.groups > 1 else ''
+  square = '' if plan.dim or plan.groups > 1 else _SQUARE
   return (
-      f' Sums of gradients{_and_counts(plan)}, and their noise, are whole numbers '
-      "(arithmetic='integer'): epsilon counts the rounding of these sums, and the "
-      'whole difference between the noise that is drawn and Gaussian noise, for up to '
-      f'{_coordinates(plan):,} weights{_and_counts(plan)}'
-      f'{"" if plan.dim else _SQUARE}. It assumes that the bits of a gradient'
+      f' Sums of gradients{_and_counts(plan)}{product}, and their noise, are whole '
+      "numbers (arithmetic='integer'): epsilon counts the rounding of these sums, and "
+      'the whole difference between the noise that is drawn and Gaussian noise, for '
+      f'up to {_coordinates(plan):,} weights{_and_counts(plan)}'
+      f'{square}. It assumes that the bits of a gradient'
       f'{_answers(plan)} do not depend on its place in the batch, which random rows '
       'test when training starts, except in layers that draw'
-      f'{"" if plan.dim else "; nor on the replica that computes it"}.')
+      f'{"; nor on the replica that computes it" if square else ""}.')
 
 
 def _answers(plan: Plan) -> str:

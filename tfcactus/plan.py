@@ -281,7 +281,9 @@ class PrivacyPlan:
   def check_drop_in(self) -> None:
     """Raises ValueError if only a `PrivateModel` can train by the plan."""
     self.check_independent()
-    arithmetic_lib.check_float(self, 'a drop-in optimizer')
+    arithmetic_lib.check_float(
+        self, 'a drop-in optimizer', 'nothing tests there that the bits of a gradient '
+        'are the same at every place in the batch')
     step_counts.check_none(self, 'a drop-in optimizer or query')
     if guarantee_lib.validations(self.releases):
       raise ValueError('Expected a plan without private validation, got one with; only '
@@ -299,7 +301,7 @@ class PrivacyPlan:
       ValueError: with a correlation, or arithmetic='integer': no event has that cost.
     """
     self.check_independent()
-    arithmetic_lib.check_float(self, 'an event')
+    arithmetic_lib.check_float(self, 'an event', arithmetic_lib.NO_DISTANCE)
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
   def guarantee(self, steps: int | None = None,

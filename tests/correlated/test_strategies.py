@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize
 
 from tfcactus import correlated
-from tfcactus.correlated import Workload
+from tfcactus.correlated import base, Workload
 
 RNG = np.random.default_rng(0)
 COSINE = 0.05 + 0.475 * (1 + np.cos(np.pi * np.arange(60) / 60))
@@ -86,6 +86,71 @@ def test_what_is_drawn_is_the_inverse_of_the_matrix(strategy):
   again = iter(z.copy())
   np.testing.assert_array_equal(rows.next(lambda: next(again)), x[0])
   np.testing.assert_array_equal(rows.next(lambda: next(again)), x[1])
+
+
+@strategies
+def test_the_product_is_that_of_the_matrix_and_is_undone_by_draws(strategy):
+  product, rows = strategy.product(), strategy.rows()
+  for steps in (1, 7, 60):  # Begun anew, nothing is left of what was.
+    given = RNG.normal(size=(steps, 3))
+    product.restart()
+    rows.restart()
+    found = np.stack([product.next(row) for row in given])
+    np.testing.assert_allclose(found, strategy.matrix(steps) @ given, atol=1e-14)
+    back = np.stack([rows.next(row.copy) for row in found])
+    np.testing.assert_allclose(back, given, atol=1e-12)
+
+
+def exact_matrix(strategy, steps):
+  """Returns C in rational numbers, a list of rows."""
+  fields = {name: [fractions.Fraction(each) for each in getattr(
+      strategy, name).tolist()] for name in ('coefficients', 'shares', 'scales')
+            if hasattr(strategy, name)}
+  matrix = [[fractions.Fraction(0)] * steps for _ in range(steps)]
+  for step in range(steps):
+    if 'coefficients' in fields:
+      column = fields['coefficients']
+    else:
+      place = step % strategy.bands
+      column = [1 / fields['scales'][place]]
+      for share in fields['shares'][place:]:
+        column.append(column[-1] * share)
+    for row, entry in zip(matrix[step:], column):
+      row[step] = entry
+  return matrix
+
+
+@pytest.mark.parametrize('strategy', [
+    correlated.BandedStrategy(2).solve(60), correlated.BandedStrategy(16).solve(60),
+    correlated.BandedToeplitz([0.6, -0.3, 0.2]), correlated.BlockedBidiagonal([-1.5]),
+    correlated.BlockedStrategy(16).solve(60),
+    correlated.BlockedBidiagonal([0.5, -0.2, 3.0, -1.0])], ids=name_of)
+def test_rounding_of_the_product_is_within_what_is_proved(strategy):
+  steps, bands = 3 * strategy.bands, strategy.bands
+  exact = exact_matrix(strategy, steps)
+  gamma = fractions.Fraction(2 * bands, 2**53 - 2 * bands)
+  used = 0
+  for trial in range(4):
+    given = RNG.normal(size=(steps, 4)) * 10.0**RNG.integers(-8, 8, (steps, 4))
+    if trial % 2:  # Rows that nearly cancel: the product is small numbers.
+      small, rows = RNG.normal(size=(steps, 4)), strategy.rows()
+      given[bands:] = np.stack([rows.next(row.copy) for row in small])[bands:]
+    product = strategy.product()
+    for t in range(steps):
+      found = product.next(given[t])
+      for i in range(4):
+        terms = [exact[t][s] * fractions.Fraction(given[s, i]) for s in range(t + 1)]
+        error = abs(fractions.Fraction(found[i]) - sum(terms))
+        assert error <= gamma * sum(map(abs, terms))
+        used = max(used, error)
+  assert used > 0
+
+
+def test_rounding_of_products_of_shares_is_counted_in_norms():
+  # The norm of unit() leaves room for some 4,000 bands.
+  correlated.BandedToeplitz(base.unit(0.999**np.arange(2000)))
+  found = base._squared_norm(np.array([0.6, 0.8] + [0.0] * 198))
+  assert 1 + 203 * 2.0**-53 < found < 1 + 210 * 2.0**-53
 
 
 def test_draws_that_are_repeated_give_what_kept_ones_do():

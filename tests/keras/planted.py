@@ -34,14 +34,14 @@ class Runs:
   """
 
   def __init__(self, canaries: int, steps: int = 300, sigma: float = SIGMA,
-               scheme: str = 'poisson'):
+               scheme: str = 'poisson', arithmetic: str = 'float'):
     """Privatizes and compiles the model."""
     self._scheme = scheme
     self._audit = private.Audit(canaries)
     self._steps = steps
     self.plan = tfcactus.PrivacyPlan(
         noise=tfcactus.Gaussian(sigma), l2_norm_clip=0.7, num_examples=EXAMPLES,
-        sampling_prob=PROB, steps=steps, delta=1e-5,
+        sampling_prob=PROB, steps=steps, delta=1e-5, arithmetic=arithmetic,
         correlation=correlated.BandedStrategy(4) if 'cyclic' in scheme else None)
     self.claim = audit.Claim.of_plan(self.plan, SCHEMES[scheme])
     self.model = private.privatize(tf.keras.Sequential([

@@ -23,6 +23,7 @@ from tfcactus.audit import evidence
 from tfcactus.keras import DPKerasSGDOptimizer
 from tfcactus.keras.gradients import engine, layer_routes, shadow
 from tfcactus.keras.step import canaries as canaries_lib, private_step
+from tfcactus.noise import discrete_gaussian
 
 pytestmark = pytest.mark.filterwarnings('ignore:Released')
 
@@ -113,9 +114,10 @@ def test_an_audit_of_single_steps_refutes_halved_noise_and_not_the_claim(steps_o
   assert halved > 1.2 * claim
 
 
-@representatives('scheme', SCHEMES, 2)
+@representatives('scheme', ['whole numbers', *SCHEMES], 3)
 def test_an_honest_run_is_not_refuted(scheme):
-  runs = Runs(300, 100, scheme=scheme)
+  runs = Runs(300, 100, **(
+      {'arithmetic': 'integer'} if scheme == 'whole numbers' else {'scheme': scheme}))
   seen = runs.seen()
   # Keys come from the operating system: one in a million, or six standard errors.
   found = evidence.audit_run(seen, runs.claim, significance=1e-6, families=False)
@@ -144,6 +146,17 @@ def test_a_fault_planted_in_the_library_is_found_by_the_check_that_names_it(faul
   by_name = {each.name: each.p_value for each in found.findings}
   assert by_name[f'Check of {FAULTS[fault][0]}'] < 1e-3
   assert found.refuted and 'REFUTED' in str(found)
+
+
+def test_low_noise_in_whole_numbers_is_found(monkeypatch):
+  draw = discrete_gaussian.draw
+  monkeypatch.setattr(discrete_gaussian, 'draw', lambda rng, count: np.rint(
+      0.97 * draw(rng, count)).astype(np.int64))
+  runs = Runs(1500, 100, arithmetic='integer')
+  found = evidence.audit_run(runs.seen(), runs.claim, families=False)
+  assert next(each.p_value for each in found.findings
+              if each.name == 'Check of noise') < 1e-3
+  assert found.refuted
 
 
 @pytest.mark.more

@@ -51,23 +51,28 @@ def test_draws_of_the_table_have_its_law_and_a_scale_of_1_01_is_rejected():
   assert stats.chisquare(odd).pvalue > 1e-3
 
 
-def _normal_chance(z):
-  """Returns the p-value of whole numbers that should be normal with std `SCALE`."""
+def _normal_chance(z, scale):
+  """Returns the p-value of whole numbers that should be normal with std `scale`."""
   cells = np.sort(stats.norm.ppf(np.linspace(0, 1, 201)[1:-1]))
   return stats.chisquare(
-      np.bincount(np.searchsorted(cells, z / discrete_gaussian.SCALE),
+      np.bincount(np.searchsorted(cells, z / scale),
                   minlength=200)).pvalue
 
 
-def test_sums_of_three_draws_have_their_law():
-  z = discrete_gaussian.draw(SystemRandom(2), 2_500_000)  # In parallel streams.
-  assert z.dtype == np.int64 and np.abs(z).max() < discrete_gaussian.LARGEST
-  assert _normal_chance(z) > 1e-3 and _normal_chance(np.rint(1.01 * z)) < 1e-9
-  for shift in (0, 10, 20):  # Digits other than the leading ones are uniform.
+@pytest.mark.parametrize('draw, scale, digits', [
+    (discrete_gaussian.draw, discrete_gaussian.SCALE, (0, 10, 20)),
+    (discrete_gaussian.fine_draw, discrete_gaussian.FINE_SCALE, (0, 10, 20, 30))])
+def test_sums_of_draws_have_their_law(draw, scale, digits):
+  z = draw(SystemRandom(2), 2_500_000)  # In parallel streams.
+  assert z.dtype == np.int64
+  assert np.abs(z).max() < discrete_gaussian.LARGEST * scale / discrete_gaussian.SCALE
+  assert _normal_chance(z, scale) > 1e-3
+  assert _normal_chance(np.rint(1.01 * z), scale) < 1e-9
+  for shift in digits:  # Digits other than the leading ones are uniform.
     assert stats.chisquare(np.bincount(z >> shift & 255)).pvalue > 1e-3
-  again = discrete_gaussian.draw(SystemRandom(2), 1000)
-  assert np.array_equal(again, discrete_gaussian.draw(SystemRandom(2), 1000))
-  assert not np.array_equal(again, discrete_gaussian.draw(SystemRandom(3), 1000))
+  again = draw(SystemRandom(2), 1000)
+  assert np.array_equal(again, draw(SystemRandom(2), 1000))
+  assert not np.array_equal(again, draw(SystemRandom(3), 1000))
 
 
 def test_the_law_of_a_sum_is_a_discrete_gaussian_within_the_distance():
@@ -102,8 +107,16 @@ def test_constants_fit_together():
 
     levels = [2**22 / (1 + mpmath.mpf(2)**20),
               2**22 / (2**20 + 1 / (1 + mpmath.mpf(2)**20))]
-    assert all(eta(each) < mpmath.mpf(1.1e-34) for each in levels)
+    assert all(eta(each) < mpmath.mpf(1.03e-34) for each in levels)
     assert eta(variance - scale**2) < mpmath.mpf(10)**-999
     found = 3 * mpmath.mpf(2)**-112 + sum(
         eta(each) / (1 - eta(each)) for each in [*levels, variance - scale**2])
     assert found < discrete_gaussian.DISTANCE
+    # A fourth draw.
+    fine, t = discrete_gaussian.FINE_VARIANCE, mpmath.mpf(variance)
+    rest = fine - discrete_gaussian.FINE_SCALE**2
+    assert fine == 2**82 + variance and rest == 3 * 2**40 + 2**22
+    last = 2**22 * t / (t + 2**82)
+    assert eta(last) < mpmath.mpf(1.03e-34) and eta(rest) < mpmath.mpf(10)**-999
+    assert found + mpmath.mpf(2)**-112 + eta(last) / (1 - eta(last)) + eta(
+        rest) < discrete_gaussian.DISTANCE

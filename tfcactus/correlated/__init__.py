@@ -17,14 +17,15 @@ from tfcactus.correlated.banded import (
   BandedToeplitz,
   min_separation_sensitivity_squared,
 )
-from tfcactus.correlated.base import Correlation, NoiseRows, Strategy
+from tfcactus.correlated.base import Correlation, NoiseRows, Product, Strategy
 from tfcactus.correlated.blocked import BlockedBidiagonal, BlockedStrategy
 from tfcactus.correlated.workload import Workload
 
 __all__ = [
     'BandedStrategy', 'BandedToeplitz', 'BlockedBidiagonal', 'BlockedStrategy',
-    'Correlation', 'NoiseRows', 'Strategy', 'AnyCorrelation', 'Workload', 'check',
-    'from_config', 'load', 'min_separation_sensitivity_squared', 'save', 'solved',
+    'Correlation', 'NoiseRows', 'Product', 'Strategy', 'AnyCorrelation', 'Workload',
+    'check', 'from_config', 'load', 'min_separation_sensitivity_squared', 'save',
+    'solved',
 ]
 
 KINDS = (BandedToeplitz, BlockedBidiagonal)

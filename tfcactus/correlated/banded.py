@@ -75,12 +75,15 @@ class BandedToeplitz(base.Strategy):
   def rows(self) -> base.NoiseRows:
     return _BandedRows(self.coefficients)
 
+  def product(self) -> base.Product:
+    return _BandedProduct(self.coefficients)
+
   def fields(self) -> dict[str, Any]:
     return {'coefficients': list(self._numbers)}
 
 
-class _BandedRows(base.NoiseRows):
-  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0 from fresh z; keeps bands - 1 x."""
+class _Ring:
+  """Ring buffer of the last bands - 1 vectors, for sums c_1 v_(t-1) + c_2 v_(t-2)..."""
 
   def __init__(self, coefficients: np.ndarray):
     self._first, self._others = coefficients[0], coefficients[1:]
@@ -88,25 +91,49 @@ class _BandedRows(base.NoiseRows):
     self._place = 0
 
   def restart(self) -> None:
+    """Drops all vectors."""
     self._kept = None
 
-  def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
-    """Returns the x of the next step; `_kept` is a ring buffer of the last ones."""
-    del again
-    noise, count = fresh(), self._others.size
-    if count:
-      if self._kept is None:
-        self._kept, self._place = np.zeros((count, *noise.shape)), 0
-      # Row (place - i) holds the noise of i steps before.
-      weights = np.empty(count)
-      weights[(self._place - 1 - np.arange(count)) % count] = self._others
-      # No BLAS: its threads go on spinning beside the training.
-      noise -= np.einsum('i,i...->...', weights, self._kept)
-    noise /= self._first
+  def _earlier(self, like: np.ndarray) -> Any:
+    """Returns the sum over the vectors kept, which have the shape of `like`."""
+    count = self._others.size
+    if not count:
+      return 0.0
+    if self._kept is None:
+      self._kept, self._place = np.zeros((count, *like.shape)), 0
+    # Row (place - i) holds the vector of i steps before.
+    weights = np.empty(count)
+    weights[(self._place - 1 - np.arange(count)) % count] = self._others
+    # No BLAS: its threads go on spinning beside the training.
+    return np.einsum('i,i...->...', weights, self._kept)
+
+  def _keep(self, vector: np.ndarray) -> None:
+    """Keeps a vector in place of the oldest."""
     if self._kept is not None:
-      self._kept[self._place] = noise
-      self._place = (self._place + 1) % count
+      self._kept[self._place] = vector
+      self._place = (self._place + 1) % self._others.size
+
+
+class _BandedRows(_Ring, base.NoiseRows):
+  """Draws x_t = (z_t - c_1 x_(t-1) - ...) / c_0 from fresh z; keeps bands - 1 x."""
+
+  def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
+    del again
+    noise = fresh()
+    noise -= self._earlier(noise)
+    noise /= self._first
+    self._keep(noise)
     return noise
+
+
+class _BandedProduct(_Ring, base.Product):
+  """Returns c_0 v_t + c_1 v_(t-1) + ...; keeps bands - 1 vectors."""
+
+  def next(self, vector: np.ndarray) -> np.ndarray:
+    found = self._first * vector
+    found += self._earlier(vector)
+    self._keep(vector)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

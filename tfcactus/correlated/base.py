@@ -51,6 +51,29 @@ class NoiseRows(abc.ABC):
     """
 
 
+class Product(abc.ABC):
+  """Product of C with vectors that come step after step. Never save it.
+
+  It keeps vectors of earlier steps, such as sums of gradients, which are secret.
+  """
+
+  @abc.abstractmethod
+  def restart(self) -> None:
+    """Starts anew: the next step is the first one, and earlier vectors are dropped."""
+
+  @abc.abstractmethod
+  def next(self, vector: np.ndarray) -> np.ndarray:
+    """Returns the row of the product at the next step, float64, shape (dim,).
+
+    Each entry is a sum of an entry of each vector of the last `bands` steps, times that
+    of C. No term is rounded more than 2 * `bands` times (docs/soundness.md).
+
+    Args:
+      vector: The step's row of the right factor, float64, shape (dim,). Neither it nor
+        the result may be changed until the next call.
+    """
+
+
 class Strategy(abc.ABC):
   """Strategy matrix C (DP-MF, DP-FTRL): lower triangular, its inverse correlates noise.
 
@@ -64,7 +87,7 @@ class Strategy(abc.ABC):
 
   Immutable: attributes cannot be set, and arrays are made anew. The recursion that
   draws noise is compared with C when a strategy is made. Plans accept this library's
-  strategies only.
+  strategies only. So is `product`, by which noise is added in whole numbers.
 
   Attributes:
     kind: Name of the kind of strategy in files.
@@ -88,7 +111,7 @@ class Strategy(abc.ABC):
 
   @property
   def buffers(self) -> int:
-    """Number of vectors of the model's size that drawing keeps."""
+    """Number of vectors of the model's size that drawing keeps; twice in integers."""
     return self.bands - 1
 
   @property
@@ -115,6 +138,10 @@ class Strategy(abc.ABC):
   @abc.abstractmethod
   def rows(self) -> NoiseRows:
     """Returns a sampler of noise that is correlated by this strategy."""
+
+  @abc.abstractmethod
+  def product(self) -> Product:
+    """Returns the product of C with vectors that come step after step."""
 
   @abc.abstractmethod
   def fields(self) -> dict[str, Any]:
@@ -180,10 +207,12 @@ class Strategy(abc.ABC):
           f'{math.sqrt(longest):.17g}; divide by it.')
     reach = max(int(np.flatnonzero(column)[-1]) - step
                 for step, column in enumerate(columns.T))
-    # Each column of C is the z for which x is a unit vector.
-    rows, given = self.rows(), iter(columns.copy())
+    # Each column of C is the z for which x is a unit vector, and C times that vector.
+    rows, given, identity = self.rows(), iter(columns.copy()), np.eye(2 * size)
     found = np.stack([rows.next(lambda: next(given)) for _ in columns])
-    off = np.max(np.abs(found - np.eye(2 * size)[:, :period]))
+    product, identity = self.product(), identity[:, :period]
+    again = np.stack([product.next(row) for row in identity])
+    off = np.max(np.abs([found - identity, again - columns]))
     if not (off <= TOLERANCE and reach < size):
       raise ValueError(
           f'Expected a matrix of {size} bands whose inverse float64 can apply, got one '
@@ -227,8 +256,10 @@ def _squared_norm(column: np.ndarray) -> float:
   """Returns an upper bound on the squared norm of the column."""
   if np.array_equal(column[column != 0], [1.0]):
     return 1.0
-  # Each square is rounded once, and so is their sum.
-  return math.fsum((column * column).tolist()) * (1 + 4 * 2.0**-53)
+  # Of 2 b entries, each is a product of at most b rounded factors. Each square is
+  # rounded once, and so is their sum.
+  return math.fsum((column * column).tolist()) * (
+      1 + 1.01 * (column.size + 4) * 2.0**-53)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,12 +81,15 @@ class BlockedBidiagonal(base.Strategy):
   def rows(self) -> base.NoiseRows:
     return _BlockedRows(self.shares, self.scales)
 
+  def product(self) -> base.Product:
+    return _BlockedProduct(self.shares, self.scales)
+
   def fields(self) -> dict[str, Any]:
     return {'shares': list(self._numbers)}
 
 
-class _BlockedRows(base.NoiseRows):
-  """Draws blocked noise; keeps each draw for one step unless `again` repeats it."""
+class _Place:
+  """Place of a step in its block, and a vector of the step before."""
 
   def __init__(self, shares: np.ndarray, scales: np.ndarray):
     self._shares, self._scales = shares, scales
@@ -94,7 +97,12 @@ class _BlockedRows(base.NoiseRows):
     self._last: np.ndarray | None = None
 
   def restart(self) -> None:
+    """Begins a block."""
     self._place, self._last = 0, None
+
+
+class _BlockedRows(_Place, base.NoiseRows):
+  """Draws blocked noise; keeps each draw for one step unless `again` repeats it."""
 
   def next(self, fresh: base.Draw, again: base.Draw | None = None) -> np.ndarray:
     place, last = self._place, self._last
@@ -108,6 +116,20 @@ class _BlockedRows(base.NoiseRows):
       noise -= self._shares[place - 1] * last
     noise *= self._scales[place]
     return noise
+
+
+class _BlockedProduct(_Place, base.Product):
+  """Returns u_t = v_t / scale_t + share_t u_(t-1); keeps u for one step."""
+
+  def next(self, vector: np.ndarray) -> np.ndarray:
+    place, last = self._place, self._last
+    self._place = (place + 1) % self._scales.size
+    found = vector / self._scales[place]
+    if place:
+      assert last is not None, 'The row before of the block was kept.'
+      found += self._shares[place - 1] * last
+    self._last = found if self._place else None
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'table_digest': plan.noise.digest,
       'releases_beside': [repr(event) for event in plan.releases],
       'mode': plan.arithmetic,
-      'sums': (SUMS if plan.arithmetic == 'float' else WHOLE_SUMS) + (
+      'sums': _sums(plan) + (
           _BEFORE.format('rounded sums') if model._ledger.counter.loaded else ''),
       'randomness': _randomness(model),
       'layers': model.privacy_summary().splitlines(),
@@ -152,6 +152,14 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
       'local_steps': model.local_steps,
       'local_learning_rate': model.local_learning_rate,
   }
+
+
+def _sums(plan: PrivacyPlan) -> str:
+  """Returns the statement on sums of gradients under a plan."""
+  if plan.arithmetic == 'float':
+    return SUMS
+  return WHOLE_SUMS if plan.groups == 1 else WHOLE_SUMS.replace(
+      'sums rounded', 'sums multiplied by the matrix of the correlation and rounded', 1)
 
 
 def _cost(guarantee: Guarantee) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tfcactus import _checks, accounting, relations, sampling as sampling_lib
 from tfcactus.accounting import calibration, run_laws
-from tfcactus.arithmetic import check_float
+from tfcactus.arithmetic import check_float, NO_DISTANCE
 from tfcactus.data_account import DataAccount
 from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
@@ -341,7 +341,7 @@ def _scheme(plan: PrivacyPlan, arguments: _Arguments
 
 def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
   """Returns the event of all planned steps."""
-  check_float(plan, 'a private search')
+  check_float(plan, 'a private search', NO_DISTANCE)
   scheme, steps = _scheme(plan, arguments).of_plan(plan), plan.steps
   draws = -(-steps // scheme.batches_per_epoch) if scheme.draws_epochs else steps
   return dp_accounting.SelfComposedDpEvent(

@@ -6,7 +6,8 @@ The table has the discrete Gaussian D of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2)
 probabilities. With m = 2^10, three draws make z = m^2 x2 + m x1 + x0, whose variance is
 `VARIANCE` = s^2 (m^4 + m^2 + 1). docs/soundness.md ("Whole numbers") proves that z is
 within `DISTANCE`, in total variation, of a draw that is added after the continuous
-Gaussian of standard deviation `SCALE` and so reveals no more.
+Gaussian of standard deviation `SCALE` and so reveals no more. A fourth draw makes noise
+that is 2^10 times finer: z = m^3 x3 + m^2 x2 + m x1 + x0.
 """
 
 from __future__ import annotations
@@ -31,9 +32,15 @@ SCALE = 2**31 + 2**10
 """Standard deviation of the continuous Gaussian that is accounted for. `VARIANCE` -
 `SCALE`^2 = 3 2^20 is the variance of the rounding that makes its draws whole."""
 
+FINE_VARIANCE = VARIANCE + 2**(2 * _BITS + 6 * _SHIFT)
+"""As `VARIANCE`, for sums of four draws: 2^82 + 2^62 + 2^42 + 2^22."""
+
+FINE_SCALE = 2**41 + 2**20
+"""As `SCALE`, for sums of four draws; the variance of the rounding is 3 2^40 + 2^22."""
+
 DISTANCE = 1.1e-33
-"""Bound on the total variation distance of one draw: 3 2^-112 for three draws of the
-table, 2 1.1e-34 for two sums of discrete Gaussians, and less than 1e-999 for the
+"""Bound on the total variation distance of one draw: 4 2^-112 for four draws of the
+table, 3 1.03e-34 for three sums of discrete Gaussians, and less than 1e-999 for the
 rounding of the continuous draw."""
 
 LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
@@ -85,10 +92,15 @@ def draw(rng: SystemRandom, count: int) -> np.ndarray:
   return rng.filled(count, np.int64, _draw)
 
 
-def _draw(stream: KeyStream, count: int) -> np.ndarray:
-  """Returns `count` draws, made at once in this thread."""
+def fine_draw(rng: SystemRandom, count: int) -> np.ndarray:
+  """Returns `count` independent draws of scale `FINE_SCALE`, int64."""
+  return rng.filled(count, np.int64, functools.partial(_draw, draws=4))
+
+
+def _draw(stream: KeyStream, count: int, draws: int = 3) -> np.ndarray:
+  """Returns `count` sums of draws of the table, made at once in this thread."""
   z = table_draws(stream, count)
-  for _ in range(2):
+  for _ in range(draws - 1):
     z <<= _SHIFT
     z += table_draws(stream, count)
   return z

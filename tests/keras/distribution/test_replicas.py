@@ -203,6 +203,21 @@ def test_replicas_add_up_whole_numbers_and_noise_once():
     np.testing.assert_array_equal(total.numpy(), whole * (1 / per_unit))
 
 
+def test_replicas_that_saw_other_bits_fail_together():
+  strategy = two_replicas()
+
+  @tf.function(autograph=False)
+  def told(numbers):
+    def one():
+      index = tf.distribute.get_replica_context().replica_id_in_sync_group
+      return replicas.if_same(numbers[int(tf.get_static_value(index))], [tf.ones(3)])[0]
+    return strategy.run(one)
+
+  assert all(np.all(each.numpy() == 1) for each in told([2**62, 2**62]).values)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='all machines, got others'):
+    told([2**62, 2**62 + 1])
+
+
 def test_replicas_of_whole_numbers_need_a_plan_without_dim_and_equal_devices():
   with two_replicas().scope():
     with pytest.raises(ValueError, match='Leave dim out'):

@@ -67,7 +67,7 @@ def _check_alike(found):
     *(({'case': name}, 1e-6) for name in ('poisson', 'fixed', 'shuffled', 'allocated')),
     ({'optimizer': 'adam', 'clipping': 'per_layer'}, 1e-6),
     ({'optimizer': 'rmsprop', 'clipping': 'automatic'}, 1e-6),
-    ({'adaptive': True}, 1e-6),
+    ({'adaptive': True}, 1e-6), ({'adaptive': True, 'whole': True}, 1e-6),
     ({'dtype': 'mixed_bfloat16'}, 2e-2), ({'dtype': 'mixed_float16'}, 2e-2)],
     ids=lambda case: '-'.join(map(str, case.values())) if isinstance(case, dict) else (
         None))
@@ -85,9 +85,10 @@ def test_two_workers_train_as_one_device(case, tolerance):
 
 
 @pytest.mark.slow
-def test_shares_of_noise_add_up_to_the_noise():
+@pytest.mark.parametrize('whole', [False, True])
+def test_shares_of_noise_add_up_to_the_noise(whole):
   case = {'noise': 3.0, 'width': 12_000, 'optimizer': 'plain', 'steps_per_epoch': 1,
-          'epochs': 1, 'seed': 11}
+          'epochs': 1, 'seed': 11, 'whole': whole}
   chief, split = _run(2, **case), _run(2, split=True, **case)
   one, = _run(1, split=True, **case)
   for found in (chief, split):
@@ -96,7 +97,13 @@ def test_shares_of_noise_add_up_to_the_noise():
   for found in (*chief, *split, one):
     # Equal shares would give a factor of 1.41, one share alone .71.
     assert abs(found['moved'] / 3 - 1) < 0.02
-  assert 'multiplier of 2.1213' in split[0]['condition'] and not one['condition']
+  assert 'multiplier of 2.12' in split[0]['condition'] and not one['condition']
+
+
+@pytest.mark.slow
+def test_workers_whose_gradients_have_other_bits_are_refused():
+  for each in _run(2, whole=True, rows=[8, 16]):
+    assert 'the same bits of gradients of random rows on all' in each['error']
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def plan_of(case):
   return tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(case.get('noise', 1e-3)), l2_norm_clip=0.5,
       num_examples=N, sampling_prob=case.get('prob', 0.1), steps=case.get('steps', 30),
-      delta=1e-5,
+      delta=1e-5, arithmetic='integer' if case.get('whole') else 'float',
       correlation=None if bands is None else correlated.BandedStrategy(bands).solve(24),
       **(dict(adaptive_clipping=tfcactus.AdaptiveClipping(),
               noisy_accuracy=tfcactus.NoisyAccuracy()) if case.get('adaptive') else {}))
@@ -122,6 +122,7 @@ def run(case):
     model = privatize(
         model_of(case), plan, seed=seed, journal=case.get('journal'),
         clipping=case.get('clipping', 'flat'),
+        physical_batch_size=(case['rows'][worker] if 'rows' in case else None),
         split_noise=split if isinstance(split, bool) else worker in split)
     model.compile(
         OPTIMIZERS[case.get('optimizer', 'momentum')](),

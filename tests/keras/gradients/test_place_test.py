@@ -16,11 +16,21 @@ SPECS = (tf.TensorSpec([ROWS, 3]), tf.TensorSpec([ROWS], tf.int64),
 
 
 def check(run, each=1):
-  place_test.check(inner(), run, SPECS, each)
+  return place_test.check(inner(), run, SPECS, each)
 
 
 def test_rows_alike_pass():
   check(lambda batch: [batch[0] * 3, tf.reduce_sum(batch[0]**2, 1)])
+
+
+def test_the_digest_is_that_of_all_bits():
+  one = check(lambda batch: [batch[0], tf.math.log(batch[0])])
+  assert 0 < one < 2**56
+  assert one == check(lambda batch: [batch[0], -tf.math.log(batch[0]) * -1])
+  assert one != check(lambda batch: [tf.math.nextafter(
+      tf.cast(batch[0], tf.float64), 9.0), tf.math.log(batch[0])])
+  assert one != check(lambda batch: [tf.bitcast(tf.bitcast(
+      batch[0], tf.int32) ^ 1, tf.float32), tf.math.log(batch[0])])
 
 
 def _last_bit(batch):

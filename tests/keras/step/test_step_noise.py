@@ -13,6 +13,7 @@ from tfcactus import correlated
 from tfcactus.keras import FixedSizeBatches, make_run_card, privatize
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.step import step_noise
+from tfcactus.noise import discrete_gaussian
 
 
 def plan_of(noise=None, **kwargs):
@@ -47,6 +48,26 @@ def test_variances_of_shares_are_never_less_than_the_whole(workers):
   assert 1 <= workers * Fraction(part)**2 < 1 + Fraction(1, 10**14)
 
 
+@pytest.mark.parametrize('workers', [1, 2, 5])
+def test_shares_in_whole_numbers_add_up_to_the_noise(workers, monkeypatch):
+  scale, total = tf.constant(0.5, tf.float64), np.zeros(100_000)
+  monkeypatch.setattr(replicas, 'workers', lambda strategy=None: workers)
+  for worker in range(workers):
+    monkeypatch.setattr(replicas, 'worker', lambda strategy=None, own=worker: own)
+    share = step_noise.share_sampler(plan_of(arithmetic='integer'), 7)
+    total += share.whole([np.zeros(total.shape)], share.per_unit(0.5))[0]
+  # The sum of D(S) has scale S sqrt(workers), and so 2 clipping norms of 1/2 have.
+  per_unit = share.per_unit(0.5)
+  assert per_unit == pytest.approx(
+      discrete_gaussian.SCALE * np.sqrt(workers), rel=1e-15)
+  assert abs((total / per_unit).std() - 1) < 4 / np.sqrt(2 * 100_000)
+  noisy = share.total(tf.constant(total), scale, tf.float64).numpy()
+  np.testing.assert_allclose(noisy, total / per_unit, rtol=1e-15)
+  assert abs(share.draw(100_000).numpy().std() * np.sqrt(workers) / 2 - 1) < 0.02
+  with pytest.raises(ValueError, match="pass randomness='host'"):
+    step_noise.share_sampler(plan_of(arithmetic='integer'), None, 'device')
+
+
 @pytest.mark.parametrize('plan, words', [
     (lambda: plan_of(tfcactus.Laplace(2.0), accounting='scalar-unproven'),
      'got Laplace'),
@@ -70,6 +91,9 @@ def test_the_condition_states_the_noise_that_one_worker_sees(monkeypatch):
   words = step_noise.condition(plan_of())
   assert 'shares of 4 workers' in words
   assert 'multiplier of 1.73205, ' in words and 'with 1 over' in words
+  # Whole numbers: what rounding costs is in both.
+  words = step_noise.condition(plan_of(arithmetic='integer'))
+  assert 'multiplier of 1.73199, ' in words and 'with 0.999969 over' in words
 
 
 def test_one_worker_adds_all_of_the_noise_and_saves_the_flag(tmp_path):

@@ -189,7 +189,7 @@ def test_a_step_draws_once_for_weights_and_counts_by_the_norm_of_that_step(
   norm.update_from = lambda noisy: tf.numpy_function(
       lambda *parts: seen.append(parts) or np.int64(0), [norm.value(), *noisy[-2:]],
       tf.int64) is None or update(noisy)
-  private.fit(poisson(), epochs=2, verbose=0)
+  private.fit(poisson(seed=3), epochs=2, verbose=0)
   assert sum(drawn) == 8 * (21 + 2) and drawn.count(1) == 8 * 2
   # Each count is a whole number of the unit of the norm that clipped its step.
   clips, *counts = np.array(seen).T
@@ -287,12 +287,38 @@ def test_steps_of_the_two_modes_are_told_apart():
 
 
 @pytest.mark.parametrize('options, words', [
-    (dict(split_noise=True), "arithmetic='float' with split_noise=True"),
-    (dict(audit=Audit(canaries=100)), "arithmetic='float' with audit="),
-    (dict(account='budget'), "arithmetic='float' with account=")])
+    (dict(audit=Audit(canaries=100)), 'integer.* and audit=, .*Leave dim out'),
+    (dict(account='budget'), "arithmetic='float' with account=.*not hold how far")])
 def test_options_without_a_proof_are_refused(options, words):
   with pytest.raises(ValueError, match=words):
     privatized(whole_plan(), **options)
+
+
+def test_canaries_are_whole_numbers_at_any_place_and_the_claim_is_the_guarantee(
+    monkeypatch):
+  monkeypatch.setattr(discrete_gaussian, 'draw',
+                      lambda rng, count: np.zeros(count, np.int64))
+  plan = whole_plan(dim=None)
+  private = privatized(plan, audit=Audit(canaries=100), physical_batch_size=8)
+  private.fit(poisson(), epochs=2, verbose=0)
+  per_unit = step_noise.IntegerSampler(plan.noise).per_unit(1.0)
+  found, drawn = [], 0
+  for averages, numbers, _ in private.canaries._steps:
+    sums = averages * plan.expected_batch_size
+    assert sums.dtype == np.float64 and not np.any(np.delete(sums, numbers, 1))
+    found += list(sums[:, numbers].ravel())
+    drawn += numbers.size
+  # Drawn into other places of other batches, beside other examples.
+  assert drawn > 50 and len(set(found)) == 1
+  whole = found[0] * per_unit
+  assert abs(whole - np.rint(whole)) < 1e-5
+  assert (1 - 1.01e-5) * per_unit / 2**0.5 < whole <= per_unit / 2**0.5 + 0.5
+  monkeypatch.undo()
+  private = privatized(plan, audit=Audit(canaries=100))
+  private.fit(poisson(), epochs=2, verbose=0)
+  claim = private.audit(families=False).claimed
+  assert claim == private.guarantee().upper == plan.guarantee(8).upper
+  assert claim > dataclasses.replace(plan, arithmetic='float').guarantee(8).upper
 
 
 def test_private_searches_are_refused():

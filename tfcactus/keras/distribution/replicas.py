@@ -132,6 +132,16 @@ def gathered(tensor: tf.Tensor) -> tf.Tensor:
   return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
 
 
+def if_same(number: int, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns `values` unless replicas have other numbers: then all their steps fail.
+
+  `number`, below 2^63, stands for the bits of gradients that `place_test` saw.
+  """
+  told = gathered(tf.constant([number], tf.int64))
+  with tf.control_dependencies([tf.debugging.assert_equal(told, told[0], _OTHER_BITS)]):
+    return [tf.identity(each) for each in values]
+
+
 def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
   """Calls `function` once in each process and returns its result on all replicas.
 
@@ -224,6 +234,12 @@ def _check_supported(strategy: tf.distribute.Strategy) -> None:
       f'Expected MirroredStrategy or MultiWorkerMirroredStrategy, got {name} of '
       f'num_replicas_in_sync={strategy.num_replicas_in_sync}: {reason}. {_REMEDY}')
 
+
+_OTHER_BITS = (
+    "Expected with arithmetic='integer' the same bits of gradients of random rows on "
+    'all machines, got others: which machine computes the gradient of an example '
+    'depends on the other examples. Use machines of one kind with the same TensorFlow, '
+    "give all the same physical_batch_size, or take arithmetic='float'.")
 
 _SCOPE = ('Write with strategy.scope(): model = privatize(make_model(), plan); '
           'model.compile(...).')

@@ -49,31 +49,37 @@ def float64_margin(entries: int, float32_roundings: int) -> float:
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
 
-def _roundings(examples: float, rows: int, positions: float = 1.0) -> float:
+def _roundings(examples: float, rows: int, positions: float = 1.0, more: int = 0
+              ) -> float:
   """Returns `examples` times the roundings of each: at most `MOST_ROUNDINGS` allowed.
 
   A physical batch has `rows` rows, each of them at so many positions. The parts of all
   replicas are summed last. Two more are for a product, or the scaling to whole numbers,
-  and for a physical batch that is not full.
+  and for a physical batch that is not full. `more` are those of a correlation.
   """
-  return examples * (positions * rows + examples / rows + 2 + replicas.number())
+  return examples * (positions * rows + examples / rows + 2 + replicas.number() + more)
 
 
-def check_roundings(num_examples: int, rows: int) -> None:
+def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
-  It is the sum over all of num_examples, and one more, in physical batches of `rows`.
+  It is the sum over all examples (and canaries) and one more, in physical batches of
+  `rows`. With noise correlated over several `bands`, its matrix multiplies sums.
   """
-  if _roundings(num_examples + 1, rows) <= MOST_ROUNDINGS:
+  # A term of a product is rounded 2 bands times. All products that an example changes
+  # hold each other example twice at most (docs/soundness.md, "Whole numbers").
+  more = 4 * bands if bands > 1 else 0
+  if _roundings(examples + 1, rows, more=more) <= MOST_ROUNDINGS:
     return
-  best = math.isqrt(num_examples + 1)
+  best = math.isqrt(examples + 1)
   raise ValueError(
-      "Expected with arithmetic='integer' a physical batch size n with num_examples "
-      f'(n + num_examples / n) below {MOST_ROUNDINGS:.1e}, got n={rows} for '
-      f'num_examples={num_examples}: the rounding of a sum could exceed what the '
+      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n"
+      f'{f" + 4 * {bands} bands" if more else ""}) '
+      f'below {MOST_ROUNDINGS:.1e} for N = num_examples (and canaries), got n={rows} '
+      f'for N={examples}: the rounding of a sum could exceed what the '
       f'clipping norm allows for. Give physical_batch_size={best}'
       + (", or take arithmetic='float'." if (
-          _roundings(num_examples + 1, best) <= MOST_ROUNDINGS) else
+          _roundings(examples + 1, best, more=more) <= MOST_ROUNDINGS) else
          " is not enough; take arithmetic='float'."))
 
 

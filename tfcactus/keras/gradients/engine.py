@@ -74,7 +74,7 @@ class Engine:
                rows_by: Callable[[layer_routes.Routes], int] | None = None,
                outputs: Any = None, views: int = 1, each: int = 1,
                local: local_steps_lib.LocalSteps | None = None, canaries: int = 0,
-               tested_places: set[str] | None = None, answers: bool = False):
+               tested_places: dict[str, int] | None = None, answers: bool = False):
     """Initialises the engine of a built model.
 
     `routes` are replaced until the pass is proved to treat each example alone.
@@ -88,7 +88,8 @@ class Engine:
     rows of an example whose weight is not zero is clipped; or, with `local` steps, the
     difference that they make to the weights. `canaries` is the number of canaries.
     `tested_places` has the keys of passes in which `place_test` has found no gradient
-    that depends on the place in the batch; `run` tests and adds others. None: no test.
+    that depends on the place in the batch, and digests of the bits that it saw; `run`
+    tests and adds others. None: no test.
     `answers` says that the caller counts right answers, so that outputs are tested too.
     """
     self._answers = answers
@@ -223,15 +224,15 @@ class Engine:
         self.routes, found.operation, found.variable)]
 
   @tf.autograph.experimental.do_not_convert
-  def _test_places(self, batch: batched_pass.Batch, tested: set[str]) -> None:
+  def _test_places(self, batch: batched_pass.Batch, tested: dict[str, int]) -> None:
     """Raises ValueError if gradients on random data depend on places in the batch."""
     specs = tf.nest.map_structure(lambda t: tf.TensorSpec(
         [self.rows * self._each] + t.shape[1:], t.dtype), batch)
     # Equal sizes may be those of other examples, or of other trained weights.
     key = f'{specs} {self._each} {self.routes.trained} {self.routes.summary()}'
     if key not in tested:
-      place_test.check(self._model, self._numbers_of_rows, specs, self._each)
-      tested.add(key)
+      tested[key] = place_test.check(
+          self._model, self._numbers_of_rows, specs, self._each)
 
   def _numbers_of_rows(self, batch: batched_pass.Batch) -> list[tf.Tensor]:
     """Returns all numbers that sums and counts use, one row for each example."""

@@ -3,8 +3,9 @@
 The bound on the sensitivity of a computed sum assumes this. It is false for some
 kernels, shapes and devices, whose loops treat the last rows of a tensor differently. So
 the mode 'integer' computes gradients of random rows in several orders, and beside other
-rows, before it trains. It refuses branches and loops of single examples, for which
-TensorFlow makes batches whose sizes depend on the examples.
+rows, before it trains. Several machines compare the bits that they found. The mode
+refuses branches and loops of single examples, for which TensorFlow makes batches whose
+sizes depend on the examples.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 import contextlib
 import functools
+import hashlib
 import itertools
 from typing import Any, Callable
 import warnings
@@ -41,11 +43,13 @@ _LENGTH = 8
 
 
 def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
-          each: int = 1) -> None:
-  """Raises ValueError if gradients of some rows depend on their places in the batch.
+          each: int = 1) -> int:
+  """Returns a digest of gradients of random rows, the same rows on each machine.
 
+  Raises ValueError if gradients of some rows depend on their places in the batch.
   Raises ValueError, too, if examples may take different branches or numbers of turns in
-  a loop: random rows need not take all of these. Warns if the test has no result.
+  a loop: random rows need not take all of these. Warns if the test has no result, and
+  returns 0.
 
   Args:
     model: The model whose layers draw.
@@ -68,11 +72,12 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
   with tf.init_scope(), _without_draws(model):
     traced = tf.function(gradients, autograph=False)
     _check_sizes(traced, specs)
-    if _alike(traced, specs, each, lambda rows, rng: [
-        rows[::-1], rng.permutation(rows), rng.choice(rows, rows.size)]):
-      return
+    found = _alike(traced, specs, each, lambda rows, rng: [
+        rows[::-1], rng.permutation(rows), rng.choice(rows, rows.size)])
+    if found is not None:
+      return found
     repeats = _alike(traced, specs, each, lambda rows, rng: [rows])
-  if repeats or not drawn:
+  if repeats is not None or not drawn:
     raise ValueError(
         "Expected with arithmetic='integer' gradients (and, with noisy_accuracy, "
         'outputs) whose bits do not depend on the place of their example in the batch, '
@@ -84,6 +89,7 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
   # Seeds are fresh in each pass: draws alone may have changed these gradients.
   warnings.warn(_UNTESTED.format(
       'the model draws random numbers, which change with the place'), stacklevel=2)
+  return 0
 
 
 def _check_sizes(gradients: Any, specs: Any) -> None:
@@ -102,12 +108,12 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
 
 def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
            orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
-          ) -> bool:
-  """Returns whether gradients of random examples are the same in each of `orders`.
+          ) -> int | None:
+  """Returns a digest of gradients of random examples; None if one of `orders` moves it.
 
   `orders` returns arrays of indices of examples, which may repeat and leave out some.
   """
-  rng, finite = np.random.default_rng(0), False
+  rng, finite, digest = np.random.default_rng(0), False, hashlib.sha256()
   examples = tf.nest.flatten(specs)[0].shape[0] // each
   for number in range(_BATCHES):
     # Every other batch: logarithms of negative inputs are NaN, whose bits tell nothing.
@@ -117,6 +123,8 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
     except tf.errors.InvalidArgumentError:  # Raised for inputs that should be ids.
       batch = _as_ids(batch)
       first = [part.numpy() for part in gradients(batch)]
+    for part in first:  # The bits of a NaN tell nothing.
+      digest.update(np.where(np.isnan(part), 0, part).tobytes())
     finite |= all(np.all(np.isfinite(part)) for part in first)
     for order in orders(np.arange(examples), rng):
       rows = (order[:, None] * each + np.arange(each)).reshape(-1)
@@ -124,11 +132,11 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
           functools.partial(tf.gather, indices=rows), batch))
       if not all(np.array_equal(part[order], other.numpy(), equal_nan=True)
                  for part, other in zip(first, moved)):
-        return False
+        return None
   if not finite:
     warnings.warn(_UNTESTED.format('no random inputs gave it finite gradients'),
                   stacklevel=2)
-  return True
+  return int.from_bytes(digest.digest()[:7], 'little')
 
 
 def _as_ids(batch: Any) -> Any:

@@ -47,7 +47,7 @@ class PaidSteps:
       raise ValueError(
           'Expected a plan with a proven accounting, and no seed, with account, got '
           f'accounting={plan.accounting!r} and seeded={seeded}.')
-    arithmetic.check_float(plan, 'account=')
+    arithmetic.check_float(plan, 'account=', arithmetic.NO_DISTANCE)
     self._account = account if isinstance(account, DataAccount) else None
     self.path = account.path if isinstance(account, DataAccount) else (
         os.path.abspath(os.fspath(account)))

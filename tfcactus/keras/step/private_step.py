@@ -21,6 +21,7 @@ from tfcactus.keras.gradients import (
   layer_routes,
   local_steps,
   physical_batch,
+  shadow,
 )
 from tfcactus.keras.noise import random_bits
 from tfcactus.keras.step import canaries as canaries_lib, clip_norm, step_noise
@@ -74,9 +75,10 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
-    self._check_whole(split_noise, audit)
-    self._tested_places: set[str] | None = (
-        set() if plan.arithmetic == 'integer' else None)
+    if plan.arithmetic == 'integer':
+      replicas.check_alike()
+    self._tested_places: dict[str, int] | None = (
+        {} if plan.arithmetic == 'integer' else None)
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -154,17 +156,13 @@ class Step:
     rows = self._given_rows or physical_batch.physical_rows(
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
-      clipping_lib.check_roundings(self._plan.num_examples, rows)
+      clipping_lib.check_roundings(
+          self._plan.num_examples + self._canaries(), rows, self._plan.groups)
     return rows
 
-  def _check_whole(self, split_noise: bool, audit: canaries_lib.Audit | None) -> None:
-    """Raises ValueError for settings without a proof of arithmetic='integer'."""
-    for given, what in ((replicas.workers() > 1, 'several machines'),
-                        (split_noise, 'split_noise=True'), (audit, 'audit=')):
-      if given:
-        arithmetic.check_float(self._plan, what)
-    if self._plan.arithmetic == 'integer':
-      replicas.check_alike()
+  def _canaries(self) -> int:
+    """Returns the number of canaries."""
+    return 0 if self.canaries is None else self.canaries.count
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -197,7 +195,9 @@ class Step:
           f'Expected a model with trainable variables, got '
           f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
-    arithmetic.check_replicas(self._plan, self._replicas, dim)
+    arithmetic.check_step(
+        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries(),
+        replicas.workers() if self.split_noise else 1)
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
@@ -249,7 +249,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        0 if self.canaries is None else self.canaries.count, self._tested_places,
+        self._canaries(), self._tested_places,
         self._plan.noisy_accuracy is not None)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
@@ -259,6 +259,9 @@ class Step:
     self.rows = engine.rows
     self._settled = engine.routes
     self.excess = max(self.excess, self._excess(engine))
+    if self._tested_places and replicas.workers() > 1:
+      batch = batch._replace(sums=replicas.if_same(
+          sum(self._tested_places.values()) % 2**63, batch.sums))
     release, scale = self.norm.to_release(batch, compute_loss, each)
     # Further sums are along shadow weights, or counts that the plan releases too.
     own = len(self._model.trainable_variables)

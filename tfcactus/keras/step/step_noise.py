@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import math
 import threading
 from typing import Any, Callable
@@ -10,7 +11,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from tfcactus import _format, correlated
+from tfcactus import _format, arithmetic, correlated
 from tfcactus.keras.compat import precision
 from tfcactus.keras.data.batch_marks import Place
 from tfcactus.keras.distribution import replicas
@@ -37,10 +38,22 @@ class IntegerSampler(NoiseSampler):
   replicas, each rounds its own sum; whole numbers are added up, and scaled at last.
   """
 
+  _drawn_scale = discrete_gaussian.SCALE  # Of `_drawn`.
+
+  def __init__(self, noise: Noise, seed: int | None = None, purpose: str = 'noise',
+               shares: int = 1):
+    """Initialises the sampler of one of `shares` draws, which add up to the noise."""
+    super().__init__(noise, seed=seed, purpose=purpose, randomness='host')
+    # A sum of draws has a scale of sqrt(shares) draws.
+    self._scale = self._drawn_scale * math.sqrt(shares)
+
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     del place
-    return discrete_gaussian.draw(self._rng, size) * (
-        self.noise.noise_multiplier / discrete_gaussian.SCALE)
+    return self._drawn(size) / self.per_unit(1.0)
+
+  def _drawn(self, count: int) -> np.ndarray:
+    """Returns whole numbers of scale `_drawn_scale`, int64, shape (count,)."""
+    return discrete_gaussian.draw(self._rng, count)
 
   def on_device(self, size: int) -> bool:
     return False  # The device makes float noise alone.
@@ -57,7 +70,7 @@ class IntegerSampler(NoiseSampler):
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
     found = self.whole(sums, per_unit)
-    if not step:  # A share of several replicas'. float64 holds it (check_replicas).
+    if not step:  # A share of several replicas'. float64 holds it (check_step).
       return [whole.astype(np.float64) for whole in found]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
         found, dtypes)]
@@ -72,7 +85,7 @@ class IntegerSampler(NoiseSampler):
 
   def per_unit(self, scale: Any) -> Any:
     """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
-    return discrete_gaussian.SCALE / self.noise.noise_multiplier / scale
+    return self._scale / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
     """Returns sums times `per_unit`, rounded, plus noise: int64, shaped as the sums."""
@@ -80,9 +93,26 @@ class IntegerSampler(NoiseSampler):
     for part in sums:
       scaled = np.asarray(np.multiply(part, per_unit, dtype=np.float64))
       np.clip(np.rint(scaled, out=scaled), -_LARGEST, _LARGEST, out=scaled)
-      noise = discrete_gaussian.draw(self._rng, part.size)
+      noise = self._drawn(part.size)
       found.append(scaled.astype(np.int64) + noise.reshape(part.shape))
     return found
+
+
+class _Succession:
+  """Tells whether a step follows the one before it, for one step at a time."""
+
+  def __init__(self) -> None:
+    self._before: Place | None = None
+    self._size = 0
+    self._lock = threading.Lock()
+
+  @contextlib.contextmanager
+  def step(self, place: Place | None, size: int) -> Iterator[bool]:
+    """Yields whether the step at `place`, of `size` coordinates, follows the last."""
+    with self._lock:
+      before, self._before = self._before, None  # A step that fails has no successor.
+      yield place is not None and place.follows(before) and size == self._size
+      self._before, self._size = place, size
 
 
 class CorrelatedSampler(NoiseSampler):
@@ -101,10 +131,8 @@ class CorrelatedSampler(NoiseSampler):
     super().__init__(noise, seed=seed, randomness='host')
     self._strategy = strategy
     self._rows = strategy.rows()  # Draws the noise of one step after another.
-    self._before: Place | None = None
-    self._size = 0
+    self._steps = _Succession()
     self._position = 0
-    self._lock = threading.Lock()
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     """Draws the noise of the step at a place; None for one that follows no other."""
@@ -118,14 +146,13 @@ class CorrelatedSampler(NoiseSampler):
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
     """Returns the noise at `place`; restarts unless it follows the previous place."""
-    with self._lock:
-      before, self._before = self._before, place
-      if place is None or not place.follows(before) or size != self._size:
+    with self._steps.step(place, size) as follows:
+      if not follows:
         self._rows.restart()
       replay = None
       if self._strategy.replays and size >= _REPLAYED_FROM:
         replay = self._replay(self._position, size)
-      self._size, self._position = size, self._rng.position
+      self._position = self._rng.position
       return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
 
   def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
@@ -133,21 +160,81 @@ class CorrelatedSampler(NoiseSampler):
     return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
 
 
+class CorrelatedIntegerSampler(IntegerSampler):
+  """Sampler of correlated noise that adds whole numbers to products of C with sums.
+
+  A step multiplies its own sum, and those of steps before it, by the strategy C. It
+  rounds this row of the product to whole numbers and adds whole noise. All that is
+  released is these noisy rows, times the inverse of C: the sum plus correlated noise.
+  An example moves roundings in several rows, so that noise is finer than without.
+
+  The sums that it keeps are secret and never saved. They are dropped where a
+  `CorrelatedSampler` restarts. In all it keeps 2 `Strategy.buffers` vectors in float64.
+  """
+
+  _drawn_scale = discrete_gaussian.FINE_SCALE
+
+  def __init__(self, noise: Noise, strategy: correlated.Strategy,
+               seed: int | None = None):
+    """Initialises the sampler; `noise` is Gaussian."""
+    super().__init__(noise, seed)
+    self._product, self._rows = strategy.product(), strategy.rows()
+    self._steps = _Succession()
+
+  def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    return self._noisy([np.float64], None, [np.zeros(size)], np.ones(()), np.ones(()),
+                       *([] if place is None else [place]))[0]
+
+  def _drawn(self, count: int) -> np.ndarray:
+    return discrete_gaussian.fine_draw(self._rng, count)
+
+  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    return False  # One step of the strategy has all parts together.
+
+  def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
+             sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
+             *places: np.ndarray) -> list[np.ndarray]:
+    """Returns sums plus noise, in the given dtypes, from whole noisy products."""
+    del draw, step
+    precision.check_graphs_are_as_written()
+    per_unit = self.per_unit(float(scale))
+    scaled = np.concatenate([np.ravel(part) for part in sums], dtype=np.float64)
+    scaled *= per_unit
+    place = Place.of(places[0]) if places else None
+    with self._steps.step(place, scaled.size) as follows:
+      if not follows:
+        self._product.restart()
+        self._rows.restart()
+      # From here on, all is computed from whole numbers that are released.
+      whole, = self.whole([self._product.next(scaled)], 1.0)
+      found = self._rows.next(lambda: whole.astype(np.float64))
+    ends = np.cumsum([part.size for part in sums])[:-1]
+    return [(piece * (1 / per_unit)).astype(dtype).reshape(part.shape)
+            for piece, part, dtype in zip(np.split(found, ends), sums, dtypes)]
+
+
 def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
             ) -> NoiseSampler:
   """Returns the sampler of a plan's noise; ValueError if it cannot be made there."""
   whole = plan.arithmetic == 'integer'
-  if not whole and (plan.strategy is None or plan.strategy.bands == 1):
+  strategy = plan.strategy if plan.groups > 1 else None
+  if not whole and strategy is None:
     return NoiseSampler(plan.noise, seed=seed, randomness=randomness)
+  _check_host(plan, randomness)
+  if strategy is None:
+    return IntegerSampler(plan.noise, seed)
+  return (CorrelatedIntegerSampler if whole else CorrelatedSampler)(
+      plan.noise, strategy, seed)
+
+
+def _check_host(plan: PrivacyPlan, randomness: str) -> None:
+  """Raises ValueError for noise of the device, where the plan's cannot be made."""
   if noise_addition.check_randomness(randomness, plan.noise) == 'device':
+    found = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
     raise ValueError(
         "Expected float noise that is independent over steps with randomness='device', "
-        f'got a plan with {"arithmetic=integer" if whole else "correlation"}, whose '
+        f'got a plan with {found}, whose '
         "noise is made on the host: pass randomness='host'.")
-  if whole:
-    return IntegerSampler(plan.noise, seed=seed, randomness='host')
-  assert plan.strategy is not None, 'It is of several bands.'
-  return CorrelatedSampler(plan.noise, plan.strategy, seed)
 
 
 class ShareSampler(NoiseSampler):
@@ -161,7 +248,7 @@ class ShareSampler(NoiseSampler):
   def __init__(self, noise: Gaussian, worker: int, workers: int,
                seed: int | None = None, randomness: str = 'auto'):
     """Initialises the sampler of a worker; `noise` is the sum of all shares."""
-    super().__init__(noise, seed=seed, purpose=f'noise of worker {worker}',
+    super().__init__(noise, seed=seed, purpose=_purpose(worker),
                      randomness=randomness)
     # Rounded up, so that the variances never add up to less than the whole.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
@@ -185,15 +272,24 @@ def share_sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
         'Expected split_noise=True with a plan of Gaussian noise and without '
         f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
         'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
-  return ShareSampler(
-      plan.noise, replicas.worker(), replicas.workers(), seed, randomness)
+  worker, workers = replicas.worker(), replicas.workers()
+  if plan.arithmetic == 'integer':
+    _check_host(plan, randomness)
+    return IntegerSampler(plan.noise, seed, _purpose(worker), workers)
+  return ShareSampler(plan.noise, worker, workers, seed, randomness)
+
+
+def _purpose(worker: int) -> str:
+  """Returns the label of a worker's draws."""
+  return f'noise of worker {worker}'
 
 
 def condition(plan: PrivacyPlan) -> str:
   """States in a sentence what workers learn of each other; '' for one worker."""
-  workers, whole = replicas.workers(), plan.noise.noise_multiplier
+  workers = replicas.workers()
   if workers == 1:
     return ''
+  whole = arithmetic.accounted(plan, plan.noise).noise_multiplier
   others, own = (whole * math.sqrt(part / workers) for part in (workers - 1, 1))
   return (
       f'The noise is the sum of shares of {workers} workers: a worker that subtracts '
