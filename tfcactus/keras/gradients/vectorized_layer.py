@@ -55,8 +55,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns the results of `own`, a layer's call, on batches of one example, stacked.
 
-  Examples cannot mix there. `capture` gets the outputs, of layers that train,
-  that may have a gradient.
+  Examples cannot mix there. `capture` gets real and complex outputs if it trains.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
