@@ -66,6 +66,14 @@ def log_sum(exponent: np.ndarray) -> np.ndarray:
   return peak + np.log(np.sum(np.exp(exponent - peak[..., None]), axis=-1))
 
 
+def exact_sum(a: np.ndarray, b: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (a + b rounded, its rounding error), whose exact sum is a + b."""
+  # Knuth, "The Art of Computer Programming", section 4.2.2, theorem B.
+  total = a + b
+  part = total - a
+  return total, (a - (total - part)) + (b - part)
+
+
 BLOCK = 32
 """Number of terms in a block of a sum: numpy adds up the terms of each block in any
 order, and `product` then adds up the blocks."""

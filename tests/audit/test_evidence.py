@@ -91,6 +91,14 @@ def test_one_finding_does_not_refute_alone():
   assert 'REFUTED' in str(dataclasses.replace(found, findings=two[:1]))
 
 
+@pytest.mark.parametrize('claimed', [None, 2.0])
+def test_a_picture_needs_no_p_values(tmp_path, claimed):
+  pytest.importorskip('matplotlib')
+  found = audit.Audit((audit.Finding('a', 'b', epsilon=1.0),), 1e-5, claimed=claimed)
+  found.picture(tmp_path / 'a.png')
+  assert (tmp_path / 'a.png').read_bytes()[1:4] == b'PNG'
+
+
 def test_pilot_differs_from_coins_of_the_same_seed():
   coins = np.random.default_rng(0).random(500) < 0.5
   pilot = evidence._pilot(coins, 0.2, 0)

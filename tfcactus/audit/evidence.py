@@ -110,8 +110,9 @@ class Audit:
     right.set(xlabel='p-values of the claim', xscale='log')
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')
-      right.axvline(self.significance / len(found), color='C3', label='limit')
       left.legend()
+    if self.claimed is not None and found:  # There are p-values.
+      right.axvline(self.significance / len(found), color='C3', label='limit')
       right.legend()
     left.figure.savefig(path, dpi=120)
 

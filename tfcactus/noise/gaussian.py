@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
+import math
 from typing import Callable
 
 import dp_accounting
@@ -23,8 +24,8 @@ MIXTURE_CELLS = 1 << 13
 """Minimum number of cells of a mixture; they are narrower where it has more mass."""
 
 CELL_REACH = 0.5
-"""Largest product of a cell's width and the distance of its ends from a mean at which
-eight Gauss points are exact to rounding."""
+"""Largest product of a cell's width in a mixture and the distance of its ends from a
+mean."""
 
 LARGEST_MU = 50.0
 """Shifts by more standard deviations than this count as no noise, since
@@ -33,8 +34,12 @@ LARGEST_MU = 50.0
 LARGEST_ALLOCATED = 25.0
 """Largest shift, in standard deviations, whose likelihood ratios fit in floats."""
 
-_TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH))
-"""Probability of a standard normal beyond the cells, on one side."""
+_TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH)) * (1 + 1e-12)
+"""Probability of a standard normal beyond the cells, on one side, and of cells that
+count as having none (`cells.LEAST_NORMAL`); rounded up."""
+
+_UNIT = 2.0**-44
+"""Edges of equally wide cells are multiples of this, which floats hold up to 2^9."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Gaussian(base.ScalarNoise):
     top = cells_lib.GAUSSIAN_REACH + mu
     x = _edges(-top, top, (-mu, 0.0, mu), MIXTURE_CELLS)
     x = 0.5 * (x - x[::-1])
-    p = (1 - prob) * _cells(x) + prob * _cells(x - mu)
+    p = (1 - prob) * _cells(x) + prob * _cells(x, mu)
     loss = _log_ratio(x, mu, prob)
     loss = loss - loss[::-1]
     return cells_lib.from_cells(loss, p, p[::-1], _TAIL)
@@ -118,7 +123,7 @@ class Gaussian(base.ScalarNoise):
     def mixtures(bottom, cells):
       """Returns (edges of cells from `bottom` up, their masses under P, under Q)."""
       x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
-      out, other, one = (_cells(x - k * mu) for k in (0, 1, 2))
+      out, other, one = (_cells(x, k * mu) for k in (0, 1, 2))
       return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
 
     # The loss is zero at x = 1.5 mu and increasing above.
@@ -140,11 +145,12 @@ def shifted_pair(mu: float, cells: int) -> PairBounds:
   # The loss is mu x + mu^2 / 2 with x standard normal under P and
   # x + mu standard normal under Q.
   reach = cells_lib.GAUSSIAN_REACH
-  width = (2 * reach + mu) / cells
-  x = -reach - mu + width * np.arange(cells + 1)
+  bottom = -math.ceil((reach + mu) / _UNIT) * _UNIT
+  width = math.ceil((reach - bottom) / cells / _UNIT) * _UNIT
+  x = bottom + width * np.arange(cells + 1)  # Exact.
   return cells_lib.from_cells(
       mu * x + 0.5 * mu * mu, cells_lib.normal_cells(x[:-1], width),
-      cells_lib.normal_cells(x[:-1] + mu, width), _TAIL, width=mu * width)
+      cells_lib.normal_cells(x[:-1], width, mu), _TAIL, width=mu * width)
 
 
 @functools.lru_cache(maxsize=32)
@@ -172,7 +178,7 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
   means = mu * np.arange(weights.size)
   reach = cells_lib.GAUSSIAN_REACH
   x = _edges(-reach, means[-1] + reach, list(means), cells)
-  p = sum(weight * _cells(x - mean) for weight, mean in zip(weights, means))
+  p = sum(weight * _cells(x, mean) for weight, mean in zip(weights, means))
   return cells_lib.from_cells(loss(x), p, _cells(x), _TAIL + beyond)
 
 
@@ -199,6 +205,6 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.
   return np.interp(np.linspace(0, position[-1], cells + 1), position, x)
 
 
-def _cells(x: np.ndarray) -> np.ndarray:
-  """Returns standard normal probabilities between neighbouring edges."""
-  return cells_lib.cell_masses(cells_lib.normal_density, x[:-1], np.diff(x), 8)
+def _cells(x: np.ndarray, mean: float = 0.0) -> np.ndarray:
+  """Returns probabilities of N(mean, 1) between neighbouring edges."""
+  return cells_lib.normal_cells(x[:-1], np.diff(x), -mean)

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfcactus import _checks
+from tfcactus._numerics import EPS
 from tfcactus.noise import base
-from tfcactus.pairs.cells import CELLS, from_cells
+from tfcactus.pairs.cells import CELLS, from_cells, LEAST_CELL
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 from tfcactus.randomness import fine_uniform, Random, Size
 
@@ -65,9 +66,12 @@ class Laplace(base.ScalarNoise):
     # In units of the scale: P peaks at 0, Q at `top`; u runs from Q's peak to P's.
     u = np.linspace(0.0, top, CELLS + 1)
     q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
+    q = np.where(q < LEAST_CELL, 0.0, q)
+    # Rounding of u moves masses by less than `off`; where both are floats, top < 1400.
     ends_mass = 0.5 + 0.5 * math.exp(-top)
     middle = from_cells(
-        2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass)
+        2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass,
+        off=2 * EPS * min(top, 1400.0))
     # The two half-lines beyond the peaks are one atom each.
     loss, far = np.array([-top, top]), 0.5 * math.exp(-top)
     p = np.array([far, 0.5])

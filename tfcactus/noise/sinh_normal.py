@@ -22,6 +22,7 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from tfcactus import _checks
+from tfcactus._numerics import EPS
 from tfcactus.noise import base
 from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib
 from tfcactus.pairs.dominating_pair import PairBounds
@@ -30,8 +31,12 @@ from tfcactus.randomness import Random, Size
 _REACH = 12.0
 """Standard deviations of the underlying normal that the cells cover."""
 
-_LARGEST_LOSS = 650.0
-"""Larger losses count as infinite: e^-650 is negligible."""
+_LARGEST_LOSS = 300.0
+"""Larger losses count as infinite: e^-300 is negligible, and `LOSS_ROUNDOFF` does not
+cover losses that are much larger."""
+
+_TAIL_ROUNDOFF = 1e-12
+"""Bound on the relative error of the mass of a tail beyond the cells."""
 
 _NODES = 1000
 """Points of a moment's quadrature. The integrand is analytic; twice as many points
@@ -137,9 +142,15 @@ class SinhNormal(base.ScalarNoise):
     reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
     top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
     y = np.linspace(-top, top, cells_lib.CELLS + 1)
-    p, q = (_cells(self, y + 0.5 * way * shift) for way in (-1, 1))
+    p, q = (_cells(self, y, 0.5 * way * shift) for way in (-1, 1))
     beyond = float(self.cdf(0.5 * shift - top))
-    bounds = cells_lib.from_cells(loss(self, y, shift), p, q, beyond)
+    # A normal value x is off by (1 + |z| / bend) x EPS, a mass by |x| times as much;
+    # beyond x = 40 there is none.
+    far = np.abs(y) + 0.5 * shift
+    off = 2 * EPS * (1 + far / self.bend) * np.minimum(self._straight(far), 40)**2
+    bounds = cells_lib.from_cells(
+        loss(self, y, shift), p, q, beyond * (1 + _TAIL_ROUNDOFF),
+        off=np.maximum(off[1:], off[:-1]))
     return PairBounds(
         _with_tail(bounds.lower, beyond, float(self.cdf(-top - 0.5 * shift))),
         _with_moments(bounds.upper, self, shift))
@@ -271,7 +282,7 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
   """Returns the pair plus its tail as one atom (p, q): merging lowers the profile."""
-  q = max(q, 1e-300)
+  p, q = ((1 - _TAIL_ROUNDOFF) * mass for mass in (p, max(q, 1e-300)))
   if p <= q:
     return pair
   return pair_lib.DominatingPair(
@@ -303,7 +314,8 @@ def _with_moments(pair: pair_lib.DominatingPair, noise: SinhNormal, shift: int
                          noise, shift)
 
 
-def _cells(noise: SinhNormal, edges: np.ndarray) -> np.ndarray:
-  """Returns probabilities between neighbouring edges, to 1e-14 relatively."""
-  return cells_lib.cell_masses(
-      lambda x: np.exp(noise.log_density_at(x)), edges[:-1], np.diff(edges), 6)
+def _cells(noise: SinhNormal, edges: np.ndarray, shift: float) -> np.ndarray:
+  """Returns probabilities between neighbouring `edges` + `shift`."""
+  mass = cells_lib.cell_masses(
+      lambda x: np.exp(noise.log_density_at(x)), edges[:-1] + shift, np.diff(edges), 6)
+  return np.where(mass < cells_lib.LEAST_CELL, 0.0, mass)

@@ -96,8 +96,7 @@ class _Mean:
       ratio, q = np.maximum(ratio, _LEAST)[~beyond], q[~beyond]
     if pair.q_inf > 0:
       ratio, q = np.append(ratio, 0.0), np.append(q, pair.q_inf)
-    # A cell x standard deviations out has a mass rounded by about x^2 EPS more. What
-    # `MASS_ROUNDOFF` does not cover of this, the largest loss bounds.
+    # A ratio is the exponential of a loss, which is rounded.
     most = float(np.max(np.abs(pair.loss), initial=0.0))
     return cls(1, ratio, q, infinite, raises, MASS_ROUNDOFF + 4 * _numerics.EPS * most)
 

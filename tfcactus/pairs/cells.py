@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from tfcactus import _numerics
 from tfcactus._numerics import EPS
 from tfcactus.pairs import dominating_pair as pair_lib
 
@@ -25,23 +26,33 @@ RATIO_ROUNDOFF = 1e-13
 NARROWEST = 1e-200
 """Width of a cell whose ends have the same loss to rounding."""
 
+NORMAL_ROUNDOFF = 1e-14
+"""Bound on the relative error of a normal mass; 4e-15 were measured."""
+
+LEAST_CELL = 1e-300
+"""Cells of smaller masses count as empty, before floats lose digits near 1e-308. What
+all of them have is less than 1e-13 of the mass beyond `GAUSSIAN_REACH`."""
+
 WIDEST = 1.0
 """Width of a cell times |x| + 4 up to which six Gauss points suffice."""
 
 
 def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float, *,
-               width: float | None = None, q_elsewhere: float = 0.0
-               ) -> pair_lib.PairBounds:
+               width: float | None = None, q_elsewhere: float = 0.0,
+               off: float | np.ndarray = 0.0) -> pair_lib.PairBounds:
   """Returns bounds on a pair from the masses of cells of increasing loss.
 
   `edges` are the losses at the cells' ends; `width` is their distance where it is one
   number, without the rounding of `edges`. `p_beyond` bounds the P-mass of larger losses
   from above. `q_elsewhere` is the Q-mass outside the cells for which the caller has
-  atoms of its own; all other Q-mass outside them is the upper pair's `q_inf`.
+  atoms of its own; all other Q-mass outside them is the upper pair's `q_inf`. `off`,
+  for each cell, bounds what `MASS_ROUNDOFF` does not cover of the relative errors of
+  its two masses.
   """
   real = (p > 0) & (q > 0)
-  lower = pair_lib.DominatingPair(np.log(p[real]) - np.log(q[real]), p[real], q[real])
-  raised = raised_masses(edges, p, q, width)
+  lower = pair_lib.DominatingPair(
+      np.log(p[real]) - np.log(q[real]), (p * (1 - off))[real], (q * (1 - off))[real])
+  raised = raised_masses(edges, p * (1 + off), q * (1 + off), width, off)
   real = raised > 0
   loss, raised = edges[real], raised[real]
   mass = np.exp(np.log(raised) - loss)
@@ -53,19 +64,19 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
 
 
 def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
-                  width: float | None = None) -> np.ndarray:
+                  width: float | None = None, off: float | np.ndarray = 0.0
+                  ) -> np.ndarray:
   """Returns P-masses at the losses `edges`, where each cell's two masses are moved."""
   # Rounding may reverse losses that are the same.
   widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
-                     ratio_roundoff(edges) / -np.expm1(-widths), 1.0)
+                     (ratio_roundoff(edges) + 2 * off) / -np.expm1(-widths), 1.0)
   return np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
 
 
 def ratio_roundoff(edges: np.ndarray) -> np.ndarray:
   """Bounds the relative errors of the ratios of cells' masses, given losses `edges`."""
-  # The mass of a cell x standard deviations out is off by about x^2 EPS. With the other
-  # mass within GAUSSIAN_REACH, x^2 is at most GAUSSIAN_REACH^2 + 2 |loss|.
+  # Losses, whose exponentials the ratios are compared with, are rounded.
   return RATIO_ROUNDOFF + 4 * EPS * np.maximum(np.abs(edges[:-1]), np.abs(edges[1:]))
 
 
@@ -84,22 +95,49 @@ def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
   return mass
 
 
-def normal_density(x: np.ndarray) -> np.ndarray:
-  """Returns the standard normal density."""
-  return np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+def normal_density(x: np.ndarray, low: np.ndarray) -> np.ndarray:
+  """Returns the standard normal density at x + low; |low| is a rounding error of x."""
+  # e^(-x^2 / 2) would multiply the rounding error of x by |x|, and that of x^2 by one
+  # half. `near` has few bits, so that its square is exact; the rest is small.
+  near = np.round(np.clip(64 * x, -4096, 4096)) / 64
+  rest = (x - near) * (x + near) + 2 * x * low
+  return np.exp(-0.5 * near * near) * np.exp(-0.5 * rest) / math.sqrt(2 * math.pi)
 
 
-def normal_cells(first: np.ndarray, width: npt.ArrayLike) -> np.ndarray:
-  """Returns normal masses of [first, first + width]; see `MASS_ROUNDOFF` for errors."""
-  # The remainder of six Gauss points is 2e-16 (width (|x| + 4))^12. Where that is
-  # large, differences of the distribution function lose no digits.
+def normal_cells(first: np.ndarray, width: npt.ArrayLike, shift: float = 0.0
+                 ) -> np.ndarray:
+  """Returns normal masses of [first + shift, first + shift + width].
+
+  `first + shift` is not rounded. The relative error is at most `NORMAL_ROUNDOFF`;
+  masses below `LEAST_CELL` count as zero.
+  """
   width = np.broadcast_to(np.asarray(width, dtype=np.float64), first.shape)
-  last = first + width
-  mass = cell_masses(normal_density, first, width, 6)
-  wide = width * (np.maximum(np.abs(first), np.abs(last)) + 4) > WIDEST
+  start, low = _numerics.exact_sum(first, shift)
+  # The mass is the density at the start times the integral of e^(-t (start + t / 2))
+  # over t in [0, width], whose exponents are small. The remainder of six Gauss points
+  # is 2e-16 (width (|x| + 4))^12. Where that is large, differences of the distribution
+  # function lose no digits.
+  last = start + width
+  wide = width * (np.maximum(np.abs(start), np.abs(last)) + 4) > WIDEST
+  step = np.where(wide, 0.0, width)
+  mass = normal_density(start, low) * cell_masses(
+      lambda t: np.exp(-t * (start + 0.5 * t)), np.zeros(first.shape), step, 6)
   if wide.any():
-    low, high = first[wide], last[wide]
-    # Subtract the tails of the side on which both are small.
-    low, high = np.where(low > 0, -high, low), np.where(low > 0, -low, high)
-    mass[wide] = special.ndtr(high) - special.ndtr(low)
-  return mass
+    last, last_low = _numerics.exact_sum(start[wide], width[wide])
+    mass[wide] = _between(start[wide], low[wide], last, last_low + low[wide])
+  return np.where(mass < LEAST_CELL, 0.0, mass)
+
+
+def _between(x: np.ndarray, x_low: np.ndarray, y: np.ndarray, y_low: np.ndarray
+             ) -> np.ndarray:
+  """Returns normal masses between x + x_low and y + y_low, where they differ much."""
+  # On one side of zero subtract tails, on both sides add error functions: nothing
+  # cancels.
+  left = y <= 0
+  ends = np.where(left, -y, x), np.where(left, -x, y)
+  lows = np.where(left, -y_low, x_low), np.where(left, -x_low, y_low)
+  scaled = [end / math.sqrt(2) for end in ends]
+  tails = [math.sqrt(math.pi / 2) * normal_density(end, low) * special.erfcx(
+      np.maximum(part, 0.0)) for end, low, part in zip(ends, lows, scaled)]
+  around = 0.5 * (special.erf(scaled[1]) - special.erf(scaled[0]))
+  return np.where(ends[0] < 0, around, tails[0] - tails[1])

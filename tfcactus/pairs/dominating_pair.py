@@ -25,10 +25,10 @@ _LOSS_TOLERANCE = 1e-12
 """Relative tolerance of a loss against log(p / q): rounding."""
 
 MASS_ROUNDOFF = 1e-13
-"""Bound on the relative error of a computed mass: 4e-14 for a cell within twelve
-standard deviations (x^2 EPS at x: `cells.normal_cells`), 1e-14 for its log and for the
-exponential of loss times order, whose exponents are within a few hundred where masses
-count."""
+"""Bound on the relative error of a computed mass: 1e-14 for a cell of normal laws
+(`cells.NORMAL_ROUNDOFF`), and as much for its log and for the exponential of loss times
+order, whose exponents are within a few hundred where masses count. `cells.from_cells`
+makes room for masses with larger errors."""
 
 LOSS_ROUNDOFF = 1e-12
 """Bound on the error of a log ratio of two computed masses."""

@@ -11,6 +11,7 @@ from tfcactus.keras import (
   PoissonBatches,
   privatize,
 )
+from tfcactus.keras.checks.state_writes import check_no_writes
 from tfcactus.keras.checks.whole_model import check_model
 from tfcactus.keras.compat import models, versions
 
@@ -77,6 +78,48 @@ def test_layers_that_write_are_refused(make_plan, how):
   with pytest.raises(ValueError, match=(
       'runs Python' if how == 'python' else 'write no variables')):
     privatize(_model(layer), make_plan())
+
+
+class _Complex(layers.Layer):
+  """Makes complex numbers; their custom gradient keeps data if `keeps`."""
+
+  def __init__(self, keeps):
+    super().__init__(dtype='float32')
+    self._keeps = keeps
+
+  def build(self, input_shape):
+    self.kept = self.add_weight(name='kept', shape=(3,), trainable=False)
+
+  def compute_output_spec(self, inputs, **_):
+    return tf.keras.KerasTensor(inputs.shape, 'complex64')
+
+  def call(self, inputs):
+    @tf.custom_gradient
+    def identity(x):
+
+      def gradient(upstream):
+        if self._keeps:
+          self.kept.assign(tf.math.real(upstream)[0])
+        return upstream
+
+      return tf.identity(x), gradient
+
+    return identity(tf.complex(inputs, inputs))
+
+
+@pytest.mark.parametrize('keeps', [True, False])
+def test_custom_gradients_of_complex_outputs_are_traced(make_plan, keeps):
+  model = tf.keras.Sequential(
+      [layers.Input((6,)), layers.Dense(3), _Complex(keeps)])
+  assert model.outputs[0].dtype == 'complex64'
+  if keeps:
+    with pytest.raises(ValueError, match='write no variables'):
+      check_no_writes(model)
+    with pytest.raises(ValueError, match='write no variables'):
+      privatize(model, make_plan())
+  else:
+    check_no_writes(model)
+    privatize(model, make_plan())
 
 
 class _Late(_Hoarder):

@@ -132,6 +132,20 @@ _LOOKUPS = {
     'n-dimensional': lambda x, ids: tf.gather_nd(x, ids[:, None])}
 
 
+@pytest.mark.parametrize('name', ['gather', 'with a batch', 'last axis'])
+def test_gradients_of_ids_of_sixteen_bits(name):
+  x = tf.constant(np.arange(24, dtype=np.float32).reshape(3, 4, 2))
+
+  @tf.function
+  def gradient(ids):
+    found = converters.vectorized_map(lambda row: _LOOKUPS[name](*row), (x, ids))
+    return tf.gradients(found**2, x)[0]
+
+  ids = np.array([[0, 3], [2, 1], [1, 1]])
+  np.testing.assert_array_equal(
+      gradient(ids.astype(np.int16)), gradient(ids.astype(np.int32)))
+
+
 @pytest.mark.parametrize('name', _LOOKUPS)
 def test_gradients_of_ids_out_of_range_reach_no_other_row(name):
   # CPUs refuse such ids. GPUs and compiled functions return a number for them.

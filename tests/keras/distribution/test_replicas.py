@@ -1,5 +1,6 @@
 """Tests that replicas give the weights, counts and noise of one device."""
 
+import contextlib
 import functools
 
 import numpy as np
@@ -224,9 +225,28 @@ def test_replicas_of_whole_numbers_need_a_plan_without_dim_and_equal_devices():
       privatized(plan_of(arithmetic='integer', dim=323), dense())
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(tf.DeviceSpec, 'from_string', lambda name: tf.DeviceSpec(
-          device_type='GPU' if name.endswith('0') else 'CPU'))
+          device_type='GPU' if name.endswith('0') else 'CPU', device_index=0))
+      patch.setattr(tf.config, 'get_visible_devices', lambda kind: [])
+      patch.setattr(tf.config, 'list_logical_devices', lambda kind: ['split'])
       with pytest.raises(ValueError, match='devices of one kind'):
         privatized(plan_of(arithmetic='integer'), dense())
+
+
+@pytest.mark.parametrize('used, logical, alike', [
+    ((0, 2), 3, True), ((0, 1), 3, False), ((0, 2), 4, False)])
+def test_only_the_devices_of_the_strategy_have_to_be_alike(
+    monkeypatch, used, logical, alike):
+  """A GPU of another kind does not matter, unless a GPU is split into several."""
+  left = iter(used)
+  monkeypatch.setattr(tf.DeviceSpec, 'from_string', lambda name: tf.DeviceSpec(
+      device_type='GPU', device_index=next(left)))
+  monkeypatch.setattr(tf.config, 'get_visible_devices', lambda kind: [0, 1, 2])
+  monkeypatch.setattr(tf.config, 'list_logical_devices', lambda kind: [0] * logical)
+  monkeypatch.setattr(tf.config.experimental, 'get_device_details',
+                      lambda device: {'device_name': 'other' if device == 1 else 'one'})
+  with two_replicas().scope(), (contextlib.nullcontext() if alike else pytest.raises(
+      ValueError, match='devices of one kind')):
+    replicas.check_alike()
 
 
 def test_local_steps_on_replicas_are_refused():

@@ -114,6 +114,84 @@ def test_softmax_of_five_dimensions():
   _check(Experts())
 
 
+def _spectrum(layer):
+  """Gives a layer's outputs a known complex type under Keras 3."""
+  layer.compute_output_spec = lambda inputs, **_: tf.keras.KerasTensor(
+      inputs.shape, 'complex64')
+  return layer
+
+
+class Rotated(layers.Layer):
+  """Uses a weight in products of complex numbers, which no rule takes."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(shape[-1],), initializer='ones')
+
+  def call(self, inputs):
+    turned = tf.exp(tf.complex(tf.zeros_like(self.w), tf.convert_to_tensor(self.w)))
+    return tf.cast(inputs, tf.complex64) * turned * (1 + 2j)
+
+
+class Pairs(layers.Layer):
+  """Makes complex numbers without weights or custom gradients."""
+
+  def call(self, inputs):
+    return tf.complex(inputs, tf.sin(inputs))
+
+
+class ComplexReversal(layers.Layer):
+  """Has a custom gradient from complex numbers to complex numbers."""
+
+  def call(self, inputs):
+
+    @tf.custom_gradient
+    def reverse(x):
+      return tf.identity(x), lambda upstream: -3.0 * upstream
+
+    return reverse(inputs)
+
+
+class Mixed(ComplexReversal):
+  """Would mix examples, and so is vectorised."""
+
+  def call(self, inputs):
+    size = tf.reduce_mean(tf.abs(inputs))
+    return super().call(inputs) * tf.cast(size, inputs.dtype)
+
+
+class Scaling(ComplexReversal):
+  """Has a weight beside a custom gradient, and makes complex numbers."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=(), initializer='ones')
+
+  def call(self, inputs):
+
+    @tf.custom_gradient
+    def scaled(x, w):
+      return tf.complex(w * x, tf.sin(x)), lambda upstream: (
+          tf.math.real(upstream), 2.0 * tf.reduce_sum(tf.math.imag(upstream)))
+
+    return scaled(inputs, tf.convert_to_tensor(self.w))
+
+
+class Parts(layers.Layer):
+  """Returns the real and imaginary parts of complex numbers."""
+
+  def call(self, inputs):
+    return tf.concat([tf.math.real(inputs), 2 * tf.math.imag(inputs)], -1)
+
+  def compute_output_spec(self, inputs, **_):
+    return tf.keras.KerasTensor((*inputs.shape[:-1], 2 * inputs.shape[-1]), 'float32')
+
+
+@pytest.mark.parametrize('parts', [
+    (Rotated,), (Scaling,), (Rotated, ComplexReversal), (Scaling, ComplexReversal),
+    (Pairs, ComplexReversal), (Pairs, Mixed)])
+def test_gradients_through_complex_outputs(parts):
+  _check(*(_spectrum(part()) for part in parts), Parts())
+
+
 class Ctc(layers.Layer):
   """Adds the CTC loss that `tf.keras.backend` has."""
 

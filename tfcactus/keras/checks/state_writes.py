@@ -79,7 +79,7 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
       outputs = model(inputs, training=True)
     found = tape and tape.gradient(
         [output for output in [*tf.nest.flatten(outputs), *model.losses]
-         if tf.is_tensor(output) and output.dtype.is_floating],
+         if tf.is_tensor(output) and graphs.is_differentiable(output.dtype)],
         models.tf_variables(model))
     return outputs, found
 

@@ -210,6 +210,8 @@ def _looked_up(params: tf.Tensor, ids: tf.Tensor, axis: int, batch: int) -> tf.T
   # TensorFlow's gradient gives n places to each row and adds n times the row's index to
   # its ids. An id n would then be the next row's first place. The lookup refuses such
   # an id on CPUs only: other devices and compiled functions return a number for it.
+  # TensorFlow's gradient asserts ids of 32 or 64 bits.
+  ids = tf.cast(ids, tf.int32) if ids.dtype.size < 4 else ids
   look_up = functools.partial(tf.gather, axis=axis, batch_dims=batch)
   if not graphs.is_differentiable(params.dtype):
     return look_up(params, ids)

@@ -206,10 +206,16 @@ def check_alike() -> None:
   """
   if number() == 1:
     return
-  types = {tf.DeviceSpec.from_string(device).device_type
-           for device in tf.distribute.get_strategy().extended.worker_devices}
-  models = {str(tf.config.experimental.get_device_details(device))
-            for device in tf.config.list_physical_devices('GPU')}
+  devices = [tf.DeviceSpec.from_string(device)
+             for device in tf.distribute.get_strategy().extended.worker_devices]
+  types = {device.device_type for device in devices}
+  # The number of a device counts logical devices: the visible GPUs in order, unless one
+  # of them is split. Then all visible GPUs have to be alike.
+  gpus = tf.config.get_visible_devices('GPU')
+  if len(gpus) == len(tf.config.list_logical_devices('GPU')):
+    gpus = [gpus[device.device_index] for device in devices
+            if device.device_type == 'GPU']
+  models = {str(tf.config.experimental.get_device_details(device)) for device in gpus}
   if len(types) > 1 or 'GPU' in types and len(models) > 1:
     raise ValueError(
         "Expected replicas on devices of one kind with arithmetic='integer', whose "

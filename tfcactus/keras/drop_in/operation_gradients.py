@@ -174,7 +174,8 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
     for op in graph_proof.needed([losses], ()):
       if not graphs.has_no_gradient(op) and any(
           tensor.name in dependent for tensor in op.inputs):
-        made = [tensor for tensor in op.outputs if tensor.dtype.is_floating]
+        made = [tensor for tensor in op.outputs
+                if graphs.is_differentiable(tensor.dtype)]
         if not all(map(graphs.is_recorded, made)):
           return False
         dependent.update(tensor.name for tensor in made)

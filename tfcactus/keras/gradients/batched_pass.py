@@ -52,8 +52,10 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Divides a gradient by `scale`, a `loss_scale`; in float32 unless it is 1."""
-  return gradient if scale == 1 else tf.cast(gradient, tf.float32) / scale
+  """Divides a gradient by `scale`, a `loss_scale`; real ones in float32 unless 1."""
+  if scale == 1 or gradient.dtype.is_complex:
+    return gradient if scale == 1 else gradient / tf.cast(scale, gradient.dtype)
+  return tf.cast(gradient, tf.float32) / scale
 
 
 class PassResult(NamedTuple):

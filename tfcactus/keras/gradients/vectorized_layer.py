@@ -55,7 +55,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns the results of `own`, a layer's call, on batches of one example, stacked.
 
-  Examples cannot mix there. `capture` gets floating outputs of layers that train.
+  Examples cannot mix there. `capture` gets real and complex outputs if it trains.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
@@ -154,10 +154,10 @@ def _first_row(output: tf.Tensor) -> tf.Tensor:
 
 
 def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
-  """Returns outputs; floating ones, which may have a gradient, come from `capture`."""
+  """Returns outputs; those that may have a gradient come from `capture`."""
   return tf.nest.pack_sequence_as(outputs, [
       masks.put(capture((*saved, i), out), masks.mask_of(out))
-      if out.dtype.is_floating else out
+      if graphs.is_differentiable(out.dtype) else out
       for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
@@ -183,13 +183,13 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
   layer is called on in values[0].
   """
   flat = tf.nest.flatten(outputs)
-  places = [i for i, out in enumerate(flat) if out.dtype.is_floating]
-  inputs = [each for each in values[0] if each.dtype.is_floating]
+  places = [i for i, out in enumerate(flat) if graphs.is_differentiable(out.dtype)]
+  inputs = [each for each in values[0] if graphs.is_differentiable(each.dtype)]
 
   def pulled_back(row: Any) -> Any:
-    """Returns the gradients with respect to the floating inputs of one example."""
+    """Returns the gradients with respect to an example's real and complex inputs."""
     (rows, *others), upstream = row
-    floats = [each for each in rows if each.dtype.is_floating]
+    floats = [each for each in rows if graphs.is_differentiable(each.dtype)]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(floats)
       found = tf.nest.flatten(one((rows, *others)))
