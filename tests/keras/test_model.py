@@ -74,7 +74,7 @@ def _assert_close(model, expected):
 
 
 @representatives('make, shape, rows', [
-    (_dense, (6,), 7), (_conv, (6, 6, 1), 16), (_dense, (6,), 64)], 2)
+    (_conv, (6, 6, 1), 16), (_dense, (6,), 7), (_dense, (6,), 64)])
 def test_a_step_equals_the_reference_at_any_physical_batch_size(
     make_plan, make, shape, rows):
   x, y = _data(shape=shape)
@@ -105,7 +105,7 @@ def test_poisson_draws_larger_than_the_physical_batch_are_split(make_plan):
 
 @representatives('make, shape, bad', [
     (_dense, (6,), 3e38), (_dense, (6,), np.nan), (_conv, (6, 6, 1), np.nan),
-    (_dense, (6,), np.inf)], 2)
+    (_dense, (6,), np.inf)])
 def test_an_example_whose_gradient_is_not_finite_is_dropped_alone(
     make_plan, make, shape, bad):
   x, y = _data(shape=shape)
@@ -169,6 +169,7 @@ def test_empty_draws_release_noise_and_are_counted(make_plan):
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
 
+@pytest.mark.more
 def test_a_dataset_of_empty_batches_releases_noise(make_plan):
   private = _private(make_plan(noise_lib.Gaussian(1.0)), _conv())
   empty = tf.data.Dataset.from_tensors(
@@ -482,7 +483,7 @@ def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(
 
 @representatives('policy, engine', [
     ('mixed_float16', 'auto'), ('mixed_float16', 'vectorized'),
-    ('mixed_bfloat16', 'vectorized'), ('mixed_bfloat16', 'auto')], 2)
+    ('mixed_bfloat16', 'vectorized'), ('mixed_bfloat16', 'auto')])
 def test_mixed_precision_clips_unscaled_gradients(make_plan, policy, engine):
   x, y = _data()
   tf.keras.mixed_precision.set_global_policy(policy)

@@ -116,6 +116,7 @@ def test_rmsprop_trains():
 @representatives('make', [_sgd, lambda **kwargs: DPKerasAdamOptimizer(
     0.3, 1e-9, expected_batch_size=kwargs.pop('expected_batch_size', 8),
     learning_rate=0.5, **kwargs)])
+@pytest.mark.more
 def test_accumulated_batches_equal_the_logical_one(make):
   x, y = _data(16)
   once = _fit_once(make(expected_batch_size=16), x, y)
