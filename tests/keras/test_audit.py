@@ -351,6 +351,7 @@ def test_the_model_reports_its_audit_and_the_run_card_keeps_it(tmp_path):
     model.audit()
 
 
+@pytest.mark.more
 def test_an_audit_beside_private_validation_is_of_the_steps_alone():
   sides = private_keras.Split(0.4, key=bytes(32)).sides(X, Y)
   validation = private_keras.PrivateValidation(

@@ -169,7 +169,6 @@ def test_empty_draws_release_noise_and_are_counted(make_plan):
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
 
-@pytest.mark.more
 def test_a_dataset_of_empty_batches_releases_noise(make_plan):
   private = _private(make_plan(noise_lib.Gaussian(1.0)), _conv())
   empty = tf.data.Dataset.from_tensors(
@@ -329,7 +328,7 @@ def _kinds(private, x, y):
     (['dataset', 'poisson'], counts.UNKNOWN),
     (['poisson', 'by hand', 'poisson'], counts.UNKNOWN),
     (['its dataset'], counts.UNKNOWN),
-], 4)
+], 3)
 def test_the_ledger_records_how_batches_were_chosen(make_plan, fits, sampling):
   x, y = _data()
   private = _private(make_plan())

@@ -149,6 +149,7 @@ def test_loaded_models_draw_fresh_noise(tmp_path, zero_sums):
                          second.inner.get_weights()[0])
 
 
+@pytest.mark.more
 def test_a_loaded_model_names_the_seed_of_its_noise(tmp_path):
   _trained(plan_of(), tmp_path / 'm.keras', seed=3)
   again = _load(tmp_path / 'm.keras')
@@ -190,6 +191,7 @@ def test_a_journal_never_lowers_what_was_counted_before(tmp_path):
   assert again.guarantee().steps == 4
 
 
+@pytest.mark.more
 def test_weight_files_hold_counts_and_lower_none(tmp_path):
   private = _trained(plan_of(), tmp_path / 'm.keras')
   private.save_weights(tmp_path / 'old.weights.h5')

@@ -188,6 +188,7 @@ def test_weights_of_no_part_of_the_targets_are_refused_at_the_batches(y, shape, 
     PoissonBatches(np.zeros((40, 4)), y, 0.25, sample_weight=np.ones(shape))
 
 
+@pytest.mark.more
 def test_rows_of_units_take_weights_of_tokens_or_none():
   x, y, weights = _data()
   ids = np.arange(40) % 12

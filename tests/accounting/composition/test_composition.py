@@ -218,6 +218,7 @@ def test_lower_bounds_stay_below_what_is_possible():
     assert bounds.lower <= 5 * steps <= bounds.upper + 1e-9
 
 
+@pytest.mark.more
 def test_lattice_and_buckets_agree_on_random_pairs():
   """Lattice and buckets share no arithmetic, and their bounds overlap."""
   for seed in range(4):

@@ -362,6 +362,7 @@ def test_a_gradient_that_is_not_finite_on_any_replica_is_noticed():
   assert not model.optimizer.sound
 
 
+@pytest.mark.more
 def test_drop_in_optimizers_on_replicas_need_the_expected_batch_size():
   for kwargs in ({}, {'num_microbatches': 12},
                  {'expected_batch_size': 12, 'gradient_accumulation_steps': 2}):

@@ -178,7 +178,7 @@ def test_empty_batches_release_noise_and_never_nan():
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
 
-@pytest.mark.parametrize('eager', [False, True])
+@representatives('eager', [False, True])
 def test_a_batch_of_no_rows_at_all_is_noise(eager):
   model, optimizer = _model(), _sgd(noise_multiplier=1.0, seed=1)
   before = model.get_weights()
