@@ -13,10 +13,13 @@ import tensorflow as tf
 
 from tests.conformance import sampling_cases as cases
 from tests.conformance.sampling_cases import each_case  # noqa: F401
+from tests.keras.conftest import random_sums  # noqa: F401
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as ours, sampling
 from tfcactus.keras.data.sampled_batches import SampledBatches
+
+pytestmark = pytest.mark.usefixtures('random_sums')
 
 ALL = (*cases.CASES, cases.TOY)
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

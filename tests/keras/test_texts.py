@@ -228,6 +228,7 @@ def test_a_drop_in_optimizer_trains_lookups():
   assert history['epsilon'][0] > 0
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_a_run_with_adapted_vocabularies_is_saved_and_goes_on(tmp_path):
   lookup = layers.StringLookup()
   lookup.adapt(COLOURS)

@@ -300,6 +300,7 @@ def test_plans_and_batches_of_different_units_are_refused():
     ours.DPKerasSGDOptimizer.from_plan(plan_of(), learning_rate=0.1)
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_rows_of_one_batch_given_by_hand_have_no_guarantee():
   private = privatized()
   private.train_on_batch(*users()[0])
@@ -307,6 +308,7 @@ def test_rows_of_one_batch_given_by_hand_have_no_guarantee():
     private.guarantee()
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_logs_and_cards_speak_of_users(tmp_path):
   plan = plan_of(noise=tfcactus.Gaussian(2.0), sampling_prob=0.25)
   private = privatized(plan, journal=tmp_path / 'run.journal')
@@ -321,6 +323,7 @@ def test_logs_and_cards_speak_of_users(tmp_path):
   assert private.privacy_summary().endswith(' users.')
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_saved_runs_and_journals_keep_the_unit(tmp_path):
   plan = plan_of(noise=tfcactus.Gaussian(2.0), sampling_prob=0.25)
   path = tmp_path / 'run.journal'
