@@ -113,7 +113,7 @@ def test_gradient_and_both_counts_get_the_noise_of_the_account():
     return sums
 
   norm.update_from = kept
-  for _ in range(100):
+  for _ in range(300):
     step(tuple(map(tf.constant, (_X, _Y, np.ones(40)))))
   gradients, unclipped, answers = zip(*found)
   sensitivity = (1 - (1.2 / 4)**2 - (1.2 / 3)**2)**-0.5
@@ -121,7 +121,7 @@ def test_gradient_and_both_counts_get_the_noise_of_the_account():
   counts = np.array([unclipped, answers]) / np.array([[1.2 / 2.0], [1.2 / 1.5]]) / (
       sensitivity)
   gradients = np.stack([np.ravel(each) for each in gradients])
-  gradients = (gradients - gradients.mean(0)) * (100 / 99)**0.5
+  gradients = (gradients - gradients.mean(0)) * (300 / 299)**0.5
 
   def fits(values, sigma):
     return stats.chi2.cdf(np.sum(values**2) / sigma**2, values.size)
@@ -135,8 +135,8 @@ def test_gradient_and_both_counts_get_the_noise_of_the_account():
   assert fits(counts[1] - (right - 20), 1.0) > 1 - 1e-3
   assert fits(counts[1] - right, 1.5) > 1 - 1e-3
   assert np.max(np.abs(np.corrcoef(np.c_[counts.T, gradients].T) - np.eye(
-      2 + gradients.shape[1]))) < 0.45
-  np.testing.assert_allclose(np.array(norm.answers), [np.sum(counts[1]), 100])
+      2 + gradients.shape[1]))) < 0.3
+  np.testing.assert_allclose(np.array(norm.answers), [np.sum(counts[1]), 300])
 
 
 def test_designed_noise_covers_gradient_and_count():
