@@ -5,7 +5,7 @@
 # runs docs/tour.md; with ARGS=--write it puts outputs and pictures there.
 # `make examples` runs the notebooks of docs/examples in full and stores their outputs.
 
-.PHONY: train test test-all test-slow test-gpu test-matrix lint docs tour examples clean
+.PHONY: train test suite site test-all test-slow test-gpu test-matrix lint docs tour examples clean
 .DEFAULT_GOAL := test
 
 # TensorFlow Privacy asks for Python 3.9 to 3.11; where there is only a later
@@ -26,11 +26,15 @@ unexport PYTHONDONTWRITEBYTECODE
 train: $(STAMP)
 	$(BIN)/python -m training.mnist $(ARGS)
 
+# Types and the site are checked while the tests run; make names each that fails.
 test: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m docs.website
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 lint site suite
+
+suite: $(STAMP)
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+site: $(STAMP)
+	$(BIN)/python -m docs.website
 
 # Runs every case of each class; `make test` runs representatives. ARGS="-m 'more and
 # not slow'" runs only the cases that `make test` leaves out.

@@ -57,7 +57,7 @@ def _sampled_profiles(prob, mu, alpha):
 
 @representatives('prob, sigma', [
     (0.01, 0.8), (0.3, 2.0), (1e-4, 0.5), (0.9, 5.0), (0.5, 0.4), (1e-3, 30.0)], 2)
-@pytest.mark.parametrize('leak', [1e-4, 1e-9])
+@representatives('leak', [1e-9, 1e-4])
 def test_a_part_dominates_a_sampled_gaussian_at_all_alphas(prob, sigma, leak):
   part = _part(_sampled(prob, sigma), left=Part(leak, 1.0))
   assert 0 < part.leak <= leak
@@ -125,7 +125,7 @@ def _random_pair(rng, infinite):
   return accounting.DominatingPair.from_masses(p / p.sum(), q / q.sum())
 
 
-@pytest.mark.parametrize('infinite', [0.0, 1e-4, 1e-9])
+@representatives('infinite', [1e-9, 0.0, 1e-4])
 def test_a_part_dominates_discrete_mechanisms_with_infinite_losses(infinite):
   rng = np.random.default_rng(5)
   for _ in range(12):

@@ -83,7 +83,7 @@ def trained(law, dim, path, **changes):
   return private
 
 
-@representatives('name', laws.ACCOUNTED, 2)
+@representatives('name', laws.ACCOUNTED)
 def test_a_private_model_is_saved_and_loaded(name, tmp_path):
   example = EXAMPLES[name]
   releases = [EXAMPLES[one].law.dp_event for one in (name, 'sinh-normal')]

@@ -9,6 +9,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.core import config
 from tensorflow.python.framework import ops
 
 from tfcactus import noise as noise_lib, relations
@@ -21,10 +22,13 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices('CPU')[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
 
-# Grappler takes a sixth of a first `fit`. `tests/matrix.py` runs the newest TensorFlow
-# with it.
+# Grappler takes a sixth of a first `fit`. AutoGraph takes seconds to translate the
+# library below a `tf.function` of a test, once in each process, though no condition or
+# loop of it needs that. `tests/matrix.py` runs the newest TensorFlow with both.
 if 'WITH_GRAPPLER' not in os.environ:
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
+  config.CONVERSION_RULES = (
+      config.DoNotConvert('tfcactus'), *config.CONVERSION_RULES)
 
 
 @pytest.fixture(scope='module', autouse=True)

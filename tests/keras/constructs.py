@@ -684,7 +684,7 @@ COVERED_DROP_IN = frozenset((
 
 REPRESENTATIVE_PRIVATE = frozenset((
     'layers of images', 'layers of series', 'layers that mix examples',
-    'dense vectorized', 'dense weights', 'dense bfloat16', 'embedding mask',
+    'dense weights', 'embedding mask',
     'layer backward alone', 'centering vectorized', 'tied embedding', 'batch norm',
     'stateful rnn', 'two outputs', 'counting layer', 'python',
     'loss by name', 'loss own', 'loss over a size',

@@ -114,7 +114,7 @@ def test_an_audit_of_single_steps_refutes_halved_noise_and_not_the_claim(steps_o
   assert halved > 1.2 * claim
 
 
-@representatives('scheme', ['whole numbers', *SCHEMES], 3)
+@representatives('scheme', ['whole numbers', *SCHEMES], 2)
 def test_an_honest_run_is_not_refuted(scheme):
   runs = Runs(300, 100, **(
       {'arithmetic': 'integer'} if scheme == 'whole numbers' else {'scheme': scheme}))
@@ -137,7 +137,7 @@ def test_an_honest_run_is_not_refuted(scheme):
   assert found.claimed >= truth
 
 
-@representatives('fault', FAULTS, 2)
+@representatives('fault', FAULTS)
 def test_a_fault_planted_in_the_library_is_found_by_the_check_that_names_it(fault):
   with planted.planted(fault):
     runs = Runs(1500, 100)
@@ -190,6 +190,7 @@ def test_whitening_agrees_with_dense_matrices():
   np.testing.assert_allclose(np.std(filtered, axis=1), 1.0, atol=0.05)
 
 
+@pytest.mark.more
 def test_correlation_restarts_where_training_does():
   runs = Runs(100, 40, scheme='cyclic, correlated')
   runs.seen()
@@ -303,6 +304,7 @@ def test_an_audit_of_a_part_of_the_steps_says_so():
   assert found.note in str(found) and found.claimed == model.guarantee().upper
 
 
+@pytest.mark.more
 def test_canaries_of_users_and_rows_clipped_one_by_one(monkeypatch):
   plan = plan_of(unit='user', num_examples=20, sampling_prob=0.5, steps=8)
 
@@ -349,6 +351,7 @@ def test_the_model_reports_its_audit_and_the_run_card_keeps_it(tmp_path):
     model.audit()
 
 
+@pytest.mark.more
 def test_an_audit_beside_private_validation_is_of_the_steps_alone():
   sides = private_keras.Split(0.4, key=bytes(32)).sides(X, Y)
   validation = private_keras.PrivateValidation(
@@ -402,6 +405,7 @@ def test_batches_that_do_not_take_canaries_are_refused(plan, batches, said):
   assert model.releases == 0
 
 
+@pytest.mark.more
 def test_batches_of_an_audit_serve_other_models():
   batches = poisson()
   audited = privatized(audit=_AUDIT)

@@ -112,6 +112,7 @@ def test_a_view_that_is_not_finite_drops_its_example():
   assert np.max(np.abs(moved)) < 1e-5
 
 
+@pytest.mark.more
 def test_a_model_with_augmentation_trains_and_is_saved(tmp_path):
   x = RNG.normal(size=(20, 6, 6, 1)).astype(np.float32)
   model = tf.keras.Sequential([

@@ -82,7 +82,7 @@ def test_all_accumulated_averages_are_counted(make_plan):
 
 
 @pytest.mark.usefixtures('random_sums')
-@pytest.mark.parametrize('value', ['auto', None, False])
+@representatives('value', ['auto', None, False])
 def test_xla_is_not_used_by_default(make_plan, value):
   private = _private(make_plan, jit_compile=value)
   assert not private.jit_compile
@@ -97,7 +97,7 @@ def test_xla_is_refused_if_asked_for(make_plan, value):
 
 @representatives('reduction, eager', [
     ('sum', False), ('sum_over_batch_size', False), ('none', False),
-    ('none', True), ('sum', True), ('sum_over_batch_size', True)], 2)
+    ('none', True), ('sum', True), ('sum_over_batch_size', True)])
 def test_the_logged_loss_is_the_mean_over_all_examples(make_plan, reduction, eager):
   private = _private(make_plan, loss=_loss(reduction), optimizer=SGD(0.0),
                      run_eagerly=eager)

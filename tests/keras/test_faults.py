@@ -63,6 +63,7 @@ _OURS = [_private, _drop_in]
 
 
 @representatives('ours', _OURS)
+@pytest.mark.more
 def test_a_last_batch_may_be_smaller(ours):
   with pytest.raises(tf.errors.InvalidArgumentError):
     _move(_theirs(1.0, 0.0, num_microbatches=16), X, Y, batch_size=16)
@@ -84,6 +85,7 @@ def test_sums_are_divided_by_a_public_number(ours):
 
 
 @representatives('ours', _OURS)
+@pytest.mark.more
 def test_an_empty_batch_releases_noise(ours):
   empty = tf.data.Dataset.from_tensors((X[:0], Y[:0]))
   assert not np.all(np.isfinite(_move(_theirs(1.0, 1.0), empty, None)))

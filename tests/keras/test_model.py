@@ -74,7 +74,7 @@ def _assert_close(model, expected):
 
 
 @representatives('make, shape, rows', [
-    (_dense, (6,), 7), (_conv, (6, 6, 1), 16), (_dense, (6,), 64)], 2)
+    (_conv, (6, 6, 1), 16), (_dense, (6,), 7), (_dense, (6,), 64)])
 def test_a_step_equals_the_reference_at_any_physical_batch_size(
     make_plan, make, shape, rows):
   x, y = _data(shape=shape)
@@ -105,7 +105,7 @@ def test_poisson_draws_larger_than_the_physical_batch_are_split(make_plan):
 
 @representatives('make, shape, bad', [
     (_dense, (6,), 3e38), (_dense, (6,), np.nan), (_conv, (6, 6, 1), np.nan),
-    (_dense, (6,), np.inf)], 2)
+    (_dense, (6,), np.inf)])
 def test_an_example_whose_gradient_is_not_finite_is_dropped_alone(
     make_plan, make, shape, bad):
   x, y = _data(shape=shape)
@@ -328,7 +328,7 @@ def _kinds(private, x, y):
     (['dataset', 'poisson'], counts.UNKNOWN),
     (['poisson', 'by hand', 'poisson'], counts.UNKNOWN),
     (['its dataset'], counts.UNKNOWN),
-], 4)
+], 3)
 def test_the_ledger_records_how_batches_were_chosen(make_plan, fits, sampling):
   x, y = _data()
   private = _private(make_plan())
@@ -482,7 +482,7 @@ def test_the_physical_batch_holds_most_draws_as_far_as_memory_allows(
 
 @representatives('policy, engine', [
     ('mixed_float16', 'auto'), ('mixed_float16', 'vectorized'),
-    ('mixed_bfloat16', 'vectorized'), ('mixed_bfloat16', 'auto')], 2)
+    ('mixed_bfloat16', 'vectorized'), ('mixed_bfloat16', 'auto')])
 def test_mixed_precision_clips_unscaled_gradients(make_plan, policy, engine):
   x, y = _data()
   tf.keras.mixed_precision.set_global_policy(policy)

@@ -276,6 +276,7 @@ def test_added_losses_are_clipped_with_their_example(make, engine):
   assert logs['loss'] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.more
 def test_only_the_layer_that_adds_a_mean_is_vectorised(make_plan):
   private = privatize(stack(Mean()), make_plan(num_examples=ROWS))
   private.compile('sgd', CE)

@@ -109,11 +109,11 @@ def test_a_config_of_older_versions_lacks_newer_fields():
 
 
 @representatives('changes', [
-    {}, {'releases': (_EVENTS[3], _EVENTS[6])},
     {'adaptive_clipping': tfcactus.AdaptiveClipping(0.7),
      'noisy_accuracy': tfcactus.NoisyAccuracy(output=0)},
+    {}, {'releases': (_EVENTS[3], _EVENTS[6])},
     {'noise': noise_lib.RadialTable.normalized(
-        43, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)}], 2)
+        43, 0.25, 0.25, [-0.8 * i for i in range(12)], -1.0)}])
 def test_a_loaded_private_model_equals_the_saved_one(tmp_path, changes):
   private = _trained(plan_of(**changes), tmp_path / 'm.keras', clipping='flat',
                      physical_batch_size=7)
@@ -149,12 +149,14 @@ def test_loaded_models_draw_fresh_noise(tmp_path, zero_sums):
                          second.inner.get_weights()[0])
 
 
+@pytest.mark.more
 def test_a_loaded_model_names_the_seed_of_its_noise(tmp_path):
   _trained(plan_of(), tmp_path / 'm.keras', seed=3)
   again = _load(tmp_path / 'm.keras')
   assert 'SEEDED (noise)' in make_run_card(again)['randomness']
 
 
+@pytest.mark.more
 def test_loading_counts_all_steps_of_the_journal(tmp_path):
   path = tmp_path / 'run.journal'
   private = _trained(plan_of(), tmp_path / 'm.keras', journal=path)
@@ -189,6 +191,7 @@ def test_a_journal_never_lowers_what_was_counted_before(tmp_path):
   assert again.guarantee().steps == 4
 
 
+@pytest.mark.more
 def test_weight_files_hold_counts_and_lower_none(tmp_path):
   private = _trained(plan_of(), tmp_path / 'm.keras')
   private.save_weights(tmp_path / 'old.weights.h5')
@@ -312,6 +315,7 @@ def test_an_export_holds_the_plain_model(tmp_path, built):
   assert not hasattr(served, 'released_steps')
 
 
+@pytest.mark.more
 def test_tensorflow_saves_a_trained_model(tmp_path):
   private = _private(plan_of())
   private.fit(poisson(), verbose=0)

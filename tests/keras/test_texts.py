@@ -90,7 +90,7 @@ def _case(name):
   return Entry(make, {}, {})
 
 
-@representatives('name', MODELS, number=2)
+@representatives('name', MODELS)
 def test_sums_equal_a_loop(name):
   assert oracle.error(_case(name)) <= 1e-5
 
@@ -108,7 +108,7 @@ def _trained(model, batches, **options):
   return private
 
 
-@representatives('name', MODELS, number=2)
+@representatives('name', MODELS)
 def test_training_has_an_epsilon(name):
   model, x = MODELS[name]
   with warnings.catch_warnings():
@@ -182,6 +182,7 @@ def _lines(tmp_path):
   return path
 
 
+@pytest.mark.more
 def test_texts_are_read_from_records(tmp_path):
   data = TFRecordExamples(_lines(tmp_path), lambda record: (
       tf.strings.substr(record, 1, -1), tf.strings.to_number(
@@ -194,6 +195,7 @@ def test_texts_are_read_from_records(tmp_path):
       data, sampling_prob=0.25)).guarantee().upper > 0
 
 
+@pytest.mark.more
 def test_other_kinds_of_batches_and_arrays_take_texts():
   model = _ids(layers.StringLookup(vocabulary=_WORDS))
   for batches in (FixedSizeBatches(COLOURS, LABELS, 10),
@@ -205,6 +207,7 @@ def test_other_kinds_of_batches_and_arrays_take_texts():
   assert private.guarantee('zero-out').upper > 0
 
 
+@pytest.mark.more
 def test_plain_models_take_the_batches():
   model = _ids(layers.StringLookup(vocabulary=_WORDS))
   model.compile('sgd', _LOSS)
@@ -214,6 +217,7 @@ def test_plain_models_take_the_batches():
   assert len(model.predict(batches, verbose=0)) > 4
 
 
+@pytest.mark.more
 def test_a_drop_in_optimizer_trains_lookups():
   model = _ids(layers.StringLookup(vocabulary=_WORDS))
   model.compile(DPKerasSGDOptimizer.from_plan(tiny.plan_of(), learning_rate=0.1),
@@ -224,6 +228,7 @@ def test_a_drop_in_optimizer_trains_lookups():
   assert history['epsilon'][0] > 0
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_a_run_with_adapted_vocabularies_is_saved_and_goes_on(tmp_path):
   lookup = layers.StringLookup()
   lookup.adapt(COLOURS)
@@ -254,6 +259,7 @@ def test_stored_examples_refuse_texts(tmp_path):
 
 
 @pytest.mark.usefixtures('random_sums')
+@pytest.mark.more
 def test_columns_of_pandas():
   pandas = pytest.importorskip('pandas')
   frame = pandas.DataFrame({**_rows(), 'label': LABELS})

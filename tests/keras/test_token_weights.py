@@ -92,7 +92,7 @@ CASES = {
     'pixels': _pixels, 'dict': _two(dict), 'list': _two(list)}
 
 
-@representatives('name', {'ignored class': 0, **CASES}, number=2)
+@representatives('name', {'ignored class': 0, **CASES})
 def test_sums_equal_plain_keras_on_each_example_alone(name):
   assert oracle.error(Entry(CASES[name], {}, {})) <= 1e-5
 
@@ -135,6 +135,7 @@ def test_fit_on_batches_has_an_epsilon_and_leaves_out_rows_that_are_not_finite()
   assert not any(np.isnan(batches[0][2]).any() for _ in range(20))
 
 
+@pytest.mark.more
 def test_logs_are_those_of_plain_keras():
   """Compares a loss and a metric of equal examples: the mean over examples is one."""
   x, y, weights = (np.repeat(part[2:3], 40, 0) for part in _data())
@@ -149,6 +150,7 @@ def test_logs_are_those_of_plain_keras():
     np.testing.assert_allclose(got[name], [value], rtol=1e-5)
 
 
+@pytest.mark.more
 def test_class_weights_multiply_the_weights_of_tokens():
   x, y, weights = _data()
   found = []
@@ -164,6 +166,7 @@ def test_class_weights_multiply_the_weights_of_tokens():
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.more
 def test_a_drop_in_optimizer_takes_token_weights():
   x, y, weights = _data()
   model = _model()
@@ -185,6 +188,7 @@ def test_weights_of_no_part_of_the_targets_are_refused_at_the_batches(y, shape, 
     PoissonBatches(np.zeros((40, 4)), y, 0.25, sample_weight=np.ones(shape))
 
 
+@pytest.mark.more
 def test_rows_of_units_take_weights_of_tokens_or_none():
   x, y, weights = _data()
   ids = np.arange(40) % 12

@@ -10,6 +10,7 @@ from scipy import stats
 import tensorflow as tf
 
 from tests.keras.tiny import inner, MEAN, plan_of, poisson, privatized, X, Y
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import NoisyAccuracy
 from tfcactus.keras import (
@@ -64,6 +65,7 @@ def test_the_log_is_the_accuracy_with_noise_and_drawing():
   assert fits(0.75 * deviation) > 1 - 1e-3 and fits(1.4 * deviation) < 1e-3
 
 
+@pytest.mark.more
 def test_a_count_of_hardly_any_noise_is_keras_own():
   private = privatized(
       plan(noise=tfcactus.Gaussian(1e-9), sampling_prob=1.0,
@@ -75,6 +77,7 @@ def test_a_count_of_hardly_any_noise_is_keras_own():
   np.testing.assert_allclose(history[NAME], history['accuracy'], atol=1e-6)
 
 
+@pytest.mark.more
 def test_stops_schedules_and_checkpoints_read_the_log(tmp_path, monkeypatch):
   values = iter([0.3, 0.6, 0.5, 0.4, 0.9])
   own = training_logs.NoisyAccuracyLog.on_epoch_end
@@ -149,6 +152,7 @@ def test_the_card_says_what_was_released_and_what_is_not_covered():
   assert plain['not_covered'] == list(run_card.NOT_COVERED)
 
 
+@pytest.mark.more
 def test_files_and_journals_keep_the_field(tmp_path):
   private = model_of(plan(noisy_accuracy=NoisyAccuracy(2.0, 0)),
                      journal=tmp_path / 'j')
@@ -190,7 +194,7 @@ def test_steps_that_were_stopped_are_not_those_of_a_shorter_plan(tmp_path):
         model.guarantee()
 
 
-@pytest.mark.parametrize('size', [16, 8])
+@representatives('size', [16, 8])
 def test_passes_of_smaller_batches_count_each_example_once(size):
   # The last batch is smaller than planned; or all are.
   private = model_of(plan(
@@ -201,6 +205,7 @@ def test_passes_of_smaller_batches_count_each_example_once(size):
   assert history[ERROR][0] == pytest.approx(math.sqrt(40 / 4) / 40)
 
 
+@pytest.mark.more
 def test_averages_of_two_runs_have_no_epsilon():
   one, two = model_of(), model_of()
   fitted(one), fitted(two)
@@ -213,6 +218,7 @@ def test_averages_of_two_runs_have_no_epsilon():
     one.guarantee()
 
 
+@pytest.mark.more
 def test_a_model_of_two_outputs_names_one():
   y = {'digit': Y, 'size': np.zeros((40, 1), np.float32)}
   for output in 'digit', None:

@@ -25,6 +25,13 @@ from tfcactus.keras import hyperparameters, tuning
 
 pytestmark = pytest.mark.usefixtures('random_sums')
 
+
+@pytest.fixture(scope='module', autouse=True)
+def few_objects():
+  """Takes what other files left out of the collections after each run of a search."""
+  gc.freeze()
+
+
 N = len(X)
 PLAN = {'num_examples': N, 'batch_size': N, 'epochs': 1, 'l2_norm_clip': 1.0}
 
@@ -329,6 +336,7 @@ def test_losing_runs_leave_nothing(coarse, tmp_path, monkeypatch, capfd):  # noq
   assert logging.root.manager.disable == logging.NOTSET
 
 
+@pytest.mark.more
 def test_the_model_that_a_search_leaves_is_weights_alone(coarse, tmp_path):  # noqa: F811
   x, y = X.copy(), Y.copy()
   watched = [weakref.ref(each) for each in (x, y)]

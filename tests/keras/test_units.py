@@ -94,7 +94,7 @@ CASES = {
     'vectorised': {'engine': 'vectorized'}, 'views': {'augmentation_multiplicity': 3}}
 
 
-@representatives('name', CASES, number=2)
+@representatives('name', CASES)
 def test_sums_equal_a_loop_over_users(name):
   private = privatized(**CASES[name])
   want = loop(private.inner, WEIGHTS)
@@ -102,6 +102,7 @@ def test_sums_equal_a_loop_over_users(name):
       moved(users(sample_weight=WEIGHTS), private), want, atol=1e-5)
 
 
+@pytest.mark.more
 def test_class_weights_weigh_rows():
   private = privatized()
   factors = np.array([1.0, 2.5, 0.0], np.float32)[Y]
@@ -113,6 +114,7 @@ def test_class_weights_weigh_rows():
 
 @pytest.mark.parametrize('options', [{}, pytest.param(
     {'local_steps': 1, 'local_learning_rate': 1.0}, marks=pytest.mark.more)])
+@pytest.mark.more
 def test_weights_of_tokens_weigh_parts_of_rows(options):
   """A user may have no weight at all, and a row some tokens of weight zero."""
   rng = np.random.default_rng(1)
@@ -151,6 +153,7 @@ def test_per_layer_and_automatic_clipping_act_on_means():
         moved(users(), privatized(model=model, clipping=name)), want, atol=1e-5)
 
 
+@pytest.mark.more
 def test_adaptive_clipping_counts_users():
   rule = tfcactus.AdaptiveClipping(
       target_unclipped_quantile=0.4, learning_rate=0.3, clipped_count_stddev=1e-6)
@@ -180,7 +183,7 @@ SCHEMES = {
         X, Y, 0.02, steps_per_epoch=12, seed=5, **units)}
 
 
-@representatives('name', SCHEMES, number=2)
+@representatives('name', SCHEMES)
 def test_every_scheme_trains_as_a_loop_over_its_draws(name):
   strategy = correlated.BandedStrategy(2).solve(12) if name == 'cyclic' else None
   plan = plan_of(sampling_prob={'cyclic': 1 / 2, 'nearly empty': 0.02}.get(name, 0.25),
@@ -212,7 +215,7 @@ HOSTILE = {
     'many': (np.full((1000, 6), 30.0), 1.0), 'one': (np.full((1, 6), -20.0), 1.0)}
 
 
-@representatives('name', HOSTILE, number=2)
+@representatives('name', HOSTILE)
 def test_all_rows_of_a_user_move_the_sum_by_one_clipping_norm(name):
   """Adds, removes and replaces a user, whatever the rows; the others stay the same."""
   rows, weight = HOSTILE[name]
@@ -297,6 +300,7 @@ def test_plans_and_batches_of_different_units_are_refused():
     ours.DPKerasSGDOptimizer.from_plan(plan_of(), learning_rate=0.1)
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_rows_of_one_batch_given_by_hand_have_no_guarantee():
   private = privatized()
   private.train_on_batch(*users()[0])
@@ -304,6 +308,7 @@ def test_rows_of_one_batch_given_by_hand_have_no_guarantee():
     private.guarantee()
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_logs_and_cards_speak_of_users(tmp_path):
   plan = plan_of(noise=tfcactus.Gaussian(2.0), sampling_prob=0.25)
   private = privatized(plan, journal=tmp_path / 'run.journal')
@@ -318,6 +323,7 @@ def test_logs_and_cards_speak_of_users(tmp_path):
   assert private.privacy_summary().endswith(' users.')
 
 
+@pytest.mark.usefixtures('random_sums')
 def test_saved_runs_and_journals_keep_the_unit(tmp_path):
   plan = plan_of(noise=tfcactus.Gaussian(2.0), sampling_prob=0.25)
   path = tmp_path / 'run.journal'

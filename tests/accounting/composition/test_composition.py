@@ -132,6 +132,7 @@ def test_a_single_shift_lies_below_the_envelope(wavy, cells):
   assert Composition([(shifted, 14400)]).delta(4.40).upper < 1e-5
 
 
+@pytest.mark.more
 def test_order_and_grouping_of_steps_do_not_matter():
   a = accounting.dominating_pair(gaussian_scalar()).poisson(0.02)[1]
   b = accounting.dominating_pair(wavy_scalar()).poisson(0.01)[1]
@@ -217,6 +218,7 @@ def test_lower_bounds_stay_below_what_is_possible():
     assert bounds.lower <= 5 * steps <= bounds.upper + 1e-9
 
 
+@pytest.mark.more
 def test_lattice_and_buckets_agree_on_random_pairs():
   """Lattice and buckets share no arithmetic, and their bounds overlap."""
   for seed in range(4):

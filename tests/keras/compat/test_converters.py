@@ -27,7 +27,7 @@ def _difference(cases):
   return vectorized_cases.first_difference(cases, converters.vectorized_map)
 
 
-@representatives('op', _WRONG, 3)
+@representatives('op', _WRONG)
 def test_operations_that_some_converter_mistakes(op):
   assert _difference(CASES[op]) is None
 
@@ -47,7 +47,7 @@ def _rows():
           tf.constant(rng.integers(0, 6, ROWS).astype(np.int32)))
 
 
-@representatives('name', RIGHT, 3)
+@representatives('name', RIGHT, 2)
 def test_branches_loops_and_calls(name):
   run, x = RIGHT[name], _rows()
   got = tf.function(lambda: converters.vectorized_map(run, x))()

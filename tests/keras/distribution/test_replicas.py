@@ -114,7 +114,8 @@ CASES = {
     'automatic': {'clipping': 'automatic', 'batches': 'allocated',
                   'plan': {'prob': 1 / 15}, 'optimizer': adam},
     'adaptive': {'plan': {'adaptive_clipping': ADAPTIVE,
-                          'noisy_accuracy': tfcactus.NoisyAccuracy()}},
+                          'noisy_accuracy': tfcactus.NoisyAccuracy()}, 'make': dense},
+    'adaptive convolutions': {'plan': {'adaptive_clipping': ADAPTIVE}},
     'shuffled': {'batches': 'shuffled', 'optimizer': adam},
     'cyclic': {'batches': 'cyclic', 'plan': CYCLIC},
     'nearly always empty': {'plan': {'prob': 0.01}},
@@ -136,7 +137,8 @@ CASES = {
                            'tolerance': 2e-2},
     'mixed bfloat16': {'dtype': 'mixed_bfloat16', 'tolerance': 2e-2},
     'mixed float16': {'dtype': 'mixed_float16', 'tolerance': 2e-2}}
-OFTEN = ('adaptive', 'whole numbers', 'whole counts', 'cyclic', 'users', 'recurrent')
+OFTEN = ('adaptive', 'adaptive convolutions', 'whole numbers', 'whole counts',
+         'cyclic', 'users', 'recurrent')
 
 
 @pytest.mark.parametrize('name', [
@@ -255,6 +257,7 @@ def test_local_steps_on_replicas_are_refused():
       privatize(inner(), plan_of(unit='user'), local_steps=1, local_learning_rate=0.1)
 
 
+@pytest.mark.more
 def test_a_model_without_input_shapes_trains_alike_on_replicas():
   with two_replicas().scope():
     private = privatize(tf.keras.Sequential([layers.Flatten(), layers.Dense(3)]),
@@ -265,6 +268,7 @@ def test_a_model_without_input_shapes_trains_alike_on_replicas():
   assert_same_bits(private)
 
 
+@pytest.mark.more
 def test_arrays_on_replicas_are_counted_as_passes():
   plan, found = plan_of(1e-9), []
   for strategy in (tf.distribute.get_strategy(), two_replicas()):
@@ -358,6 +362,7 @@ def test_a_gradient_that_is_not_finite_on_any_replica_is_noticed():
   assert not model.optimizer.sound
 
 
+@pytest.mark.more
 def test_drop_in_optimizers_on_replicas_need_the_expected_batch_size():
   for kwargs in ({}, {'num_microbatches': 12},
                  {'expected_batch_size': 12, 'gradient_accumulation_steps': 2}):

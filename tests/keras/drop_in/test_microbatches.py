@@ -43,7 +43,7 @@ def _steps(size, microbatches, clip=_CLIP):
 
 
 @representatives('given, microbatches', [
-    (None, 8), (8, 8), (4, 4), (2, 2), (1, 1)], 2)
+    (4, 4), (None, 8), (8, 8), (2, 2), (1, 1)])
 def test_divides_by_microbatches_and_clips_their_means(given, microbatches):
   optimizer = DPKerasSGDOptimizer(
       l2_norm_clip=_CLIP, noise_multiplier=0.0, num_microbatches=given,

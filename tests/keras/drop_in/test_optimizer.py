@@ -116,6 +116,7 @@ def test_rmsprop_trains():
 @representatives('make', [_sgd, lambda **kwargs: DPKerasAdamOptimizer(
     0.3, 1e-9, expected_batch_size=kwargs.pop('expected_batch_size', 8),
     learning_rate=0.5, **kwargs)])
+@pytest.mark.more
 def test_accumulated_batches_equal_the_logical_one(make):
   x, y = _data(16)
   once = _fit_once(make(expected_batch_size=16), x, y)
@@ -177,7 +178,7 @@ def test_empty_batches_release_noise_and_never_nan():
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
 
-@pytest.mark.parametrize('eager', [False, True])
+@representatives('eager', [False, True])
 def test_a_batch_of_no_rows_at_all_is_noise(eager):
   model, optimizer = _model(), _sgd(noise_multiplier=1.0, seed=1)
   before = model.get_weights()

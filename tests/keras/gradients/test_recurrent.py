@@ -212,6 +212,7 @@ def test_clipped_sums_in_float64_equal_a_loop_to_nine_digits(name):
     ('two directions', 'mixed_float16'), ('convolutions', 'mixed_bfloat16'),
     ('frames', 'mixed_float16'), ('gru', 'mixed_bfloat16'), ('gru', 'mixed_float16'),
     ('cells', 'mixed_float16')])
+@pytest.mark.more
 def test_clipped_sums_in_half_precision_are_near_those_in_float32(name, policy):
   """The tolerance is that of the forward pass; gradients still scaled would be off."""
   made = {**QUICK, **SLOW}[name]
@@ -264,6 +265,7 @@ def test_dropout_is_applied_where_keras_applies_it(dropout_by_place, name):
   _check(_made(_sequence(_DROPPED[name], shape=shape)))
 
 
+@pytest.mark.more
 def test_each_example_has_its_own_dropout():
   model = _made(_sequence(_of(layers.LSTM, 8, dropout=0.5, recurrent_dropout=0.5)))
   x = np.tile(_SEQUENCES[:1], (_ROWS, 1, 1))

@@ -220,6 +220,7 @@ def test_an_added_ctc_loss():
   assert np.linalg.norm(got.sums - want.sums) < 1e-5 * np.linalg.norm(want.sums)
 
 
+@pytest.mark.more
 def test_a_loss_function_of_ctc():
 
   def loss(labels, predictions):

@@ -283,11 +283,11 @@ def _dropped_in(model, optimizer, batches, plan=None, steps=None):
 _DEAR = [dp_accounting.GaussianDpEvent(0.5)]
 
 
-@pytest.mark.parametrize('make_first, releases, steps', [
+@representatives('make_first, releases, steps', [
     (lambda plan: (DPKerasSGDOptimizer.from_plan(plan), None), _DEAR, 2),
     (lambda plan: (_drop_in(), plan), _DEAR, 2),
     (lambda plan: (_drop_in(expected_batch_size=None), plan), [], 1),
-    (lambda plan: (_drop_in(gradient_accumulation_steps=2), plan), [], 2)])
+    (lambda plan: (_drop_in(gradient_accumulation_steps=2), plan), [], 2)], 2)
 def test_a_new_drop_in_optimizer_takes_over_no_dearer_steps(
     make_first, releases, steps):
   model, batches = inner(), poisson()

@@ -246,7 +246,7 @@ def test_moments_of_an_earlier_step_are_known(make_plan):
   assert private.guarantee().steps == 8
 
 
-@representatives('way', ['load_model', 'load_weights', 'backup', 'checkpoint'], 2)
+@representatives('way', ['load_model', 'load_weights', 'backup', 'checkpoint'])
 def test_moments_that_a_file_restores_are_known(way, tmp_path):
   private, other = _moving(plan_of), _moving(plan_of)
   path = str(tmp_path / ('m.keras' if way == 'load_model' else 'm.weights.h5'))

@@ -45,6 +45,7 @@ def test_one_device_trains_as_without_a_strategy(make_plan, inside):
                              plain.inner.get_weights()[0], atol=1e-6)
 
 
+@pytest.mark.more
 def test_one_mirrored_replica_trains(make_plan):
   with _mirrored().scope():
     model = _dense()

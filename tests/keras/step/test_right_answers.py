@@ -159,7 +159,7 @@ SETTINGS = {
     'vectorised': {'engine': 'vectorized'}, 'views': {'augmentation_multiplicity': 2}}
 
 
-@representatives('name', SETTINGS, number=2)
+@representatives('name', SETTINGS)
 def test_one_example_moves_gradient_and_count_by_at_most_the_sensitivity(name):
   model = tiny.inner(LAYERS.Dense(5, 'tanh'), seed=2)
   private = privatize(model, plan_of(), **SETTINGS[name])
