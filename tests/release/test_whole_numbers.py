@@ -291,7 +291,7 @@ def test_a_plan_takes_releases_of_the_mode():
     (dict(noise=gaussian_scalar(2.0, tail_ratio=0.9999)), 'at most 2\\^16 cells'),
     (dict(noise=noise.SinhNormal(2.0, 3.0)), 'Gaussian or Laplace noise or a scalar'),
     (dict(noise=noise.Gaussian(1e-3)), 'noise large enough'),
-    (dict(noise=noise.Gaussian(1e9)), 'at most 0.0336 times such noise'),
+    (dict(noise=noise.Gaussian(1e9)), 'at most 0.0336 times the size'),
     (dict(noise=noise.Gaussian(1e5), sensitivity=2.0**40), 'below 2\\^55 steps'),
     (dict(noise=noise.Gaussian(1.0), value=2**40), '2\\^30 standard deviations'),
     *((dict(noise=noise.Gaussian(1.0), value=0, sensitivity=2.0**-900,
