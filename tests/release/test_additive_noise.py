@@ -103,6 +103,24 @@ def test_log_concave_is_read_off_the_numbers():
   assert not wavy_scalar().log_concave_on_cells
   assert not gaussian_scalar(tail_ratio=0.99999).log_concave_on_cells
   assert not noise.SinhNormal(3, 2).log_concave
+  # Rounding makes the logs of a law like the Laplace law convex somewhere.
+  line = -0.07 * np.arange(3000)
+  assert np.any(np.diff(line, 2) > 0)
+  for tail in (-0.07, -np.inf):
+    assert noise.ScalarTable.normalized(100, line, tail).log_concave_on_cells
+  assert not noise.ScalarTable.normalized(100, line, -0.06999).log_concave_on_cells
+
+
+def test_a_table_whose_slope_rises_a_little_from_cell_to_cell_is_refused():
+  # The logs are convex: two counts that change by one have losses up to 2 g(1), more
+  # than g(2), the largest of one count that changes by two.
+  bins, rise = 2**13, 0.9e-9
+  slope = -1e-3 + rise * np.arange(3 * bins)
+  log = np.append(0.0, np.cumsum(slope))
+  table = noise.ScalarTable.normalized(bins, log, slope[-1])
+  assert 2 * log[bins] - log[2 * bins] < -0.05
+  with pytest.raises(ValueError, match='log-concave'):
+    release.histogram([0, 1], num_bins=2, noise=table)
 
 
 def test_sums_are_clipped_and_exact():

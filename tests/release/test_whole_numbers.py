@@ -284,7 +284,6 @@ def test_a_plan_takes_releases_of_the_mode():
       floats.guarantee().upper * (1 + 1e-6))
   event = made.event
   assert event_configs.event_from(event_configs.event_config(event)) == event
-  # Several rows of one person: no exact account, so that of the power curve.
   assert beside.guarantee(rows_of_one=2).upper > beside.guarantee().upper
 
 
@@ -292,7 +291,7 @@ def test_a_plan_takes_releases_of_the_mode():
     (dict(noise=gaussian_scalar(2.0, tail_ratio=0.9999)), 'at most 2\\^16 cells'),
     (dict(noise=noise.SinhNormal(2.0, 3.0)), 'Gaussian or Laplace noise or a scalar'),
     (dict(noise=noise.Gaussian(1e-3)), 'noise large enough'),
-    (dict(noise=noise.Gaussian(1e9)), 'at most 0.0336 times such noise'),
+    (dict(noise=noise.Gaussian(1e9)), 'at most 0.0336 times the size'),
     (dict(noise=noise.Gaussian(1e5), sensitivity=2.0**40), 'below 2\\^55 steps'),
     (dict(noise=noise.Gaussian(1.0), value=2**40), '2\\^30 standard deviations'),
     *((dict(noise=noise.Gaussian(1.0), value=0, sensitivity=2.0**-900,
@@ -303,6 +302,12 @@ def test_what_has_no_proof_is_refused(settings, words):
   with pytest.raises(ValueError, match=words):
     release.noisy_value(**{**dict(
         value=1, sensitivity=1, resolution=1, arithmetic='integer'), **settings})
+
+
+def test_calibration_names_the_arithmetic_that_a_family_does_not_have():
+  with pytest.raises(ValueError, match="take arithmetic='float'"):
+    release.noise_for_epsilon(
+        'sinh-normal', 1.0, 1e-6, bend=3.0, arithmetic='integer')
 
 
 def test_an_error_has_room_for_rounding_to_few_whole_numbers():

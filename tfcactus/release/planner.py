@@ -148,6 +148,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
   make = lambda size: family_of(size if bend is None else min(size, bend))
   event = accounting.noise_event if arithmetic == 'float' else (
       lambda noise: whole_numbers.cost(noise, count))
+  event(make(1.0))  # Refuses a family that is not drawn in whole numbers.
   cost = calibration.account(
       lambda size: repeated(event(make(size)), releases), delta)
   try:

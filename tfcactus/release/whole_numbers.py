@@ -98,9 +98,10 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
   size = _law(noise).size
   if not size >= _FINEST * rounding:
     raise ValueError(
-        f"Expected with arithmetic='integer' at most {size / (_FINEST * rounding):.3g} "
-        f'times such noise for {coordinates:,} numbers, got {noise!r}: a sensitivity '
-        "would be too few whole numbers. Take arithmetic='float'.")
+        "Expected with arithmetic='integer' noise of at most "
+        f'{size / (_FINEST * rounding):.3g} times the size for {coordinates:,} '
+        f'numbers, got {noise!r}: a sensitivity would be too few whole numbers. Take '
+        "arithmetic='float'.")
   if not scale >= 2.0**-30 * step:
     raise ValueError(
         "Expected with arithmetic='integer' a resolution of at most 2^30 "
