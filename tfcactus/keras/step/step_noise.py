@@ -296,5 +296,5 @@ def condition(plan: PrivacyPlan) -> str:
       f'its own share sees a noise multiplier of {_format.lower(others)}, and whoever '
       'sees what one worker sends, as its neighbours do, with '
       f'{_format.lower(own)} over that worker\'s part of a batch, or with '
-      f'{_format.lower(own / 2)} where one example more moves another to another worker '
-      '(without part_of).')
+      f'{_format.lower(own / 2)} where one example more moves another one between '
+      'workers (without part_of).')
