@@ -218,8 +218,9 @@ class SamplingScheme(abc.ABC):
   def constants(self, plan: PlannedNumbers) -> str:
     """Describes in words the numbers that a guarantee of a plan takes as public."""
     # Rounded down: a smaller probability costs no more.
-    *first, last = (f'num_examples={plan.num_examples}',
-                    f'sampling_prob={_format.lower(plan.sampling_prob)}', *self.also_public)
+    *first, last = (
+        f'num_examples={plan.num_examples}',
+        f'sampling_prob={_format.lower(plan.sampling_prob)}', *self.also_public)
     return f'{", ".join(first)} and {last}'
 
   def _check_examples(self, plan: PlannedNumbers) -> None:
