@@ -91,9 +91,6 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
     delta: Delta of the bounds on epsilon.
     significance: Most probability with which one bound or interval is wrong.
 
-  Returns:
-    Curve, area and rates of the attack, and bounds on epsilon.
-
   Raises:
     ValueError: if an argument is invalid, the split was not by fair coins, or losses
       are not numbers.
