@@ -42,8 +42,8 @@ class Audit:
   """An audit of a training run, for `privatize(model, plan, audit=Audit())`.
 
   Attributes:
-    canaries: Number of canaries. Three hundred show most faults; thousands give sharper
-      bounds on epsilon.
+    canaries: Number of canaries, at least 100. Three hundred show most faults;
+      thousands give sharper bounds on epsilon.
   """
 
   canaries: int = 300
@@ -166,7 +166,7 @@ def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
 
 
 def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | None:
-  """Returns the canaries of an audit, or None; ValueError unless the run allows one.
+  """Returns the canaries of `audit`, None for None; ValueError unless the run fits.
 
   `others` are the settings of the run beside its plan, by name.
   """
