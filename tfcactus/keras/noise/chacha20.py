@@ -55,7 +55,7 @@ def _double_round(state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _rotated(word: tf.Tensor, bits: int) -> tf.Tensor:
-  """Returns words rotated to the left."""
+  """Returns uint32 words rotated to the left by `bits`, from 1 to 31."""
   return tf.bitwise.bitwise_or(
       tf.bitwise.left_shift(word, tf.constant(bits, tf.uint32)),
       tf.bitwise.right_shift(word, tf.constant(32 - bits, tf.uint32)))

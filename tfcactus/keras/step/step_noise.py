@@ -200,7 +200,7 @@ class CorrelatedIntegerSampler(IntegerSampler):
              *places: np.ndarray) -> list[np.ndarray]:
     """Returns sums plus correlated noise, in the given dtypes.
 
-    They are computed from whole noisy products. A single replica makes them.
+    They are computed from whole noisy products, on one replica: see `check_step`.
     """
     del draw, step
     precision.check_graphs_are_as_written()
