@@ -113,7 +113,10 @@ def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., _Adapted]:
-  """Returns the function for the class of `layer`; ValueError for wrong arguments."""
+  """Returns `_moments`, `_bins` or `_vocabulary`, by the class of `layer`.
+
+  Raises ValueError for another class, or arguments that do not fit the class.
+  """
   kinds: dict[type, Callable[..., _Adapted]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -135,7 +138,10 @@ def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: in
 
 
 def _owners(units: Any, data: Any) -> np.ndarray | None:
-  """Numbers the owners in `units`; returns the number for each row, None for None."""
+  """Returns the number of each row's owner, from zero; None if `units` is None.
+
+  Raises ValueError for data without an order of rows, or invalid ids.
+  """
   if units is None:
     return None
   if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
@@ -304,7 +310,7 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
 
 def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
           bounds: Any, noise: Any, seed: int | None) -> _Adapted:
-  """Releases noisy quantiles, the boundaries of a Discretization."""
+  """Releases noisy quantiles, the num_bins - 1 boundaries of a Discretization."""
   low, high = (float(each) for each in _limits(bounds, ()))
   models.check_bins(layer)
   cells, owners_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]

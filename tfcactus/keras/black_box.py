@@ -45,6 +45,7 @@ class BlackBoxAudit:
   bounds: evidence.Audit
 
   def __str__(self) -> str:
+    """Returns area, rates with their intervals, and bounds in words."""
     return '\n'.join((f'Area under the curve: {self.area:.3f}.', *(
         f'True positive rate at false positive rate {rate:g}: {found:.3g}, between '
         f'{_format.lower(interval.lower, 3)} and {_format.upper(interval.upper, 3)}.'

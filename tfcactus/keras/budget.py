@@ -106,6 +106,7 @@ class Limit(keras.callbacks.Callback):
     return coming if self._training.released_steps + coming > self._max_steps else 0
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Remembers the number of the epoch, by which `_stop` sees whether more follow."""
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None

@@ -93,6 +93,7 @@ class HyperParameters:
     yield
 
   def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError for other methods of KerasTuner, which have no law here."""
     raise AttributeError(
         'Expected Float, Int, Choice, Boolean, Fixed, get, name_scope or '
         f'conditional_scope, got hp.{name}: each run draws its settings anew from a '
@@ -108,6 +109,7 @@ class HyperParameters:
   def _one_of(self, name: str, values: Sequence[Any]) -> Any:
     """Returns one of `values`; records the draw in `path`. ValueError for none."""
     def draw() -> Any:
+      """Returns one of `values`, each with the same probability."""
       if not len(values):
         raise ValueError(f'Expected values of {name!r} to choose from, got none.')
       index = self._pick(len(values))

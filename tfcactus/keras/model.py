@@ -107,8 +107,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
       local_steps: Number of plain SGD steps of each `unit`; their sum is clipped.
       local_learning_rate: Learning rate of these steps.
       audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
-      account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
-        from, before they are released; the first `fit` makes a slot for the plan.
+      account: A `DataAccount` or its path. `fit` takes steps from its slot
+        account_label before they are released; the first `fit` makes the slot.
       randomness: 'host', 'device' or 'auto': where noise is made; see `NoiseSampler`.
 
     Raises:
@@ -278,7 +278,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """Trains the model; other arguments are as for any Keras model.
 
     Stops before epsilon passes the `target_epsilon` of an `EpsilonCallback`, else, with
-    a warning, that of the plan. Without any it warns beyond the plan's steps.
+    a warning, that of the plan. Without either, warns beyond the plan's steps.
 
     Args:
       x: `PoissonBatches`, for the guarantee of the plan. Arrays have a weaker

@@ -40,8 +40,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
   The plan counts all planned releases from the start:
   `PrivacyPlan.for_training(..., releases=[validation])`. With a `Split` the guarantee
   is the maximum over its sides; without one it is the composition of training and
-  validation. A stop may be chosen by the releases: the guarantee then counts all
-  planned steps. Callbacks of Keras may read the logs at no further cost.
+  validation. The guarantee counts all planned steps, so that a stop may be chosen by
+  the releases. Callbacks of Keras may read the logs at no further cost.
 
   `logs` get `val_private_accuracy`, and so on, and the standard error of their noise as
   `val_private_accuracy_error`.

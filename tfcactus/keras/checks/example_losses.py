@@ -320,6 +320,7 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
           'such as tf.map_fn, which go through a batch one by one.') from error
 
     def gradient(upstream: tf.Tensor, variables: Any | None = None) -> Any:
+      """Returns the gradient for `upstream`, (batch,), and none for `variables`."""
       column = tf.reshape(tf.cast(upstream, gradients.dtype),
                           [-1] + [1] * (gradients.shape.rank - 1))
       found = column * gradients

@@ -66,10 +66,12 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
   seeds: list[tf.Tensor] = []
 
   def seed() -> tf.Tensor:
+    """Returns a placeholder for a secret seed."""
     seeds.append(draws.secret_seed())
     return seeds[-1]
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
+    """Returns the tensors of the pass: first `rows`, then `beside`."""
     with vectorization.standing_in() as vectorised, (
         patches.drawing(model, seed)):
       made.append(run(batch))

@@ -118,7 +118,7 @@ class Step:
         drawn=mean + 8 * deviation)  # As docs/soundness.md says, "Numbers", point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
-    """Returns mean and standard deviation of the size of one of a draw's `shares`."""
+    """Returns mean and deviation of a Poisson draw's size, or of one of `shares`."""
     mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 

@@ -48,6 +48,7 @@ class IntegerSampler(NoiseSampler):
     self._scale = self._drawn_scale * math.sqrt(shares)
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    """Returns noise in units of sensitivity, float64, shape (size,)."""
     del place
     return self._drawn(size) / self.per_unit(1.0)
 
@@ -56,9 +57,11 @@ class IntegerSampler(NoiseSampler):
     return discrete_gaussian.draw(self._rng, count)
 
   def on_device(self, size: int) -> bool:
+    """Returns False: the host makes the noise, whatever the size."""
     return False  # The device makes float noise alone.
 
   def _draws_ahead(self, size: int) -> bool:
+    """Returns False: no noise is drawn ahead."""
     return False  # `whole` draws where it adds.
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
@@ -80,10 +83,12 @@ class IntegerSampler(NoiseSampler):
 
   def without_noise(self, sums: Sequence[tf.Tensor], scale: tf.Tensor
                     ) -> list[tf.Tensor]:
+    """Returns the share of a replica that adds no noise: whole numbers, float64."""
     per_unit = self.per_unit(noise_addition.exact(scale))
     return [tf.round(tf.cast(part, tf.float64) * per_unit) for part in sums]
 
   def total(self, whole: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the whole sum of all replicas' shares, scaled back, in `dtype`."""
     return tf.cast(whole * (1 / self.per_unit(noise_addition.exact(scale))), dtype)
 
   def per_unit(self, scale: Any) -> Any:
@@ -105,6 +110,7 @@ class _Succession:
   """Tells whether a step follows the one before it, for one step at a time."""
 
   def __init__(self) -> None:
+    """Begins before any step."""
     self._before: Place | None = None
     self._size = 0
     self._lock = threading.Lock()
@@ -142,9 +148,11 @@ class CorrelatedSampler(NoiseSampler):
     return self._next(None if place is None else Place.of(place), size)
 
   def _draws_ahead(self, size: int) -> bool:
+    """Returns False: no noise is drawn ahead."""
     return False  # Noise depends on the place of the step.
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Returns False: noise is drawn for all parts together."""
     return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
@@ -186,13 +194,16 @@ class CorrelatedIntegerSampler(IntegerSampler):
     self._steps = _Succession()
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    """Returns correlated noise in units of sensitivity, float64, shape (size,)."""
     return self._noisy([np.float64], None, [np.zeros(size)], np.ones(()), np.ones(()),
                        *([] if place is None else [place]))[0]
 
   def _drawn(self, count: int) -> np.ndarray:
+    """Returns whole noise of deviation `FINE_SCALE`, int64, shape (count,)."""
     return discrete_gaussian.fine_draw(self._rng, count)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Returns False: noise is added to all parts together."""
     return False  # One step of the strategy has all parts together.
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
