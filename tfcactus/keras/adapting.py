@@ -67,7 +67,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
       log-concave for the others.
     bounds: Public (low, high) for numbers, never computed from the data: each a number,
       or an array with one for each feature of a Normalization.
-    delta: Most probability with which words of one unit alone may enter a vocabulary.
+    delta: Largest probability that words of one unit alone enter a vocabulary.
     words_per_unit: Most words of a unit that count, a uniformly random choice.
     units: The id of the owner of each row of an array or list; None makes rows units.
     seed: For repeatable experiments; None draws from the system.

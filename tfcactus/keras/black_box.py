@@ -90,7 +90,7 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
     loss: A loss, as for `compile`; by default the one that the model was compiled with.
       Losses of several outputs are added up without loss_weights.
     delta: Delta of the bounds on epsilon.
-    significance: Most probability with which one bound or interval is wrong.
+    significance: Largest probability that one bound or interval is wrong.
 
   Raises:
     ValueError: if an argument is invalid, the split was not by fair coins, or losses

@@ -58,9 +58,9 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Returns weights per output; of examples, repeated in the shape of a mask if any.
+  """Returns weights per output, for an output with a mask in the mask's shape.
 
-  Keras 3 expects the shape of the mask. Weights of parts keep theirs.
+  Keras 3 expects that shape. Weights of parts of examples are returned as they are.
   """
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else

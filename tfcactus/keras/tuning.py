@@ -126,7 +126,7 @@ class PrivateSearch:
       delta: Delta of the whole search.
       validation: A `PrivateValidation` with a public num_examples; its last release
         in a run is the score. Or public data (x, y). Or a function of the model that
-        returns a number, larger if better, from no private data, without objective.
+        returns a number, larger if better, from no private data; needs no objective.
       objective: Metric with prefix 'val_' or 'val_private_', of accuracy or loss; or
         (metric, 'max' or 'min').
       runs: Law of the number of runs; by default `LogarithmicRuns(mean=10)`.
@@ -241,7 +241,7 @@ class PrivateSearch:
       self._score(first)
 
   def _run(self, stream: KeyStream, data: ExampleData) -> tuple[float, Found | None]:
-    """Returns (score, result); (-inf, None) after errors. `_UnaccountedError` ends."""
+    """Returns (score, result); (-inf, None) after errors. Raises _UnaccountedError."""
     gc.collect()  # Deletes the model of the run before.
     keras.utils.set_random_seed(int(stream.integers(2**31, 1)[0]))
     hp = self._settings(stream)
@@ -387,7 +387,7 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 
 def _outcomes(plan: Callable[[Any], _Arguments]
              ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
-  """Yields (path, (key, probability, arguments)) of outcomes; ValueError if many."""
+  """Yields (path, (key, probability, arguments)) by outcome; ValueError above 64."""
   # Walks the tree of draws: the first take the indices `forced`, later ones index 0,
   # and their other indices wait. NaN stands for a `Float` without steps.
   waiting, found = [list[int]()], 0
@@ -442,7 +442,7 @@ def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
 
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
-  """Returns the function that scores a model, larger if better; else ValueError."""
+  """Returns the function that scores a model, larger if better; or ValueError."""
   if isinstance(validation, PrivateValidation):
     name = objective if isinstance(objective, str) else objective[0]
     if validation.num_examples is None or not str(name).startswith('val_private_'):

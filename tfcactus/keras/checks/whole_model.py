@@ -24,9 +24,9 @@ def check_model(model: keras.Model) -> None:
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -> None:
   """Raises ValueError for layers that mix examples, and losses that nothing clips.
 
-  Also for variables that `replicas.check_devices` refuses. `half` allows float16, if
-  gradients are unscaled before clipping. `losses` allows added losses and regularizers,
-  if the caller handles them.
+  Also raises for variables that `replicas.check_devices` refuses. `half` allows
+  float16, if gradients are unscaled before clipping. `losses` allows added losses and
+  regularizers, if the caller handles them.
   """
   replicas.check_devices([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
@@ -49,7 +49,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
 def check_arguments(model: object, plan: object, private: type) -> None:
   """Raises ValueError unless given a plan and a Keras model, not of class `private`.
 
-  Also for a strategy that `replicas.check_devices` refuses.
+  Also raises for a strategy that `replicas.check_devices` refuses.
   """
   replicas.check_devices()
   versions.check_same_keras('model', model)

@@ -246,7 +246,7 @@ def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
 
 
 def _check_host(plan: PrivacyPlan, randomness: str) -> None:
-  """Raises ValueError for 'device': only the host makes the noise of such a plan."""
+  """Raises ValueError for 'device': the host makes integer and correlated noise."""
   if noise_addition.check_randomness(randomness, plan.noise) == 'device':
     found = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
     raise ValueError(
