@@ -246,7 +246,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       metrics: Metrics over the examples drawn, without padding.
       loss_weights: Numbers, in a list or dict. An example's loss is the weighted sum
         over its outputs; the gradient of that sum is clipped.
-      steps_per_execution: As in Keras, without 'auto'; 1 for a `target_epsilon`.
+      steps_per_execution: As in Keras, without 'auto'; 1 for a target of a callback.
       jit_compile: False or 'auto', which means False.
 
     Raises:

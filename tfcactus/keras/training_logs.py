@@ -140,6 +140,7 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
 
 
 _NOISY = 'noisy_accuracy'
+"""Key of the noisy accuracy in the logs."""
 
 
 def own(norm: ClipNorm, ledger: ModelLedger) -> list[keras.callbacks.Callback]:

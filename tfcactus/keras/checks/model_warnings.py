@@ -15,6 +15,7 @@ from tfcactus.keras.independence import dependence, graph_proof
 _CROSSENTROPIES = (
     'BinaryCrossentropy', 'BinaryFocalCrossentropy', 'CategoricalCrossentropy',
     'CategoricalFocalCrossentropy', 'SparseCategoricalCrossentropy')
+"""Losses that take probabilities, or logits with from_logits=True."""
 
 _OF_NUMBERS = (
     'CosineSimilarity', 'Huber', 'LogCosh', 'MeanAbsoluteError',
@@ -23,6 +24,7 @@ _OF_NUMBERS = (
 """Losses of regressions."""
 
 _PROBABILITIES = (keras.activations.softmax, keras.activations.sigmoid)
+"""Activations whose outputs are probabilities."""
 
 
 def warn_of_losses(model: keras.Model, losses: Any, accuracy: object) -> None:

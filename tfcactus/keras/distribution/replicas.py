@@ -17,6 +17,7 @@ import tensorflow as tf
 
 _SUPPORTED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
               tf.distribute.OneDeviceStrategy)
+"""Strategies that are supported with any number of replicas."""
 
 _REASONS = {
     'ParameterServer': 'its workers send gradients at times of their own, so that no '
@@ -24,6 +25,7 @@ _REASONS = {
     'TPU': 'it compiles all replicas at once by XLA, and noise is drawn outside of XLA',
     'CentralStorage': 'it keeps one copy of the variables, and updates of it by this '
                       'library are not tested'}
+"""Why strategies are refused, by the beginnings of their names."""
 
 _NEVER = ('ParameterServer', 'TPU')
 """Beginnings of the names of strategies that are refused even with one replica."""
