@@ -27,13 +27,14 @@ SHARPNESS = 0.25
 step needs more quadrature nodes; a wider one needs a longer contour."""
 
 CUTOFF = 2.0
-"""Coefficient of the term that makes 1 - W beat any exponential of a loss."""
+"""Coefficient of the term that makes 1 - W fall faster than exponentials of a loss
+grow."""
 
 MAX_V = 300.0
-"""Log-likelihood ratios are capped here. Above this, W is one."""
+"""Log-likelihood ratios v are capped here. Above this, W is one."""
 
 MAX_TILTED_LEVEL = 60.0
-"""Bound on order times level. Larger tilts are not needed."""
+"""Largest order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
 """Range of log-likelihood ratios beyond which other methods are faster."""
@@ -165,7 +166,7 @@ class PartLoss(quadrature.SampledGaussian):
     return (growth[:, None] + bound - whole + GROWTH_SLACK)[:, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
-    """Returns an upper bound on the output's mode under tilts <= `order`."""
+    """Returns an output above all modes of the measure under tilts <= `order`."""
     top = super()._top(order)
     if self.low > 0:
       # W(low) grows up to this output, and the mode may be anywhere below it.
