@@ -199,9 +199,9 @@ class LevyComposition:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
     All are inf if `delta` is at most the mass of infinite losses. If a search fails,
-    `upper` is inf and `lower` may be zero. `estimate` is the epsilon at which the estimate of delta is
-    `delta`. Without `log_decay` its error may be far smaller than the bounds are apart,
-    but that is not proved.
+    `upper` is inf and `lower` may be zero. `estimate` is the epsilon at which the
+    estimate of delta is `delta`. Without `log_decay` its error may be far smaller than
+    the bounds are apart, but that is not proved.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.

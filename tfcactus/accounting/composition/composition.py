@@ -143,7 +143,7 @@ class Composition:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
-    All are inf if `delta` is below the probability of an infinite loss.
+    All are inf if `delta` is below `p_inf[0]`.
     """
     delta = _checks.delta(delta)
     losses = self._losses  # None unless all steps are Gaussian releases.

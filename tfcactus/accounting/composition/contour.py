@@ -362,7 +362,7 @@ class GroupedContours:
     steps = sum(count for _, count in self.groups)
     groups, aside = [], 0.0
     for loss, count in self.groups:
-      # For addition P has no rows, and samples with many rows have no P-mass.
+      # For addition P is the output without the rows: nothing is set aside.
       if isinstance(loss, GroupedGaussian) and loss.direction == 'remove':
         loss, mass = loss.truncated(most / steps)
         aside += count * mass

@@ -171,7 +171,7 @@ class Enumeration:
     return Bounds(low, 0.5 * (low + high), high)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0 at `delta`; inf below `p_inf`."""
+    """Returns bounds on the least epsilon >= 0 at `delta`; inf below `p_inf[0]`."""
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)

@@ -54,7 +54,7 @@ LEAST = 1e-300
 class Saddles:
   """Tilts c with the epsilon and delta whose saddle point they are."""
 
-  orders: np.ndarray  # Increasing tilts c.
+  orders: np.ndarray  # Shape (n,), increasing tilts c.
   mgf: np.ndarray  # K(c), the log moment generating function of the total loss.
   mean: np.ndarray  # K'(c).
   variance: np.ndarray  # K''(c).
@@ -267,8 +267,11 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Returns the epsilon whose estimate is `delta`, by Newton's method on its log."""
-    # `epsilon` is a guess. Raises IntractableError if the method does not converge.
+    """Returns the epsilon, maybe negative, whose estimate of delta is `delta`.
+
+    `epsilon` is a guess. Newton's method on the log of the estimate; IntractableError
+    if it does not converge.
+    """
     if not self.tables:
       raise IntractableError
     reach = 2 / max(table.order for table in self.tables)  # Limits a Newton step.
@@ -302,7 +305,7 @@ class Profile:
   def bracket(self, delta: float, epsilon: float) -> Bounds:
     """Returns checked bounds on the least epsilon at `delta`, estimated by `epsilon`.
 
-    Raises IntractableError if ends that hold are far away.
+    Raises IntractableError if `MAX_DOUBLINGS` moves of an end are too few.
     """
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)

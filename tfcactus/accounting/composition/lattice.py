@@ -78,7 +78,10 @@ FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 
 
 def _infinite(groups: Groups, side: str, sign: int) -> float:
-  """Returns P(infinite total loss) of the pairs `side`, rounded towards `sign`."""
+  """Bounds P(infinite total loss) of the pairs `side`: above if `sign` is 1, or below.
+
+  `side` is 'lower' or 'upper'; `sign` is 1 or -1.
+  """
   return infinite_mass.composed(
       ((getattr(bounds, side).p_inf, count) for bounds, count in groups), sign)
 
@@ -92,8 +95,8 @@ class Lattice:
     """Initialises the composition of `groups`.
 
     `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
-    window and the floor of the losses are chosen from it, in less time. Any tilt,
-    window and floor give valid bounds.
+    window and the floor of the losses are chosen from it, in less time. Bounds are
+    valid for any choice of these three.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot

@@ -45,7 +45,7 @@ MOST_KINKS = 300
 """Kinks examined at once."""
 
 LEAST_SCALE = 1e-3
-"""Least scale of the lines for delta; at epsilon zero the only one. Affects speed and
+"""Least scale of the lines for delta, and the scale at epsilon zero. Affects speed and
 width only."""
 
 FALLS = 0.9
