@@ -244,7 +244,7 @@ class LevyComposition:
 
   @functools.cached_property
   def finite_mass(self) -> float:
-    """P-probability of a finite loss."""
+    """P-probability of a finite total loss."""
     return math.exp(self._log_finite_mass)
 
   @functools.cached_property

@@ -30,7 +30,7 @@ _GAPS = np.geomspace(1e-3, 30, 200)
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
-  """Returns an upper bound on the mutual information of answer and data, in nats."""
+  """Bounds the mutual information of answer and data from above, in nats, or by inf."""
   # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
   # 9, which Theorem 26 relaxes in its last step, for any distribution of n records.
   guarantee = truncated_cdp.check_guarantee(guarantee)

@@ -78,10 +78,7 @@ FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 
 
 def _infinite(groups: Groups, side: str, sign: int) -> float:
-  """Bounds P(infinite total loss) of the pairs `side`: above if `sign` is 1, or below.
-
-  `side` is 'lower' or 'upper'; `sign` is 1 or -1.
-  """
+  """Bounds P(infinite total loss) of `side` pairs: above (`sign` 1) or below (-1)."""
   return infinite_mass.composed(
       ((getattr(bounds, side).p_inf, count) for bounds, count in groups), sign)
 

@@ -143,9 +143,9 @@ class _Split:
   @classmethod
   def of(cls, groups: Groups, share: float, near: float, **target: float) -> _Split:
     """Splits a composition at levels of a step's loss; `near` is a guess of epsilon."""
-    # The first level is `share` times the distance from the least total loss to `near`;
-    # each further one is `LADDER` times the last, up to `TOP`. `target` is epsilon= or
-    # log_delta=, as for `Contour.saddles`.
+    # Levels count from a step's least loss. The first is `share` times the distance from
+    # the least total loss to `near`; each further one is `LADDER` times the last, up to
+    # `TOP`. `target` is epsilon= or log_delta=, as for `Contour.saddles`.
     if any(loss.direction != 'remove' or loss.sampling_prob == 1 for loss, _ in groups):
       raise IntractableError
     least = math.fsum(count * math.log1p(-loss.sampling_prob) for loss, count in groups)

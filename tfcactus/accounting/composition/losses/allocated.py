@@ -153,6 +153,7 @@ class TiltedAllocated(base.TiltedLoss):
     found = np.empty(t.size)
     for part, line in self._parts(t):
       found[part] = line.log_error_at(t[part], self._log_bound) - self.log_mgf
+    # Neither phi nor its clipped value exceeds the bound on |phi|.
     return np.exp(np.minimum(found, math.log(2) + self._decay(t)))
 
   def _decay(self, t: np.ndarray) -> np.ndarray:

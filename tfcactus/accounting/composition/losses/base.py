@@ -36,7 +36,7 @@ class TiltedLoss(abc.ABC):
 
   @property
   def nodes(self) -> int:
-    """Terms per value of phi, to which cost is proportional; one for a closed form."""
+    """Terms per value of phi, to which cost is proportional; one by default."""
     return 1
 
   @abc.abstractmethod
@@ -101,7 +101,7 @@ class Loss(abc.ABC):
     """
 
   def log_moment(self, order: float) -> float:
-    """Returns an upper bound on log M(order)."""
+    """Returns an upper bound on log M(order); raises IntractableError as `tilted`."""
     tilted = self.tilted(order, 0.0, 1e-16)
     return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
 

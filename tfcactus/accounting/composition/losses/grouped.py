@@ -175,6 +175,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
+    # Near z = 0, arg u is about the mean share of the rows in the sample, times strip.
     j, log_w = self._rows
     return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
 

@@ -149,7 +149,7 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns (low, high, log of a bound beyond): the u to sum over, and the rest."""
+    """Returns the ends (low, high) of u to sum over, and log of a bound beyond."""
     # `whole` is about the log of n! times the whole integral. It sets only how far to
     # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
     left, log_cosine = n - order, math.log(math.cos(angle))
