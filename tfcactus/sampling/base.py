@@ -140,7 +140,7 @@ class SamplingScheme(abc.ABC):
         'worker.')
 
   def beside(self: _Scheme, count: int) -> _Scheme:
-    """Returns a scheme for `count` other records, drawn as often as these, or less.
+    """Returns a scheme for `count` other records, drawn as often as examples, or less.
 
     A draw has as many batches as a draw of this scheme, or fewer. The scheme returned
     may be for more than `count` records: callers leave out indices from `count` on.

@@ -121,7 +121,10 @@ class SplitContours:
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns the first attempt(share) in `SHARES` that raises no IntractableError."""
+  """Returns the first attempt(share), for `SHARES`, without an IntractableError.
+
+  Raises IntractableError if all attempts do.
+  """
   for share in SHARES:
     try:
       return attempt(share)
@@ -143,9 +146,10 @@ class _Split:
   @classmethod
   def of(cls, groups: Groups, share: float, near: float, **target: float) -> _Split:
     """Splits a composition at levels of a step's loss; `near` is a guess of epsilon."""
-    # Levels count from a step's least loss. The first is `share` times the distance from
-    # the least total loss to `near`; each further one is `LADDER` times the last, up to
-    # `TOP`. `target` is epsilon= or log_delta=, as for `Contour.saddles`.
+    # Levels count from a step's least loss. The first one is `share` times the distance
+    # from the least total loss to `near`; each further one is `LADDER` times the last,
+    # up to `TOP`. `target` is epsilon= or log_delta=, as for `Contour.saddles`. Raises
+    # IntractableError unless all losses are by removal from a sample.
     if any(loss.direction != 'remove' or loss.sampling_prob == 1 for loss, _ in groups):
       raise IntractableError
     least = math.fsum(count * math.log1p(-loss.sampling_prob) for loss, count in groups)
