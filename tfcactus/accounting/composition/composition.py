@@ -6,12 +6,12 @@
 | subsampled or randomly allocated Gaussians | contour at one tilt | 1e-9, mostly |
 | several rows of a person, subsampled | contour without rare samples | 1e-10, mostly |
 | removal, too few or too rare for one tilt | several contours | 1e-9, mostly |
-| two Gaussians, any direction | cells and a closed form | 1e-7, mostly 1e-9 |
+| two Gaussians, addition or removal | cells and a closed form | 1e-7, mostly 1e-9 |
 | addition, too few or too rare | fine lattice | about 1e-8 |
 | few discrete outcomes | enumeration | 1e-12 of epsilon per step |
 | Laplace releases of one scale | residues in integers | rounding |
 | Laplace or Gaussian steps beside others | contour | 1e-12 of epsilon per step |
-| other discrete steps | lattice | about 1e-6, mostly |
+| other steps, also replacement in samples | lattice | about 1e-6, mostly |
 
 Widths are relative to the bounded epsilon or delta, but 'of epsilon per step' is
 absolute.
@@ -72,7 +72,7 @@ class StepLoss:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
       of a continuous loss.
     loss: The loss of a Gaussian release, sampled, allocated or of all records, as a
-      formula; or None.
+      formula; or None, also if a record is replaced in a sample.
     scalar: The loss of another mechanism as a formula, or None.
   """
 
@@ -146,7 +146,7 @@ class Composition:
     All are inf if `delta` is below `p_inf[0]`.
     """
     delta = _checks.delta(delta)
-    losses = self._losses  # None unless all steps are Gaussian releases.
+    losses = self._losses  # None unless all steps have a `loss`.
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
@@ -261,7 +261,7 @@ class Composition:
             lambda: whole, lambda: split]
 
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
-    """Returns constructors of the methods to try if not all releases are Gaussian."""
+    """Returns constructors of the methods to try if some step has no `loss`."""
     mixed: list[Callable[[], Method]] = []
     if self._laplace is not None:
       top, count = self._laplace
@@ -290,7 +290,7 @@ class Composition:
 
   @functools.cached_property
   def _losses(self) -> tuple[tuple[ReleaseLoss, int], ...] | None:
-    """The losses with counts if all steps are Gaussian releases, else None."""
+    """The losses with counts if all steps have a (Gaussian) `loss`, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None

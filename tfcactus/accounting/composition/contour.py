@@ -106,8 +106,8 @@ def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). A `quick` contour refuses to take more
-  than tenths of a second: another method exists then.
+  `groups` are pairs (loss, number of steps). A `quick` contour raises IntractableError
+  where it would take more than tenths of a second: another method exists then.
   """
 
   groups: Sequence[tuple[base.Loss, int]]

@@ -31,8 +31,8 @@ MAX_DOUBLINGS = 8
 
 MAX_NORMALISATION = 0.05
 """Error of the log normalisation of phi^steps beyond which another method is tried, for
-losses whose phi is clipped to its possible range: that assumes that it is about right.
-"""
+losses whose phi is clipped to its possible range: clipping assumes a normalisation that
+is about right."""
 
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
