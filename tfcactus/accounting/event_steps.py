@@ -171,7 +171,7 @@ class AllocatedPairStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by bounds on its dominating pair, which compare by identity."""
+  """A mechanism known by bounds on its pair; steps of one `bounds` object are equal."""
 
   bounds: pair_lib.PairBounds
   sample: Sample
@@ -239,7 +239,7 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """Yields (step, repetitions) of an event; Unsupported if `sample` has no account."""
+  """Yields (step, repetitions) of an event; raises Unsupported if none is proved."""
   # This default takes an event as noise; other kinds of events are registered below.
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
@@ -332,6 +332,7 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
   if sample != Sample(sample.relation, rows=sample.rows):
     raise Unsupported(event, 'noise in whole numbers has no proof for samples')
   yield from steps_of(event.event, sample)
+  # A leak of one or more protects nothing: its step is None.
   leak = event.leak(sample.rows * (2 if sample.relation == relations.REPLACE else 1))
   yield (SchemeStep(events.ThresholdDpEvent(leak), sample.relation) if leak < 1 else
          None), 1
@@ -443,7 +444,7 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns one Gaussian event for several, whose precisions add; others unchanged."""
+  """Returns one Gaussian event for composed ones alone; other events unchanged."""
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

@@ -50,8 +50,8 @@ class DataAccount:
 
   An entry is on disk before `spend` returns: if the process is killed, the file has at
   least what was released. Processes that share an account wait for each other. A file
-  that was edited, or copied, is refused. Nothing can check that all that is done with the data
-  is entered, nor that the data have no second account.
+  that was edited, or copied, is refused. Nothing can check that all that is done with
+  the data is entered, nor that the data have no second account.
 
   Attributes:
     path: Absolute path of the file.
@@ -137,7 +137,7 @@ class DataAccount:
 
   def release(self, function: Callable[..., _Release], *args: Any, label: str = '',
               unit: str = 'example', **settings: Any) -> _Release:
-    """Runs a function of `tfcactus.release`; enters its event, then returns its release.
+    """Runs a function of `tfcactus.release`; enters, then returns what it releases.
 
     Args:
       function: A function that returns a `Release`, such as `release.histogram`.
