@@ -146,7 +146,7 @@ class OneSidedAccountant(PairAccountant):
     """Returns an upper bound on delta of a composition in one direction."""
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
-    """Returns the largest `solve(part)`, or 0; `non_private` without protection."""
+    """Returns the largest `solve(part)`, or 0; `non_private` if `self.non_private`."""
     if self._non_private:
       return non_private
     return max(map(solve, self.compositions().values()), default=0.0)

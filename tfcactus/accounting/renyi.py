@@ -72,8 +72,8 @@ _HALVINGS = 62
 class RenyiAccountant(base.OneSidedAccountant):
   """Renyi (RDP) accountant: composes divergences and converts them to epsilon.
 
-  The divergences are those of the dominating pairs, so that only the conversion loses
-  against `PhiAccountant`.
+  The divergences are those of the dominating pairs, or slightly larger, so that mainly
+  the conversion from finitely many orders loses against `PhiAccountant`.
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
@@ -95,7 +95,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """Returns the least delta whose epsilon is at most `epsilon`."""
+    """Returns about the least delta whose converted epsilon is at most `epsilon`."""
     divergence = divergence_bounds(part, self._orders)
     _, log_delta = crossing(
         lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,
@@ -188,8 +188,8 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Returns a composition's Renyi divergences or bounds on them, not rounded up.
 
-  Their shape is (n,). They are inf at orders at which they are intractable. `finite`
-  omits infinite losses.
+  Their shape is (n,). They are inf where they are intractable. `finite` omits infinite
+  losses.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
@@ -223,7 +223,7 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns about the least epsilon at `delta` that all orders imply; see `WASTE`."""
+  """Returns the least epsilon at `delta` that all orders imply, or by `WASTE` more."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
@@ -313,7 +313,7 @@ def tradeoff_from_renyi(
   infinite divergence gives no information. `false_positive`, the Q-probability of
   rejecting, has any shape. The bounds are on the false negative rate of any test at
   that level. Between two levels the chord is no lower bound, but the value at the
-  larger level is.
+  larger level is. Raises ValueError for arguments out of range.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).

@@ -123,7 +123,7 @@ class SearchDpEvent(events.SteppedDpEvent):
   """The best of a secret number of private runs; all else about them stays secret.
 
   The number of runs is drawn from `runs`. The runs are independent, each with fresh
-  randomness. Epsilon is far below that of all runs together.
+  randomness. With many runs epsilon is far below that of all of them shown.
 
   Attributes:
     runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`. Only
@@ -136,7 +136,8 @@ class SearchDpEvent(events.SteppedDpEvent):
       that and of public data.
 
   Raises:
-    ValueError: if the score, the settings or a run are not covered by the proof.
+    ValueError: if `runs` is no `RunLaw`, or the score, the settings or a run are not
+      covered by the proof.
   """
 
   runs: run_laws.RunLaw
@@ -222,7 +223,7 @@ def _checked_settings(settings: object
 
 def _has_account(event: dp_accounting.DpEvent,
                  relation: dp_accounting.NeighboringRelation) -> bool:
-  """Returns whether a run has dominating pairs that serve several rows of one too."""
+  """Returns whether a run has pairs that serve several rows of a person too."""
   if not PhiAccountant(relation).supports(event):
     return False
   steps = [step for step, count in event_steps.steps_of(
@@ -275,7 +276,7 @@ def _is_quick(part: Composition) -> bool:
 
 def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
               ) -> dict[str, Composition]:
-  """Returns the cost of showing all runs, where that may be less; {} elsewhere."""
+  """Returns the compositions of all runs shown if they may cost less, else {}."""
   runs, settings = search.runs, search.settings
   if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
     return {}
@@ -295,7 +296,7 @@ def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
 
 
 def _top(part: Composition, runs: float) -> float:
-  """Returns the epsilon up to which the profile of a run matters."""
+  """Returns the epsilon up to which a run's profile matters; 1.0 if none is finite."""
   # At a delta below the mass of infinite losses, epsilon is infinite, and where most of
   # delta is such mass it may have no finite bound: larger deltas follow.
   delta = 1.001 * part.p_inf[1] + LEAST_DELTA / runs
@@ -316,7 +317,7 @@ def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
 def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
                        ) -> np.ndarray:
   """Returns the lesser of `high` and upper bounds on the delta of `part`, all runs."""
-  # A few points tell whether the composition is worth its time.
+  # A few points tell whether the composition is anywhere lower and worth its time.
   some = epsilon[::epsilon.size // 6]
   if np.all(_deltas(part, some)[1] > high[::epsilon.size // 6]):
     return high
