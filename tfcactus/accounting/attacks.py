@@ -31,7 +31,7 @@ LEAST_RATE = 1e-10
 """Least error rate at which the mu of a report is proved."""
 
 POINTS, FEW_POINTS = 160, 40
-"""Points of the profile on each side of epsilon 0: if the losses of all steps have a
+"""Points of the profile on each side of epsilon 0: if all steps have a Gaussian loss in
 closed form, and else, as such profiles take longer. Affects tightness only."""
 
 LARGEST_LOSS = 100.0

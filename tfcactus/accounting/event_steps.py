@@ -104,7 +104,11 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the loss by sample and relation, in closed form for some noise."""
+    """Returns the loss by sample and relation, with a closed form if one is known.
+
+    It is known for Laplace noise on all records, and for Gaussian noise, but not if a
+    record is replaced in samples, or zeroed in samples of fixed size.
+    """
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):

@@ -62,7 +62,7 @@ LEAST_DELTA = 1e-11
 
 POINTS, FEW_POINTS = 280, 70
 """Points of one run's profile in each direction, and without a closed form, where a
-point may take a quarter of a second. Affects speed and width only."""
+point takes long. Affects speed and width only."""
 
 TUNED_POINTS = 1200
 """Points of the profile of a search. Affects speed and width only."""

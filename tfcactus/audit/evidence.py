@@ -55,7 +55,8 @@ class Audit:
       `significance`.
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound is wrong, or that a true claim is refuted.
-    claimed: Upper bound on epsilon by the claim, or None.
+    claimed: Upper bound on epsilon by the claim; None if it was not computed, as by
+      `audit_scores`.
     note: What else limits the evidence, in sentences.
   """
 
@@ -164,7 +165,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     pilot: As for `audit_scores`.
     seed: As for `audit_scores`.
     families: Whether to bound epsilon by scores within the claim's family too, which
-      takes some ten seconds, and up to a minute for random allocation.
+      takes many accounts of the run, slow ones for random allocation.
 
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.

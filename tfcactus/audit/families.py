@@ -99,7 +99,7 @@ class Claim:
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
-      """Returns the account of the plan with this share of its noise and sampling."""
+      """Returns the plan's account at these multiples of its noise and sampling."""
       other = plan if noise == sampled == 1 else dataclasses.replace(
           plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
           sampling_prob=sampled * plan.sampling_prob)

@@ -46,9 +46,9 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   `edges`, (cells + 1,), are the losses at the cells' ends; `width` is their distance
   where it is one number, without the rounding of `edges`. `p_beyond` bounds the P-mass
   of larger losses from above. `q_elsewhere` is the Q-mass outside the cells for which
-  the caller has atoms of its own; all other Q-mass without a place is the upper pair's
-  `q_inf`. `off`, for each cell, bounds what `MASS_ROUNDOFF` does not cover of the
-  relative errors of its two masses.
+  the caller has atoms of its own; all other Q-mass outside them, and what raising
+  losses leaves over, is the upper pair's `q_inf`. `off`, for each cell, bounds what
+  `MASS_ROUNDOFF` does not cover of the relative errors of its two masses.
   """
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(

@@ -133,7 +133,8 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 
 def no_noise(prob: float) -> PairBounds:
-  """Returns bounds for any noise: of nothing shown, and of a drawn record shown."""
+  """Returns bounds for any noise: the upper pair shows the record if it is drawn."""
+  # The lower pair shows nothing.
   zero, one = np.zeros(1), np.ones(1)
   return PairBounds(
       DominatingPair(zero, one, one),
