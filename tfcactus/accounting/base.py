@@ -19,6 +19,7 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
 DIRECTIONS = ('both', 'add', 'remove')
+"""How neighbours may differ: a record is added, removed, or either."""
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):

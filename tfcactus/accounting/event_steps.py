@@ -175,7 +175,7 @@ class AllocatedPairStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by bounds on its pair; steps of one `bounds` object are equal."""
+  """A mechanism known by bounds on its pair; equal if sample and pair objects are."""
 
   bounds: pair_lib.PairBounds
   sample: Sample

@@ -193,7 +193,7 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     _checks.delta(self.distance, 'distance')
 
   def leak(self, shift: int) -> float:
-    """Returns a probability of showing the data that covers the distance.
+    """Returns a probability of showing the data that makes up for the distance.
 
     The noise, and a release that shows the data with this probability, together
     dominate the release for a change by `shift` sensitivities. There is no account if

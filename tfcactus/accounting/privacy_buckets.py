@@ -32,6 +32,7 @@ from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
 GUARANTEES = ('adp', 'pdp')
+"""Approximate and probabilistic differential privacy."""
 
 SPREAD = 12.0
 """Standard deviations of the total loss that an adaptive factor covers."""
@@ -43,8 +44,8 @@ ROUNDOFF = 1e-14
 """Bound on the error of a sum of one release's masses, and of a label."""
 
 LARGEST_EPSILON = 700.0
-"""Beyond it e^epsilon nears the largest float; lower bounds count infinite losses only.
-"""
+"""Above this epsilon, as e^epsilon may overflow, lower bounds count infinite losses
+only."""
 
 FURTHEST = 1e4
 """Largest finite epsilon that is searched; beyond it the bound is inf."""

@@ -223,7 +223,7 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon at `delta` that all orders imply, or more by 2 `WASTE`."""
+  """Returns the least epsilon at `delta` by all orders together, or 2 `WASTE` more."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
@@ -278,7 +278,7 @@ def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
 
 def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
-  """Returns log of the largest true positive rate y at false positive rate x."""
+  """Returns log of the largest true positive rate y by each order at rates x."""
   # By bisection. The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound)
   # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,), result (n,
   # points).
@@ -365,7 +365,7 @@ def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bo
 def _breaks(order: np.ndarray, divergence: np.ndarray,
             p: tuple[np.ndarray, np.ndarray], q: tuple[np.ndarray, np.ndarray]
             ) -> np.ndarray:
-  """Returns whether d_order(p || q) > `divergence` despite rounding, (n, points)."""
+  """Returns whether d_order(p || q) surely exceeds `divergence`, shape (n, points)."""
   # `p` and `q` hold the logs of a coin's two probabilities, each of shape (points,).
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)

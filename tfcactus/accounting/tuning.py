@@ -104,7 +104,10 @@ class _Profile:
 
   @classmethod
   def of(cls, epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray) -> _Profile:
-    """Returns the profile of upper bounds on both deltas at `epsilon`, from 0 on."""
+    """Returns the profile from upper bounds on delta at `epsilon`, which rises from 0.
+
+    `own` are those of this direction, `reverse` those of the reversed one.
+    """
     x = np.concatenate([-epsilon[:0:-1], epsilon])
     back = np.concatenate([reverse[:0:-1], own])
     # H(1/a) = 1 - 1/a + G(a)/a, where G is the profile of the reversed direction.
@@ -383,7 +386,7 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns rows of Q- and P-masses of events of the winner, shape (2, events)."""
+  """Returns Q-masses and P-masses of events about the winner, shape (2, events)."""
   # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
   # are upper bounds, the P-masses lower ones.
   order = np.argsort(pair.loss)

@@ -285,7 +285,7 @@ def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
 
 def _guesses(scores: np.ndarray, present: np.ndarray, canaries: int, delta: float,
              significance: float) -> int:
-  """Returns how many of `canaries` to guess: the share that the pilot expects best."""
+  """Returns how many of `canaries` to guess: the share of the pilot's largest bound."""
   def expected(share: float) -> float:
     """Returns the bound if as many guesses are right as in the pilot."""
     tried = max(round(share * scores.size), 2)

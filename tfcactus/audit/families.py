@@ -112,7 +112,10 @@ class Claim:
                sampling is None or sampling.independent)
 
   def curve(self, noise: float = 1.0) -> Curve:
-    """Returns the trade-off function with `noise` times the claimed noise."""
+    """Returns the proved trade-off function at `noise` times the claimed noise.
+
+    Its values are lower bounds on false negative rates.
+    """
     return _curve(self, noise)
 
   def epsilon(self, refutes: Refutes) -> float:

@@ -156,7 +156,7 @@ class _Checked:
     return cell_bounds.Masses.of(self.tails(x), self.accuracy)
 
   def log_density(self, x: np.ndarray) -> np.ndarray:
-    """Returns the log density at finite points; ValueError for NaN or infinity."""
+    """Returns the log density at finite points; ValueError for NaN or +inf."""
     value = np.asarray(self.law.logpdf(x), dtype=np.float64)
     if value.shape != x.shape or np.any(np.isnan(value)) or np.any(value == np.inf):
       raise ValueError(
@@ -194,7 +194,7 @@ _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
           ) -> Iterator[cell_bounds.Piece]:
-  """Yields cells between neighbouring breaks or beyond one, and what is beside them."""
+  """Yields cells with edges `x`, between or beyond breaks, and what is beside."""
   at_break = x[0] in breaks, x[-1] in breaks
   start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
   stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
@@ -287,7 +287,8 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
   unseen = np.isneginf(log_p) & np.isneginf(log_q)
   low = np.where(unseen, -np.inf, loss - error)
   high = np.where(unseen, np.inf, loss + error)
-  # A rising loss is at least all losses before it and at most all after it.
+  # A rising loss is at least all losses before it and at most all after it; a falling
+  # one is the reverse.
   rising = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
   falling = np.maximum.accumulate(low[::-1])[::-1], np.minimum.accumulate(high)
   rises, falls = (bool(np.all(a <= b)) for a, b in (rising, falling))
@@ -309,7 +310,7 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
 
 def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
-  """Returns increasing cell edges for each interval between breaks."""
+  """Returns increasing cell edges for each interval between or beyond breaks."""
   # There are about `cells` cells in all. Any edges give valid bounds. Moving a cell's
   # masses to the losses at its ends raises the privacy profile. Half of the cells lie
   # where that raises the profile most. The other half is spread evenly over losses, so
@@ -347,8 +348,8 @@ def _refined(edges: np.ndarray, laws: Sequence[Tails],
   with np.errstate(invalid='ignore'):
     move = np.abs(np.diff(loss(edges)))
   move = np.minimum(np.nan_to_num(move, nan=0.0, posinf=_WIDEST), _WIDEST)
-  # A chord over losses of width w and mass m raises the profile by about m w^2 / 8. The
-  # best numbers of parts are as the cube roots.
+  # A cell of mass m over losses of width w raises the profile by about m w^2 / 8, and n
+  # parts of it by 1 / n^2 of that: the best n are as the cube roots of m w^2.
   cost = np.cbrt(np.maximum(mass, 0.0) * move**2)
   parts = np.zeros(mass.size)
   for share, weight in ((1 - _SHARE, cost), (_SHARE, move)):

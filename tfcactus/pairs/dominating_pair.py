@@ -97,8 +97,8 @@ class DominatingPair:
 
     Raises:
       ValueError: if an array is not float64 of shape (atoms,), masses are negative or
-        do not sum to one, an atom has mass under one of P and Q only, or a loss is not
-        the logarithm of the ratio of masses.
+        do not sum to one, an atom has mass under one of P and Q only, or the loss of an
+        atom with mass is not log(p / q).
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():

@@ -53,7 +53,7 @@ def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
 
 
 def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
-  """Returns log P(j of `rows` rows are in a sample of `size` of `total`), j from 0"""
+  """Returns log P(j of `rows` rows are in a sample of `size` of `total`), j >= 0."""
   def falling(first: int) -> list[int]:
     """Returns the products first (first - 1) ... of 0, 1, ..., `rows` factors."""
     return list(itertools.accumulate(

@@ -84,7 +84,10 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 
 
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Returns bounds, as `replaced`, on a zeroed record's pair in fixed-size samples."""
+  """Returns bounds on a zeroed record's pair in fixed-size samples, as `zeroed_by`.
+
+  The arguments are those of `replaced`, and so is the proof.
+  """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
                    near, sampling_prob)
