@@ -49,7 +49,8 @@ class PhiAccountant(base.TwoSidedAccountant):
         on all records; on Poisson samples, for rows added, removed or zeroed; on
         samples of fixed size, for rows added or removed. Otherwise the power curve of
         all events together is applied k times (`composition.repeated`). Added or
-        removed rows with samples of fixed size then have no account: epsilon raises.
+        removed rows with samples of fixed size then have no account: epsilon and delta
+        raise ValueError.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.
@@ -115,7 +116,10 @@ class PhiAccountant(base.TwoSidedAccountant):
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns the account of a person's rows: `part`, if exact, or its power curve."""
+    """Returns `part`, if exact for a person's rows, or its power curve applied k times.
+
+    Raises ValueError if neither is proved.
+    """
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

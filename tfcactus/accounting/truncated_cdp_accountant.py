@@ -57,10 +57,10 @@ def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
 class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
-  Releases with known dominating pairs enter with their exact Renyi divergences, so
-  that nearly the least rho holds for each omega. `TCDPDpEvent` releases enter with
-  their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and refuses
-  `TCDPDpEvent`; for all others the definition of truncated CDP loses against it.
+  Releases with known dominating pairs enter with the pairs' Renyi divergences, so that
+  nearly the least rho holds for each omega. `TCDPDpEvent` releases enter with their
+  guarantees, subsampled ones by Theorem 12. `PhiAccountant` refuses `TCDPDpEvent`; for
+  all other events truncated CDP, two numbers for a whole profile, loses against it.
 
   Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and Theorem 12.
   """
@@ -77,8 +77,8 @@ class TCDPAccountant(PairAccountant):
         releases were composed.
 
     Raises:
-      ValueError: if omega is larger, or a divergence below it is infinite, as without
-        noise.
+      ValueError: if omega is out of that range, or a divergence up to omega is
+        infinite, as without noise.
     """
     if self._non_private:
       raise ValueError(
@@ -97,7 +97,8 @@ class TCDPAccountant(PairAccountant):
     """Returns the guarantee whose epsilon is least at `target_delta`.
 
     Raises:
-      ValueError: if there is none, since divergences are infinite at all orders.
+      ValueError: if there is none: divergences are infinite at all orders, or an event
+        protects nothing.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     guarantees = self._guarantees()
@@ -108,7 +109,7 @@ class TCDPAccountant(PairAccountant):
     return min(guarantees, key=lambda one: one.epsilon(delta))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """Returns an upper bound on epsilon at `target_delta`, by Lemma 6."""
+    """Returns an upper bound on epsilon at `target_delta`, by Lemma 6, or inf."""
     delta = _checks.delta(target_delta, 'target_delta')
     return min((one.epsilon(delta) for one in self._guarantees()), default=math.inf)
 
@@ -141,7 +142,7 @@ class TCDPAccountant(PairAccountant):
     return self._last[1]
 
   def _every_guarantee(self) -> list[truncated_cdp.TCDP]:
-    """Returns a guarantee for each omega worth trying; [] if nothing is protected."""
+    """Returns a guarantee for each omega worth trying; [] if none is finite."""
     if self._non_private:
       return []
     top = min((claim.omega for claim in self._claims), default=math.inf)
