@@ -133,7 +133,7 @@ class Isotropic:
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
                   layout: grid.Layout) -> dict[str, Any]:
-    """Returns the request as JSON values, defaults filled in; None if not applicable."""
+    """Returns the request as JSON values, defaults filled in; None where none fits."""
     return {'dim': self.dim, 'budget': budget, 'power': cost.power,
             'noise_multiplier': sigma if cost.power == 2 else None,
             'bins': int(round(1 / layout.width)), 'cells': layout.cells,
