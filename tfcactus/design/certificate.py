@@ -26,8 +26,8 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
 
   Returns:
     'objective' (the largest divergence over shifts), 'lower_bound' (no table of the
-    same grid and tail class within the same budget, monotone if the mechanism is, is
-    below it) and 'gap' (relative).
+    same grid and tail class within the same budget is below it; for `Monotone` and
+    `Isotropic`, no monotone one) and 'gap' (relative).
 
   Raises:
     ValueError: if the table carries no certificate (a truncated or closed-form law, or

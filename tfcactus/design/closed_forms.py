@@ -72,7 +72,7 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError if `size` exceeds `largest`; `what` is counted in the message."""
+  """Raises ValueError if `size`, a number of elements `what`, exceeds `largest`."""
   if size > largest:
     raise ValueError(f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
 

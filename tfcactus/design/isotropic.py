@@ -133,7 +133,7 @@ class Isotropic:
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
                   layout: grid.Layout) -> dict[str, Any]:
-    """Returns the request as JSON values, defaults filled in; None where none fits."""
+    """Returns the request as JSON values; noise_multiplier None unless power is 2."""
     return {'dim': self.dim, 'budget': budget, 'power': cost.power,
             'noise_multiplier': sigma if cost.power == 2 else None,
             'bins': int(round(1 / layout.width)), 'cells': layout.cells,
@@ -159,7 +159,7 @@ class Isotropic:
     return cost, budget, sigma
 
   def _budget(self, dim: int, cost: cost_lib.Cost) -> tuple[float, float]:
-    """Returns (budget, sigma); sigma is a rough size unless the cost is |z|^2."""
+    """Returns (budget, sigma per coordinate, approximate unless the cost is |z|^2)."""
     if (self.budget is None) == (self.noise_multiplier is None):
       raise ValueError(
           'Expected exactly one of noise_multiplier and budget, got '

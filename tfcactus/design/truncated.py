@@ -67,7 +67,8 @@ class Truncated:
     sampling_prob: Poisson sampling probability of a release; 1 for no sampling.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity, such that they tile the range; None
-      for about 400 cells on each side, but about 20 per unit at most.
+      for about 400 cells on each side, but at most 20 per unit, or a few more
+      where fewer do not tile the range.
     method: 'direct', 'lp' or 'ma'.
     order: The order lambda of 'ma'; None to search it.
     monotone: False lets 'lp' put more mass further out. The full shift then
@@ -208,8 +209,8 @@ class TruncatedForm(abc.ABC):
     scale: Scale before truncation; give either `scale` or `utility`.
     utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table, in sensitivities.
     norm: 1 or 2.
-    bins: Cells per unit of sensitivity; None for about 400 on each side, but about 20
-      per unit at most.
+    bins: Cells per unit of sensitivity; None for about 400 on each side, but at most 20
+      per unit, or a few more where fewer do not tile the range.
 
   Raises:
     ValueError: if an argument is out of range, or none or both of `scale` and

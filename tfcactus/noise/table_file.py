@@ -28,7 +28,7 @@ MASS_TOLERANCE = 1e-9
 
 LOG_TAIL_FLOOR = -69.0
 """Log mass (1e-30) down to which a geometric tail is enumerated: less than any
-guarantee can notice, and less than a float64 uniform can reach in one draw."""
+guarantee can notice."""
 
 MAX_CELLS = 10_000_000
 """Maximum number of enumerated cells; more are a mistake in the tail ratio."""

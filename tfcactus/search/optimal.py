@@ -52,7 +52,7 @@ class OptimalNoise:
     noise: The noise.
     label: Kind and objective of the noise.
     guarantee: The guarantee of the plan with this noise, with bounds.
-    candidates: All noise tried, of least epsilon first.
+    candidates: All noise tried, in increasing order of epsilon.
     certified: What is proved about the choice.
     searched: What is searched and not proved about the choice.
   """

@@ -171,8 +171,8 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
 
   Returns:
     The best table seen, a truncated Gaussian or a design. After one release, by
-    'direct' or 'lp' and for delta above 1e-10, its utility is within the tolerance of
-    the least one of the grid, unless a solver failed; `lower_bound` shows it.
+    'direct' or 'lp', its utility is within the tolerance of `lower_bound`, unless a
+    solver failed or delta is too small for a proof (about 1e-10).
 
   Raises:
     ValueError: if an argument is out of range, or no noise found reaches delta.

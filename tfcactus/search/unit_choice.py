@@ -90,7 +90,7 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
     target_epsilon: Epsilon for all rows of any one user, added or removed.
     delta: Delta of that epsilon.
     caps: Largest numbers of rows of a user to compare; by default the powers of two
-      below the largest number of rows, and that number, to which others are lowered.
+      below the largest number of rows, and that number. Larger caps are lowered to it.
     alike: Share of a gradient's squared norm that all rows of a user have in common,
       from 0 to 1; a public guess. The less it is, the smaller is the norm of a user's
       mean gradient, to which user sampling clips.

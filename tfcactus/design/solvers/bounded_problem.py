@@ -76,7 +76,7 @@ class Problem:
 
 
 def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns masses of noise w and its shift by `bins`, on 2 * cells + bins cells."""
+  """Returns masses of noise w and of w shifted by `bins`, on 2 * cells + bins cells."""
   full = 0.5 * np.concatenate([w[::-1], w])
   nothing = np.zeros(bins)
   return np.append(full, nothing), np.append(nothing, full)
@@ -95,7 +95,7 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
   `monotone` asks for masses that never increase outwards. Without it the full shift may
-  not be the worst, and the delta of the solution is not the table's privacy cost. Raises
+  not be the worst, and the solution's delta is not the table's privacy cost. Raises
   SolverError if the linear program has no result.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)

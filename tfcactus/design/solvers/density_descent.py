@@ -97,7 +97,7 @@ def _ground_state(problem: Problem) -> np.ndarray:
 def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the optimum on the widest cells that tile the range."""
   # None if these are the problem's own cells or fewer than two, or if the budget is
-  # close to the cost of the narrowest noise on these cells, or to that of uniform noise.
+  # close to the cost of the narrowest noise on these cells or to that of uniform noise.
   bins = next(n for n in range(1, problem.bins + 1)
               if problem.bins % n == 0 and problem.cells * n % problem.bins == 0)
   coarse = problem.coarser(bins)
@@ -173,7 +173,7 @@ class _Fitted:
     self._log_power = 0.0
 
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns (masses, power); their cost is the budget, or less at power 1 if free."""
+    """Returns (masses, power): the shape to the power that fits the budget, or to 1."""
     shape = self._shape(steps)
     if self._free:
       w = _normalized(shape)

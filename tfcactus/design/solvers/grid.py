@@ -196,7 +196,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (i, j, chance), (pairs,): chances that a unit shift moves i out to j > i."""
+  """Returns (i, j, chance that a unit shift moves shell i to shell j > i), (pairs,)."""
   # The chance T_ij is computed from v_i T_ij = v_j T_ji, where v are volumes: only
   # probabilities of inward moves are known to relative precision.
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)

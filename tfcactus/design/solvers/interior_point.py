@@ -38,8 +38,8 @@ _LOOK = 1e-2
 computed."""
 
 _BEHIND = 0.03
-"""Minimum ratio of the barrier's aim to the certified gap, unless complementarity is
-below that."""
+"""Least relative complementarity that a step aims at, as a share of the certified gap,
+but no more than the present one."""
 
 _PATIENCE = 8
 """Iterations near the target without a better certified gap before the method stops."""
