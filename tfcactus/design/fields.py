@@ -43,7 +43,7 @@ def check_sigma(sigma: float) -> None:
 
 
 def check_cells(cells: object, bins: int) -> int:
-  """Returns `cells`; ValueError if at most `bins`, one unit, or above `MAX_UNKNOWNS`."""
+  """Returns `cells`; ValueError unless above `bins`, at most `MAX_UNKNOWNS`."""
   cells = _checks.integer('cells', cells, 1)
   if cells <= bins:
     raise ValueError(

@@ -314,4 +314,5 @@ class TruncatedLaplace(TruncatedForm):
   mechanism = 'truncated-laplace'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    # In cells of one width the masses are proportional to the density at inner edges.
     return -edges[:-1] / scale

@@ -231,6 +231,7 @@ class RadialTable(table_file.NoiseTable):
     return drawn
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
+    """Draws one noise vector, shape (dim,); ValueError unless `dim` is the table's."""
     if dim != self.dim:
       raise ValueError(
           f'Expected {self.dim} coordinates in total, as {self!r} was built for, '

@@ -237,6 +237,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
         self.log_tail_ratio) else cell
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
+    """Returns P(Z <= z) for finite `z` of any shape."""
     z = np.asarray(z, dtype=np.float64)
     upper_tail = self._upper_tail(np.abs(z))
     return np.where(z < 0, upper_tail, 1 - upper_tail)
@@ -253,6 +254,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                     np.maximum(edges[cell] - z, 0.0), 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
+    """Returns the inverse of `cdf` at `u`; ValueError unless all are in (0, 1)."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')

@@ -132,6 +132,7 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
+    """Returns an upper bound on log E exp(t Z), for t > 0."""
     # E exp(t Z) = E cosh(t Z), and |Z| <= |Y| for the underlying Y ~ N(0, sigma^2).
     return 0.5 * (self.sigma * t)**2
 
