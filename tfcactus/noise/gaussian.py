@@ -100,7 +100,7 @@ class Gaussian(base.ScalarNoise):
         _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a sampled record that its negative replaces."""
+    """Returns bounds on the pair of a Poisson-sampled record and its negative."""
     # P has mean `mu`, in standard deviations, with probability `prob`, Q has mean -mu,
     # and both have mean 0 otherwise. A record of norm one and its negative attain this.
     mu, prob = 1 / self.noise_multiplier, sampling_prob

@@ -20,7 +20,7 @@ TOLERANCE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class UnitCost:
-  """Noise within one epsilon per user, if a user has at most `cap` rows.
+  """Noise that row and user sampling need for one epsilon per user, at one cap.
 
   Noise per row is the standard deviation of the noise in the mean gradient of a step,
   in clipping norms of one row.
@@ -57,12 +57,12 @@ class UnitChoice:
 
   @property
   def by_user(self) -> UnitCost:
-    """The cap with which user sampling has the least noise per row."""
+    """The costs at the cap where user sampling has the least noise per row."""
     return min(self.costs, key=lambda cost: cost.user_noise)
 
   @property
   def by_row(self) -> UnitCost:
-    """The cap with which row sampling has the least noise per row."""
+    """The costs at the cap where row sampling has the least noise per row."""
     return min(self.costs, key=lambda cost: cost.row_noise)
 
   @property
@@ -78,8 +78,8 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
   """Compares drawing rows with drawing users, within one epsilon per user.
 
   Both draw Poisson samples with Gaussian noise, and compute about `batch_size` rows in
-  a step. The numbers of rows are used as they are: what is chosen by private ones is
-  no longer private. Give public or released numbers, and as `caps` the value of a
+  a step. The numbers of rows are used without noise: a choice made from private numbers
+  is not private. Give public or released numbers, and as `caps` the value of a
   `tfcactus.release.quantile` over users.
 
   Args:
