@@ -56,9 +56,18 @@ class HyperParameters:
     low = _checks.integer('min_value', min_value, -2**53)
     high = _checks.integer('max_value', max_value, low, 2**53)
     if step is None and sampling in ('log', 'reverse_log'):
-      return int(self._once(name, lambda: min(
-          int(self._between(low, high + 1, sampling)), high)))
-    return int(self._one_of(name, _steps(low, high, step or 1, sampling)))
+      def draw() -> int:
+        """Returns a logarithmic draw, rounded down; ValueError in an account's walk."""
+        found = self._between(low, high + 1, sampling)
+        if math.isnan(found):
+          raise ValueError(
+              f'Expected plan(hp) to draw {name!r} by steps, so that all its values '
+              'are accounted for, got a logarithmic Int without step; pass step=2.')
+        return min(int(found), high)
+
+      return int(self._once(name, draw))
+    return int(self._one_of(name, _steps(low, high, 1 if step is None else step,
+                                         sampling)))
 
   def Float(self, name: str, min_value: float, max_value: float,
             step: float | None = None, sampling: str | None = 'linear', *unused: Any,

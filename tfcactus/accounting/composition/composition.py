@@ -150,7 +150,8 @@ class Composition:
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
-    if losses is None and math.isinf(bounds.upper) and delta > self._lattice.p_inf[1]:
+    if losses is None and math.isinf(bounds.upper) and (
+        delta >= self._lattice.p_inf[1]):
       # At this delta, epsilon is at most the largest finite total loss.
       top = max(self._lattice.top, bounds.lower)
       bounds = Bounds(bounds.lower, min(bounds.estimate, top), top)

@@ -108,7 +108,7 @@ class Lattice:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` > 0."""
     p_low, p_high = self.p_inf
-    if delta <= p_low:
+    if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)
     if delta >= 1 or self._empty:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
