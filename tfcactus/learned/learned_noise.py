@@ -48,10 +48,10 @@ class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
   The weight halves every `halving` epochs down to `least_weight`. If `utility` is
-  given, the weight multiplies the noise's utility over that bound. It then doubles
-  every `halving` epochs while the noise exceeds the bound, and the returned table meets
-  the bound. The accountant evaluates the noise regularly, and the table of least delta
-  is the result. The training loss is never reported as a guarantee.
+  given, the weight multiplies the noise's utility divided by that bound, doubles every
+  `halving` epochs while the noise exceeds the bound, and the returned table meets the
+  bound. The accountant evaluates the noise about `CHECKS` times, and the table of least
+  delta is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -78,7 +78,8 @@ class LearnedNoise:
     factor: Discretisation factor f > 1; None follows the losses.
     patience: Checks by the accountant without a better table before training
       stops; not counted before the noise has reached 98 % of the bound on utility.
-    max_seconds: Maximum training time; None for no limit.
+    max_seconds: Training time after which the next check is the last; None for no
+      limit.
     seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
 
@@ -134,10 +135,10 @@ class LearnedNoise:
       raise ValueError(f'Expected factor > 1, got factor={self.factor!r}.')
 
   def solve(self) -> noise_lib.ScalarTable:
-    """Trains, and returns the table of least delta that was seen.
+    """Trains, and returns the table of least delta seen, to a factor of 1 - 1e-4.
 
-    Its `info['history']` lists (epoch, loss l of the paper, delta by the
-    accountant) at each check.
+    Its `info['history']` lists (epoch, the loss's own delta, the accountant's upper
+    bound on delta) at each check.
     """
     training = Training(self)
     begun, waited, least = time.perf_counter(), 0, math.inf
@@ -174,7 +175,7 @@ class LearnedNoise:
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
-  """Returns the accountant's upper bound on the delta of all steps."""
+  """Returns the accountant's upper bound on the delta of all steps at the epsilon."""
   event = accounting.noise_event(table)
   if request.sampling_prob < 1:
     event = dp_accounting.PoissonSampledDpEvent(request.sampling_prob, event)
@@ -293,12 +294,12 @@ class Training:
     return reach / (self._request.buckets // 2)
 
   def table(self) -> noise_lib.ScalarTable:
-    """Returns the current noise, narrowed to meet the bound on utility."""
+    """Returns the current noise, narrowed to meet the bound on utility; sets `wide`."""
     log_mass = self._model().numpy()
     target, norm = self._request.utility, self._request.norm
     self.wide |= target is not None and bool(
         special.softmax(log_mass) @ self._cost >= (0.98 * target)**norm)
-    if self._request.model == 'sigmoid':
+    if self._request.model == 'sigmoid':  # Monotone but for rounding.
       log_mass = np.minimum.accumulate(log_mass)
     w = np.maximum(special.softmax(log_mass) if target is None else
                    _narrowed(log_mass, self._cost, target**norm), SMALLEST)
@@ -307,7 +308,10 @@ class Training:
 
 
 def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarray:
-  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
+  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`.
+
+  Bisection finds a slightly larger a, so that the cost never exceeds the budget.
+  """
   w = special.softmax(log_mass)
   low, high = 0.0, 1.0 / budget
   if w @ cost <= budget:

@@ -133,7 +133,7 @@ def _loop(pfor_input: Any) -> Any:
   rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
   attributes = op.node_def.attr
 
-  # Outputs whose shape is known only when it runs; the loop compares it between rows.
+  # Outputs of shapes known only when the operation runs; the loop compares these.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 
@@ -195,7 +195,7 @@ def _convert_softmax(pfor_input: Any) -> Any:
 
 
 def _convert_gather(pfor_input: Any) -> Any:
-  """Looks up the ids of each row in a tensor of that row."""
+  """Looks up the ids of each row in a tensor of that row, or loops over rows."""
   axis = tf.get_static_value(pfor_input.input(2).t)
   rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
   if not pfor_input.input(0).is_stacked or axis is None or rank is None:
@@ -368,7 +368,10 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
+  """Converts a loop that ends earlier for some rows.
+
+  Raises ValueError if the loop changes lists of tensors.
+  """
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -402,7 +405,8 @@ _OWN: dict[str, Callable[[Any], Any]] = {
 """Converters of this library, by operation."""
 
 _KEPT = {*RELIED_ON, *_CONDITIONAL, 'PrintV2', 'While', 'StatelessWhile'}
-"""Operations whose converter of TensorFlow is used: a loop's converts its body."""
+"""Operations whose converter of TensorFlow is used, some under conditions or after
+changes. The converter of a loop converts the operations of its body."""
 
 _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _instead),
@@ -439,7 +443,7 @@ vectorises slowly. If it fails, it raises an error, too."""
 
 @contextlib.contextmanager
 def _vectorizing() -> Iterator[None]:
-  """Makes `tf.vectorized_map` use `_converters`, and log no errors."""
+  """Makes `tf.vectorized_map` use `_converters`, and log nothing about loops."""
   logger, thread = tf.get_logger(), threading.get_ident()
 
   def keep(record: logging.LogRecord) -> bool:

@@ -189,7 +189,7 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 
 
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits."""
+  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed, 2 x 31 bits."""
   del args, kwargs
   # `independence.draws` follows this mask, and knows that 31 secret bits remain.
   bits = tf.bitwise.bitwise_and(_draws.value()(), 2**31 - 1)

@@ -27,7 +27,7 @@ def number(variable: Any) -> int:
 
 
 def compile_arguments(**arguments: Any) -> Any:
-  """Returns arguments for `Model.compile`; Keras 3 gets those that are not None."""
+  """Returns arguments for `Model.compile`; under Keras 3 only those not None."""
   # Automatic loss scaling of Keras 3 is off, because gradients have to be unscaled
   # before they are clipped.
   if not KERAS_3:

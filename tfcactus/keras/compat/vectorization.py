@@ -42,7 +42,7 @@ function itself raises."""
 
 
 def own_words(error: BaseException) -> str:
-  """Returns the words of the error of this library behind another, or ''."""
+  """Returns the message of this library's ValueError, `error` or behind it, or ''."""
   cause: BaseException | None = error
   while cause is not None:  # Keras wraps errors in others.
     if isinstance(cause, ValueError) and str(cause).startswith('Expected'):

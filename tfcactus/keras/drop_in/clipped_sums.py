@@ -112,7 +112,7 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients, computed for `ROWS` examples at a time.
+  """Returns sums of clipped gradients, `ROWS` examples at a time; eagerly all at once.
 
   `row` maps an index to the example's gradients, zeros past the `batch` examples.
   """

@@ -64,7 +64,10 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self._compute_gradients(loss, var_list, grad_loss, tape))
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize."""
+    """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize.
+
+    Raises ValueError in eager mode, for scaled losses, or as `_check_replicas`.
+    """
     self._check_replicas()
     self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))

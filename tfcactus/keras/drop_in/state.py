@@ -42,14 +42,15 @@ class Batching:
 
   Attributes:
     expected: The expected batch size, or None.
-    microbatches: Number of microbatches per batch; None for one per example.
+    microbatches: Number of microbatches per batch; None, or `expected`, for one per
+      example.
     size: Size of all batches, in examples; 0 before the first, or if it may vary.
     grouped: Whether any microbatch held several examples.
   """
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Checks and keeps the sizes.
+    """Checks and keeps the sizes; ValueError if one is invalid, or both are given.
 
     An update accumulates the gradients of `parts` batches (the logical batch).
     `num_microbatches` counts the microbatches of one batch, `expected_batch_size` the
@@ -77,7 +78,8 @@ class Batching:
     """Returns the losses of examples and of microbatches; `losses` has shape (batch,).
 
     The loss of a microbatch is the mean over its examples. Without an expected batch
-    size, all batches must have one size, a multiple of the number of microbatches.
+    size, all batches must have one size, a multiple of the number of microbatches;
+    assertions in the graph fail otherwise.
     """
     if self.expected is not None:
       return Losses(losses, losses)

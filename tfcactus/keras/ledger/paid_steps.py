@@ -18,7 +18,8 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 BLOCK = 32
-"""Number of steps taken at a time. A killed run loses at most so many."""
+"""Number of steps taken at a time; epochs are taken one by one. A killed run loses at
+most so many."""
 
 OTHERS = (
     'Expected every step of a model with an account to be one of fit, on batches of '
@@ -136,7 +137,7 @@ class PaidSteps:
 
   def stops(self, steps: bool) -> bool:
     """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
-    # A slot of epochs ends after an epoch, not after a step of it.
+    # A slot of epochs lets the steps of its last epoch run.
     return not (self._held + self._left or steps and self._by_epochs)
 
 
