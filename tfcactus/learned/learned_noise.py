@@ -59,8 +59,8 @@ class LearnedNoise:
     steps: Number of releases composed.
     sampling_prob: Poisson sampling probability (DP-SGD), both directions learned at
       once; 1 for sensitivity-bounded queries.
-    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2); None for no bound, so that
-      only the weight limits the noise.
+    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), in units of sensitivity;
+      None for no bound, so that only the weight limits the noise.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments

@@ -3,7 +3,8 @@
 A converter computes an operation for all rows at once; TensorFlow has about 330. Some
 mix the rows, which voids the bound on the influence of one example. Only the listed
 converters are used as they are: tests/keras/compat/test_converters.py compares each
-with a loop over unlike rows. Other operations run row by row, or raise ValueError.
+with a loop over unlike rows. Other operations have converters of this library, run row
+by row, or raise ValueError.
 
 A converter takes a `pfor_input`, TensorFlow's record of an operation whose inputs are
 stacked, with an axis of rows before the others, or equal for all rows. It returns
@@ -73,8 +74,8 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether Equal raises for shapes that do not broadcast, or has none such."""
-  # Otherwise it may return one False for such shapes, which would stand for all rows.
+  """Returns whether Equal or NotEqual has shapes that broadcast, or raises for others."""
+  # Otherwise it may return one Boolean for others, which would stand for all rows.
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)

@@ -89,6 +89,7 @@ def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 LOOPS = ('StatelessWhile', 'While')
+"""Types of the operations that are loops."""
 
 
 def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:

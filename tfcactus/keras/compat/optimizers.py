@@ -64,9 +64,9 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
   """Creates the optimizer's variables of a private model if its weights exist.
 
   TensorFlow traces a function again if its first trace creates variables. `model` is a
-  `PrivateModel` that may lack weights and an optimizer. `example` is (x, y, weights) of
-  any examples, or None. If there are several replicas, the weights are made too, by
-  calling the model on `example` outside of the replicas.
+  compiled `PrivateModel` that may lack weights. `example` is (x, y, weights) of any
+  examples, or None. If there are several replicas, the weights are made too, by calling
+  the model on `example` outside of the replicas.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))

@@ -55,7 +55,7 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 
   TensorFlow traces a function again if its first trace creates variables. Call this
   inside the trace that will call `function(*arguments)`. `arguments` are tensors in any
-  structure.
+  structure. Does nothing in eager mode and under a strategy.
   """
   if tf.executing_eagerly() or tf.distribute.has_strategy():
     return

@@ -78,7 +78,7 @@ class PoissonBatches(SampledBatches):
 
   @property
   def expected_batch_size(self) -> float:
-    """sampling_prob * num_examples."""
+    """Expected number of examples in a batch: sampling_prob * num_examples."""
     return self.sampling_prob * self.num_examples
 
 

@@ -247,9 +247,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           ) -> tf.data.Dataset:
     """Returns the dataset that a `PrivateModel` trains on.
 
-    Its elements are the parts `shares` of each batch in sequence, with `marks` to
-    recognise them. It is infinite; or, if the scheme draws epochs and `shares` is
-    `WHOLE`, one epoch, drawn afresh in each iteration.
+    Its elements (x, y, weights) are the parts `shares` of each batch in sequence, with
+    `marks`, if given, to recognise them. It is infinite; or, if the scheme draws epochs
+    and `shares` is `WHOLE`, one epoch, drawn afresh in each iteration.
     """
     whole = self.scheme.draws_epochs and shares == WHOLE
     dataset = self._dataset(whole, marks, shares)

@@ -17,7 +17,10 @@ from tfcactus.keras.data import data_sources, open_files
 from tfcactus.noise.table_file import PathLike
 
 _INDEX = 'examples.json'
+"""File of the number, dtypes, shapes and structure of the examples; written last."""
+
 _CHECKSUMS = 'checksums.raw'
+"""File of the CRC-32 of each example, as little-endian uint32."""
 
 _BLOCK = 256
 """Number of examples of a generator to write at a time."""

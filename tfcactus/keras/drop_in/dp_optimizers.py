@@ -174,7 +174,7 @@ class _DPModel:
     base.compile(optimizer=self._private(optimizer), loss=_per_example(loss), **kwargs)
 
   def _private(self, optimizer: Any) -> Any:
-    """Returns the drop-in DP version of a Keras optimizer or of its name."""
+    """Returns the DP version of a Keras optimizer or its name; ValueError if none."""
     if isinstance(optimizer, DPOptimizer):
       raise ValueError(
           'Expected an optimizer of Keras, which DPModel makes private, got '

@@ -17,7 +17,10 @@ class Keras2Optimizer(optimizer.DPOptimizer):
   """Hooks for Keras 2, whose `minimize` computes and applies gradients."""
 
   def get_config(self) -> Any:
-    """Returns the config with values of slots (momenta), which .keras files lack."""
+    """Returns the config with values of slots (momenta), which .keras files lack.
+
+    They are None before the first update.
+    """
     state = self._private.saved or (
         event_configs.arrays_config(self.get_weights())
         if int(tf.convert_to_tensor(self.iterations))

@@ -37,8 +37,9 @@ class DropInLedger:
                plan: PrivacyPlan, batches: SampledBatches | None):
     """Opens the ledger of a `fit` by a `DPOptimizer`.
 
-    `batches` are those that the caller names, or None. Raises ValueError if the noise
-    does not protect the gradients of a built model.
+    `batches` are those that the caller names, each a draw of its own (no scheme that
+    draws epochs, whose steps are not counted here), or None. Raises ValueError if the
+    noise does not protect the gradients of a built model.
     """
     self.plan = plan
     self._optimizer = optimizer

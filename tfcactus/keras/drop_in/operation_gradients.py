@@ -70,7 +70,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
 
 
 def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
-  """Returns the number of examples whose gradients are held at once."""
+  """Returns how many examples' gradients are held at once, from 1 to `_MOST_ROWS`."""
   weights = sum(math.prod(var.shape) for var in var_list)
   return max(1, min(_MOST_ROWS, _NUMBERS // max(weights, 1)))
 

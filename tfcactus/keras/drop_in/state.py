@@ -50,11 +50,12 @@ class Batching:
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Checks and keeps the sizes; ValueError if one is invalid, or both are given.
+    """Checks and keeps the sizes.
 
     An update accumulates the gradients of `parts` batches (the logical batch).
     `num_microbatches` counts the microbatches of one batch, `expected_batch_size` the
-    examples of the whole logical batch.
+    examples of the whole logical batch. Raises ValueError if one is invalid, or if both
+    are given and differ.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))

@@ -111,6 +111,8 @@ class Journal:
   def reserve(self, wanted: Counts) -> None:
     """Writes counts of at least `wanted` to disk; to be called before the step runs.
 
+    If more steps are wanted than are reserved, reserves a block of them.
+
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
         file was closed, removed, replaced or written by others.

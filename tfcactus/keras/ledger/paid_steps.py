@@ -144,7 +144,7 @@ class PaidSteps:
 class StopAtEnd(keras.callbacks.Callback):
   """Stops `fit` where the slot of an account has no step, or epoch, left."""
 
-  _supports_tf_logs = True
+  _supports_tf_logs = True  # Keras then leaves the logs, not read here, as they are.
 
   def __init__(self, paid: PaidSteps):
     """Initialises the callback for a `fit` that takes its steps from `paid`."""
