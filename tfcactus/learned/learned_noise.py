@@ -1,7 +1,7 @@
 """Noise learned by gradient descent on a model, the method of Sommer et al. (2021).
 
-`tfcactus.design.Truncated` finds better noise in seconds. This method is its baseline,
-in TensorFlow, and serves pairs and models that have no convex program.
+`tfcactus.design.Truncated` usually finds better noise, in seconds. This method is its
+baseline, in TensorFlow, and serves pairs and models that have no convex program.
 """
 
 from __future__ import annotations
@@ -208,6 +208,7 @@ class Training:
   """
 
   def __init__(self, request: LearnedNoise):
+    """Initialises the model from the seed, and the weight, as `request` says."""
     self._request = request
     self._bins, self._cells = tiling.check_range(request.range, request.bins)
     self._cost = tiling.cell_cost(self._cells, self._bins, request.norm)
@@ -329,6 +330,7 @@ class SigmoidModel(tf.Module):
   """Masses in proportion to A^2 + sum_j B_j^2 sigmoid(C (x - F_j)): equation (4)."""
 
   def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
+    """Initialises A, B and F for `cells` of width 1 / `bins` on each side of zero."""
     super().__init__(name='sigmoid_model')
     reach = cells / bins
     # The cells left of zero, which the rising sigmoids are for; the right half mirrors.
@@ -349,6 +351,7 @@ class ConvolutionModel(tf.Module):
   """Linear layer, ten convolutions, linear layer (Appendix B): not monotone."""
 
   def __init__(self, cells: int, rng: np.random.Generator):
+    """Initialises random linear layers, and filters near the identity."""
     super().__init__(name='cnn_model')
 
     def normal(*shape: int) -> tf.Variable:
@@ -377,6 +380,7 @@ class Adam:
   """Adam (Kingma and Ba, 2015) with an exponentially decaying learning rate."""
 
   def __init__(self, variables: list[tf.Variable], rate: float, decay: float):
+    """Initialises; `decay` multiplies the learning rate `rate` in each update."""
     self._variables = variables
     self._slots = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
                    for v in variables]

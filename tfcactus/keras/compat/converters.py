@@ -74,7 +74,7 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether Equal or NotEqual has shapes that broadcast, or raises for others."""
+  """Returns whether Equal, NotEqual have shapes that broadcast, or raise for others."""
   # Otherwise it may return one Boolean for others, which would stand for all rows.
   if pfor_input.get_attr('incompatible_shape_error'):
     return True

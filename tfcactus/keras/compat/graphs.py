@@ -170,7 +170,10 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 
 
 def without_autograph(function: _Function) -> _Function:
-  """Returns a function, excluded from AutoGraph, which is slow; Keras' calls use it."""
+  """Returns `function`, marked to be left out by AutoGraph, which is slow.
+
+  Calls that Keras makes inside still go through AutoGraph.
+  """
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 

@@ -81,7 +81,7 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 def state(optimizer: Any) -> list[Any]:
   """Returns an optimizer's variables except the iterations and the learning rate.
 
-  They are those of all inner optimizers of one that has several.
+  Iterations and learning rates of inner optimizers are left out too.
   """
   found = getattr(optimizer, 'variables', ())
   parts = [optimizer, *getattr(optimizer, 'optimizers', ())]

@@ -1,7 +1,7 @@
 """All replacements of functions of TensorFlow and Keras (monkey patches), with reasons.
 
-A replacement acts only inside a `with` block, for the thread that is in it. The
-originals are back once no thread is inside.
+A replacement acts only inside a `with` block, for the thread that is in it (`replaced`:
+for one object, in all threads). The originals are back once no thread is inside.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class LibraryPatch:
   """Replaces functions of a library, only for threads inside a block of `inside`."""
 
   def __init__(self, places: list[Place]):
+    """Initialises the patch, which replaces nothing outside of `inside`."""
     self._places = places
     self._originals: list[Callable[..., Any]] = []
     self._lock = threading.Lock()

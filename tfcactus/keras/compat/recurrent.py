@@ -45,6 +45,7 @@ def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
   """
 
   def check(is_ragged: bool, mask: Any) -> None:
+    """Raises ValueError for ragged sequences, whatever the mask."""
     del mask
     if is_ragged:
       raise ValueError(

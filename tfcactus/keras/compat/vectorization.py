@@ -81,10 +81,11 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    sums: tf.Tensor) -> tf.Tensor:
-  """Makes `sums` (rows,) of stand-ins depend on all that the function captured.
+  """Returns `sums` of stand-ins, (rows,), made to depend on all captured tensors.
 
   So the proof sees that a captured tensor reaches every row. The numbers do not matter.
   `captures` are pairs (tensor outside, placeholder); eager tensors are constants.
+  Raises ValueError for a list of tensors among them.
   """
   resources = []
   for outside, _ in captures:

@@ -341,6 +341,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         self._flat_batch if marks is None else self._batch)
 
     def generator() -> Iterator[Any]:
+      """Yields the parts; makes each batch only when its parts are asked for."""
       begin()
       if alike and not self._share_begins and not self.seeded:
         raise RuntimeError(

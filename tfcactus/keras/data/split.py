@@ -170,6 +170,7 @@ class _Part(ExampleData):
   """The examples of another data source at some places."""
 
   def __init__(self, data: ExampleData, places: np.ndarray):
+    """Initialises the part of `data` at `places`, indices of examples."""
     self._data, self._places = data, places
     self.num_examples, self.specs = places.size, data.specs
 

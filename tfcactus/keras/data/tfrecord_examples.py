@@ -171,6 +171,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
       lambda part: tf.TensorSpec(part.shape, part.dtype), one.structured_outputs)
 
   def many(records: tf.Tensor, seeds: tf.Tensor) -> Any:
+    """Parses each record alone, so that none can depend on another."""
     return tf.map_fn(lambda each: one(*each), (records, seeds),
                      fn_output_signature=specs)
 

@@ -165,6 +165,7 @@ class _WithoutKey(ExampleData):
   """Data whose inputs, a dict, leave out the part that holds the ids of units."""
 
   def __init__(self, data: ExampleData, key: str):
+    """Initialises the data without the inputs named `key`."""
     self._data = data
     self._key = key
     self.num_examples = data.num_examples

@@ -52,6 +52,7 @@ def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.
   the `size` - 1 after it, zeros past the batch. `batch` is the number of examples.
   """
   def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
+    """Adds the tile of the `size` examples from `start` on."""
     more, fine = of_tile(tile(start), var_list, l2_norm_clip)
     return (start + size, [a + b for a, b in zip(sums, more)],
             tf.logical_and(finite, fine))

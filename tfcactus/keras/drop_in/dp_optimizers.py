@@ -104,6 +104,7 @@ class _Vectorized(optimizers.Optimizer):
                num_microbatches: int | None = None,
                unconnected_gradients_to_zero: bool = False, *args: Any,
                **kwargs: Any):
+    """Initialises; arguments are those of `VectorizedDPKerasSGDOptimizer`."""
     del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
     super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, *args, **kwargs)
 
@@ -137,6 +138,7 @@ class _DPModel:
   def __init__(self, l2_norm_clip: float, noise_multiplier: float,
                num_microbatches: int | None = None, use_xla: bool = True,
                layer_registry: Any = None, *args: Any, **kwargs: Any):
+    """Initialises; see `DPModel`. ValueError unless num_microbatches is an integer."""
     del use_xla, layer_registry  # Options for speed in TensorFlow Privacy.
     if num_microbatches is not None and (
         isinstance(num_microbatches, bool) or not isinstance(num_microbatches, int)):

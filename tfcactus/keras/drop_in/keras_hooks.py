@@ -103,6 +103,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     base: Any = super()
 
     def apply(averages: list[tf.Tensor]) -> None:
+      """Applies noisy averages, which are equal on all replicas, by the base."""
       with optimizers.applying_sums():
         base.apply(averages, var_list)
 

@@ -59,6 +59,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
     return sums_lib.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
   def by_operations() -> sums_lib.Sums:
+    """Returns the sums over a batch that may be empty."""
     # Some backward passes of TensorFlow end the process if a batch is empty.
     return tf.cond(
         number > 0, of_examples, lambda: sums_lib.of_none(var_list))

@@ -75,6 +75,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                noise: noise_lib.Noise | None = None,
                seed: int | None = None, plan: PrivacyPlan | None = None,
                **kwargs: Any):
+    """Initialises; arguments and errors are those of `DPKerasSGDOptimizer`."""
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     batches = Batching(expected_batch_size, num_microbatches, parts)

@@ -160,6 +160,7 @@ class State:
   """
 
   def __init__(self, batching: Batching) -> None:
+    """Initialises the state of an optimizer that has made no update."""
     self.batching = batching
     with tf.init_scope():
       self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)

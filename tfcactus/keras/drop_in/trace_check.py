@@ -87,6 +87,7 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
   loss = keras.losses.get(model.loss)
 
   def losses(x: tf.Tensor, y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns losses in training, (batch,); ValueError unless there is one output."""
     predictions = model(x, training=True)
     if not tf.is_tensor(predictions):
       raise ValueError(

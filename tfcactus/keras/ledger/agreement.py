@@ -123,6 +123,7 @@ def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
 
   @tf.function(autograph=False)
   def gather() -> Any:
+    """Returns the messages of all replicas, shape (replicas, `_ROOM`), on each."""
     return strategy.run(lambda: replicas.gathered(tf.constant(padded)))
 
   rows = strategy.experimental_local_results(gather())[0].numpy()

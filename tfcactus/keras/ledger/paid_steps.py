@@ -152,11 +152,13 @@ class StopAtEnd(keras.callbacks.Callback):
     self._paid = paid
 
   def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops within an epoch if the slot has no step left."""
     # The last batch of an epoch is left to `on_epoch_end`.
     self._stop(self._paid.stops(True) and batch + 1 < (
         self.params.get('steps') or batch + 2))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops before a further epoch if the slot is used up."""
     self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
 
   def _stop(self, now: bool) -> None:

@@ -26,6 +26,7 @@ class Watch:
   """
 
   def __init__(self):
+    """Initialises the watch, which knows no values yet."""
     with tf.init_scope():
       self.left = tf.Variable(0, dtype=tf.int64, trainable=False)
     self.stepped = False
