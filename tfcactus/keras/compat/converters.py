@@ -196,7 +196,10 @@ def _convert_softmax(pfor_input: Any) -> Any:
 
 
 def _convert_gather(pfor_input: Any) -> Any:
-  """Looks up the ids of each row in a tensor of that row, or loops over rows."""
+  """Looks up the ids of each row in a tensor of that row.
+
+  Loops over rows if they share the tensor, or its rank or the axis is not known.
+  """
   axis = tf.get_static_value(pfor_input.input(2).t)
   rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
   if not pfor_input.input(0).is_stacked or axis is None or rank is None:

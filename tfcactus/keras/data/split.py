@@ -111,8 +111,8 @@ class Split:
       sample_weight: As for `PoissonBatches`.
       units: As for `PoissonBatches`; coins and rules are then per unit.
       examples_per_unit: As for `PoissonBatches`.
-      ids: Without `units`, an id of each example, integers or strings, to which its
-        coin belongs; without ids it belongs to the place.
+      ids: Without `units`, an id of each example, integers or strings, that its coin
+        or rule goes by. Without ids, and with by='position', it goes by the place.
 
     Returns:
       (training, validation).

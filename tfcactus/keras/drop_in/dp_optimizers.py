@@ -70,7 +70,7 @@ class DPKerasSGDOptimizer(_SGD):
       num_examples: a public constant by which the noisy sum is divided; required under
       Poisson sampling. None for num_microbatches or the batch size; all batches must
       then have one size.
-    noise: A noise table, instead of noise_multiplier.
+    noise: Noise of `tfcactus.noise`, such as a table, instead of noise_multiplier.
     seed: Makes noise repeatable, for experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
     **kwargs: For the base optimizer: learning_rate, momentum, ... The base is
@@ -138,7 +138,7 @@ class _DPModel:
   def __init__(self, l2_norm_clip: float, noise_multiplier: float,
                num_microbatches: int | None = None, use_xla: bool = True,
                layer_registry: Any = None, *args: Any, **kwargs: Any):
-    """Initialises; see `DPModel`. ValueError unless num_microbatches is an integer."""
+    """Initialises; see `DPModel`. ValueError if num_microbatches is no integer."""
     del use_xla, layer_registry  # Options for speed in TensorFlow Privacy.
     if num_microbatches is not None and (
         isinstance(num_microbatches, bool) or not isinstance(num_microbatches, int)):

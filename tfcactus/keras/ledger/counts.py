@@ -145,7 +145,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to both and `also`, `merged`; returns the result."""
+    """Merges the counters, their copy and `also` into the first two; returns them."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
