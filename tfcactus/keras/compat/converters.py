@@ -75,7 +75,7 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 def _shapes_fit(pfor_input: Any) -> bool:
   """Returns whether Equal, NotEqual have shapes that broadcast, or raise for others."""
-  # Otherwise it may return one Boolean for others, which would stand for all rows.
+  # Otherwise the result for other shapes may be one Boolean, which all rows would get.
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)

@@ -88,7 +88,7 @@ class FixedSizeBatches(SampledBatches):
   Each batch is a new uniformly random subset of all examples. For add-or-remove, the
   cost is about that of Poisson batches with half the noise multiplier: an example that
   enters displaces another, so a sum changes by up to twice the clipping norm. For
-  replace and zero-out, too, it is usually above that of Poisson batches.
+  replace and zero-out, too, it is usually above that of Poisson batches of equal noise.
 
   Attributes:
     batch_size: Examples per batch.

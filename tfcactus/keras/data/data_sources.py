@@ -51,7 +51,7 @@ class ExampleData(abc.ABC):
 
 
 class ArrayData(ExampleData):
-  """Examples in memory. Arrays of numbers, and tensors on a CPU, are not copied.
+  """Examples in memory. NumPy arrays of numbers, and tensors on a CPU, are not copied.
 
   The guarantee assumes that nobody writes to the arrays while batches are drawn.
   """

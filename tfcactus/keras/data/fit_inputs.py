@@ -74,9 +74,9 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def _check_plain(plan: PrivacyPlan, x: Any) -> None:
-  """Raises ValueError for an `x`, other than batches of this library, that is sparse.
+  """Raises ValueError if `x`, no batches of this library, is a sparse matrix.
 
-  Raises it for any `x` under plans of units or correlated noise, which need batches.
+  Raises it for every such `x` under a plan of units or correlated noise.
   """
   if plan.unit != 'example':
     raise ValueError(
@@ -274,7 +274,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
 
 def _lengths(x: Any) -> set[int]:
-  """Returns the lengths of the arrays in `x`; an empty set if others are in it too."""
+  """Returns the set of lengths of arrays in `x`, empty if `x` holds anything else."""
   parts = tf.nest.flatten(x)
   if not all(map(data_sources.is_array, parts)):
     return set()

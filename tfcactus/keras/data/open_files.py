@@ -15,7 +15,7 @@ class OpenFiles:
   """Files kept open for drawing examples, with a check that they stay unchanged.
 
   A file that is deleted, or replaced under its name, stays readable in its old state.
-  `check_unchanged` refuses a file rewritten in place, by its size and time.
+  `check_unchanged` refuses a file of another size or modification time.
 
   Attributes:
     paths: The paths, as given.

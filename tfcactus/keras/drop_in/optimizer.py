@@ -235,7 +235,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     _check_factor(getattr(self, 'loss_scale_factor', None))
 
   def _check_ready(self) -> None:
-    """Raises ValueError for gradients that this optimizer did not make, or applied."""
+    """Raises ValueError unless gradients were made since any were last applied."""
     if not self._private.here.ready:
       self._check_unscaled()
       raise ValueError(
