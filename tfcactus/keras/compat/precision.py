@@ -18,7 +18,7 @@ def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def check_graphs_are_as_written() -> None:
-  """Raises ValueError if TensorFlow may compute norms and sums from other numbers."""
+  """Raises ValueError if TensorFlow may round numbers in norms and sums differently."""
   # Grappler would round a gradient in some places only, so that the norm would be
   # computed from other numbers than the sum.
   for name, value in tf.config.optimizer.get_experimental_options().items():

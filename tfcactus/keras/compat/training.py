@@ -71,7 +71,8 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
   """Builds metrics and optimizer slots in `fit` from a given `batch`, not from data."""
   # Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
-  # weights) of a few rows, whatever they are.
+  # weights) of a few rows, whatever they are. On several workers, also lets Keras 3
+  # average logs: `averaged_logs`.
   if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
     return

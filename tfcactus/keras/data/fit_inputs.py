@@ -256,7 +256,10 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
 
   def weigh_rows(y, weight):
-    """Returns the weights of rows times the class weights of their targets."""
+    """Returns the weights of rows times the class weights of their targets.
+
+    Raises ValueError for targets that are not one label, or classes, per weight.
+    """
     rank = weight.shape.rank if tf.is_tensor(weight) else 0
     if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
