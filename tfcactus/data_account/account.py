@@ -180,7 +180,7 @@ class DataAccount:
 
   @property
   def entries(self) -> list[dict[str, Any]]:
-    """All entries of the file, in order, as plain values."""
+    """All entries of the file after its header, in order, as plain values."""
     return [dict(entry) for entry in self._refreshed().entries]
 
   @property
