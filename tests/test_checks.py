@@ -19,3 +19,15 @@ def test_numbers_beyond_floats_are_refused_by_name(value):
 def test_arrays_of_numbers_beyond_floats_are_refused_by_name(check):
   with pytest.raises(ValueError, match='Expected sizes to be a'):
     check('sizes', [1, 10**400])
+
+
+@pytest.mark.parametrize('check', [_checks.vector, _checks.numbers_of])
+@pytest.mark.parametrize('value', [['1', '2.5'], [1 + 2j], 'ab'])
+def test_arrays_of_other_things_than_real_numbers_are_refused_by_name(check, value):
+  with pytest.raises(ValueError, match='Expected sizes to be a'):
+    check('sizes', value)
+
+
+def test_arrays_of_real_numbers_of_any_kind_are_taken():
+  found = _checks.vector('sizes', [1, 2.5, fractions.Fraction(1, 4)])
+  assert found.tolist() == [1.0, 2.5, 0.25] and not found.flags.writeable

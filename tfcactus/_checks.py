@@ -113,12 +113,8 @@ def shares(name: str, value: object) -> np.ndarray:
 
 
 def vector(name: str, value: object) -> np.ndarray:
-  """Returns `value` as a read-only float64 vector of finite entries."""
-  try:
-    array = np.array(value, dtype=np.float64)
-  except (TypeError, ValueError, OverflowError) as error:
-    raise ValueError(
-        f'Expected {name} to be a vector of numbers, got {value!r}.') from error
+  """Returns `value` as a read-only float64 vector of one or more finite entries."""
+  array = _real(name, 'a vector of numbers', value)
   if array.ndim != 1 or array.size == 0:
     raise ValueError(
         f'Expected {name} to be a vector with at least one entry, got shape '
@@ -133,16 +129,22 @@ def vector(name: str, value: object) -> np.ndarray:
 
 def numbers_of(name: str, value: object) -> np.ndarray:
   """Returns `value` as a float64 array of any shape; allows infinities, refuses NaN."""
-  try:
-    array = np.asarray(value, dtype=np.float64)
-  except (TypeError, ValueError, OverflowError) as error:
-    raise ValueError(
-        f'Expected {name} to be a number or an array of them, got {value!r}.'
-    ) from error
+  array = _real(name, 'a number or an array of them', value)
   if np.any(np.isnan(array)):
     raise ValueError(
         f'Expected {name} without NaN, got {value!r}; leave out missing values.')
   return array
+
+
+def _real(name: str, what: str, value: object) -> np.ndarray:
+  """Returns a float64 copy of `value`; ValueError for texts and complex numbers."""
+  try:
+    given = np.asarray(value)
+    if given.dtype.kind not in 'biufO':
+      raise TypeError('Expected real numbers.')
+    return np.array(given, dtype=np.float64)
+  except (TypeError, ValueError, OverflowError) as error:
+    raise ValueError(f'Expected {name} to be {what}, got {value!r}.') from error
 
 
 class Fixed:

@@ -139,6 +139,13 @@ def test_report_in_plain_quantities():
   assert report.as_dict()['true_positive']['0.05']['upper'] == tpr
 
 
+def test_a_report_names_no_larger_rate_or_prior_than_it_bounds():
+  report = attacks.AttackReport.of(
+      account(dp_accounting.GaussianDpEvent(2.0)), 'Stated.', prior=0.12345678,
+      false_positive=[0.0123456789])
+  assert 'rate of 0.0123456,' in str(report) and 'prior of 0.123456 ' in str(report)
+
+
 def test_infinite_losses_and_pairs_that_are_not_symmetric():
   pair = accounting.DominatingPair.from_masses([0.5, 0.4, 0.1], [0.4, 0.6, 0.0])
   for relation in (relations.ADD_OR_REMOVE, relations.REPLACE):

@@ -143,6 +143,18 @@ def test_allocations_without_a_proof_are_refused_in_words():
     assert 'not sampled once more' in refused(sampled)
 
 
+def test_zeroed_records_of_a_given_pair_are_refused():
+  # Batches without the record show 0; the batch that holds it, zeroed or not, shows 1
+  # or 2 by randomized response. The place of the record shows, so nothing is amplified.
+  masses = np.exp([0.0, -3.0]) / (1 + np.exp(-3.0))
+  event = accounting.DominatingPairDpEvent(
+      accounting.DominatingPair.from_masses(masses, masses[::-1]),
+      RELATIONS.REPLACE_SPECIAL)
+  assert 'no proved account' in refused(Allocation(9, event), RELATIONS.REPLACE_SPECIAL)
+  assert phi(Allocation(1, event), relation=RELATIONS.REPLACE_SPECIAL
+             ).get_delta(1.0) == pytest.approx(masses[0] - np.e * masses[1])
+
+
 @pytest.mark.parametrize('batches', [0, -1, 2.5, '3', True, None, 2**53 + 1, 10**400])
 def test_bad_numbers_of_batches_are_refused(batches):
   with pytest.raises(ValueError, match='num_batches'):

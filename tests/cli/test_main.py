@@ -117,6 +117,15 @@ def test_calibrate_finds_the_third(given, found, capsys):
   assert 0.98 < result['epsilon'] <= 1 and result[found] > 0
 
 
+def test_calibrate_says_that_one_direction_is_no_guarantee(capsys):
+  for direction in ('both', 'add'):
+    assert main.main(['calibrate', '--noise', 'laplace', '--steps', '1', '--direction',
+                      direction, '--target-epsilon', '1', '--delta', '1e-5']) == 0
+    told = capsys.readouterr().out
+    assert f'(add-or-remove, direction {direction}).' in told
+    assert ('no guarantee' in told) == (direction == 'add')
+
+
 def test_groups_of_steps(tmp_path, capsys):
   step = 'noise=gaussian,noise_multiplier=2,sampling_prob=1/10,steps=5'
   typed = output(capsys, 'epsilon', '--delta', '1e-6', '--step', step, '--step',

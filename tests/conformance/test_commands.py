@@ -62,7 +62,7 @@ COMMANDS = {
         ['--noise', 'gaussian', '--steps', '7', '--target-epsilon', '1.1',
          '--delta', '1e-5'],
         ['--noise', 'gaussian', '--target-epsilon', '1', '--delta', '1e-5'],
-        'two of', {'noise_multiplier': 'noise_multiplier #:',
+        'just one of', {'noise_multiplier': 'noise_multiplier #:',
                    'epsilon': 'epsilon <= # at'}),
     'choose-unit': Case(
         ['NUMBERS', '--batch-size', '30', '--steps', '50', '--target-epsilon', '2.3',

@@ -135,6 +135,15 @@ def test_statements_name_what_was_released_and_what_is_public(case):
       assert words in statement
 
 
+def test_statements_round_probabilities_down():
+  plan = tfcactus.PrivacyPlan(
+      noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=60000,
+      sampling_prob=250 / 60000, steps=1, delta=1e-6)
+  statement = plan.guarantee().statement
+  assert 'probability 0.00416666 per' in statement
+  assert 'sampling_prob=0.00416666 ' in statement
+
+
 def test_draws_are_counted_as_steps_or_epochs(case):
   kind = type(case.scheme)
   assert _plan(case).guarantee(0, sampling=kind).upper == 0

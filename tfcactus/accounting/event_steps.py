@@ -353,6 +353,11 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   (step, count), *more = found
   if step is None and not more:
     return iter([(None, count)])
+  if isinstance(step, PairStep) and sample.relation == relations.ZERO_OUT:
+    # A zeroed record may change its batch, and so show which one it is in.
+    raise Unsupported(
+        event, 'its pair has no proved account for REPLACE_SPECIAL under random '
+        'allocation; use ADD_OR_REMOVE_ONE, or an event of noise')
   if isinstance(step, (NoiseStep, PairStep)) and step.sample == sample and (
       count == 1 and not more):
     if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:

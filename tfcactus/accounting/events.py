@@ -120,7 +120,7 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   sizes vary, and an additional record moves no other. A mechanism runs once on each
   batch and may depend on its earlier outputs. Proved for one release of each batch with
   any noise or dominating pair, for several with Gaussian noise, and for one record
-  added, removed or zeroed; accountants refuse everything else.
+  added, removed or, with noise, zeroed; accountants refuse everything else.
 
   Attributes:
     num_batches: Number of batches, empty ones included; public.

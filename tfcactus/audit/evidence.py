@@ -87,7 +87,8 @@ class Audit:
         f'The claim, epsilon <= {_format.upper(self.claimed, 4)}, is')
     return '\n'.join((
         *lines, f'Bounds are at delta {_format.upper(self.delta)}, each wrong with '
-        f'probability at most {self.significance:g}.', *filter(None, [self.note]),
+        f'probability at most {_format.upper(self.significance)}.',
+        *filter(None, [self.note]),
         f'{claim} REFUTED.' if self.refuted else
         f'{claim} not refuted, which does not prove it.'
         if any(found.p_value is not None for found in self.findings) else

@@ -83,18 +83,18 @@ def _run(args: argparse.Namespace) -> None:
     value = _SOLVERS[name](args.target_epsilon, cost)
   # No step at all, if one would already cost more than the target.
   reached, found = (cost(value), event(value)) if value else (0.0, None)
-  condition = f'. {found.condition}' if isinstance(
-      found, accounting.SearchDpEvent) else ''
+  condition = found.condition if isinstance(found, accounting.SearchDpEvent) else ''
   # Less noise, or a larger sampling probability, would cost more than printed.
   safe = _format.lower if name == 'sampling_prob' else _format.upper
   told = str(value) if name == 'steps' else safe(value, 10)
   if name == 'steps' and args.sampling == 'allocation':
     name = 'epochs'
   command.show(
-      args, {name: value, 'epsilon': reached,
-             'seconds': time.perf_counter() - start},
+      args, {name: value, 'epsilon': reached, 'relation': args.relation,
+             'direction': args.direction, 'seconds': time.perf_counter() - start},
       f'{name} {told}: epsilon <= {_format.upper(reached, 10)} at delta '
-      f'{_format.upper(args.delta)}{condition}')
+      f'{_format.upper(args.delta)} ({args.relation}, direction {args.direction}). '
+      f'{steps.one_direction(args)}{condition}'.rstrip())
 
 
 COMMAND = command.Command(

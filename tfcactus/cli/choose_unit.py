@@ -46,8 +46,8 @@ def _run(args: argparse.Namespace) -> None:
       '\n'.join([*lines, (
           f'Draw {best}: noise per row {_format.upper(noise[0])}, against '
           f'{_format.upper(noise[1])} of {other}, both within epsilon '
-          f'{args.target_epsilon:g} for all rows of any one user. The choice tells of '
-          'the numbers of rows: give public or released ones.')]))
+          f'{_format.upper(args.target_epsilon)} for all rows of any one user. The '
+          'choice tells of the numbers of rows: give public or released ones.')]))
 
 
 COMMAND = command.Command(

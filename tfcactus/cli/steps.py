@@ -225,6 +225,11 @@ def _read(path: str) -> list[StepGroup]:
   return [StepGroup.of(item) for item in listed]
 
 
+def one_direction(args: argparse.Namespace) -> str:
+  """Returns a sentence on a --direction that is no guarantee, or ''."""
+  return '' if args.direction == 'both' else 'One direction alone is no guarantee. '
+
+
 def show_bounds(args: argparse.Namespace, name: str, at: str,
                 solve: Callable[[accounting.PhiAccountant], accounting.Bounds],
                 report: Callable[[accounting.PhiAccountant, str], AttackReport] |
@@ -257,8 +262,7 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
   bounds = solve(accountant)
   seconds = time.perf_counter() - start
   statement = (
-      ('' if args.direction == 'both' else
-       'One direction alone is no guarantee. ') +
+      one_direction(args) +
       relations.protected(relation, 'record', 'the data', args.rows_of_one) + '. ' +
       relations.public(relation, 'The number of records, the sampling probability '
                        'or number of batches, and the number of steps', 'record') +

@@ -12,7 +12,7 @@ from typing import Callable, TypeVar
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
+from tfcactus import _checks, _format
 from tfcactus.accounting import RandomAllocationDpEvent
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
@@ -137,7 +137,8 @@ class CyclicPoissonSampling(CyclicSampling):
   def released(self, count: int) -> str:
     of_group = '' if self.groups == 1 else 'of a group '
     return self._of_groups(
-        count, f'{of_group}taken with probability {self.group_prob:.6g}')
+        count,
+        f'{of_group}taken with probability {_format.lower(self.group_prob)}')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks
+from tfcactus import _checks, _format
 from tfcactus.randomness import KeyStream
 from tfcactus.sampling import base
 
@@ -56,7 +56,7 @@ class PoissonSampling(base.SamplingScheme):
 
   def released(self, count: int) -> str:
     return (f'{count} noisy sums, each example taken with probability '
-            f'{self.sampling_prob:.6g} per step')
+            f'{_format.lower(self.sampling_prob)} per step')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
     self._check_examples(plan)

@@ -1,6 +1,7 @@
 """Tests of noise of which each worker adds a share."""
 
 from fractions import Fraction
+import itertools
 import json
 
 import numpy as np
@@ -91,9 +92,22 @@ def test_the_condition_states_the_noise_that_one_worker_sees(monkeypatch):
   words = step_noise.condition(plan_of())
   assert 'shares of 4 workers' in words
   assert 'multiplier of 1.73205, ' in words and 'with 1 over' in words
+  assert 'or with 0.5 where one example more moves another' in words
   # Whole numbers: what rounding costs is in both.
   words = step_noise.condition(plan_of(arithmetic='integer'))
   assert 'multiplier of 1.73199, ' in words and 'with 0.999969 over' in words
+
+
+def test_one_example_more_changes_what_a_worker_sends_by_two_examples_at_most():
+  """Its own, or one that moves to it, and one that moves from it."""
+  most = 0
+  for size, place, workers in itertools.product(range(12), range(13), (2, 3)):
+    before = np.delete(np.arange(size + 1), min(place, size))
+    for worker in range(workers):
+      one, other = (np.concatenate(replicas.Shares(2 * workers, 2 * worker, 2).of(
+          batch)) for batch in (before, np.arange(size + 1)))
+      most = max(most, np.setxor1d(one, other).size)
+  assert most == 2
 
 
 def test_one_worker_adds_all_of_the_noise_and_saves_the_flag(tmp_path):

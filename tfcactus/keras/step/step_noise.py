@@ -295,4 +295,6 @@ def condition(plan: PrivacyPlan) -> str:
       f'The noise is the sum of shares of {workers} workers: a worker that subtracts '
       f'its own share sees a noise multiplier of {_format.lower(others)}, and whoever '
       'sees what one worker sends, as its neighbours do, with '
-      f'{_format.lower(own)} over that worker\'s examples.')
+      f'{_format.lower(own)} over that worker\'s part of a batch, or with '
+      f'{_format.lower(own / 2)} where one example more moves another one between '
+      'workers (without part_of).')
