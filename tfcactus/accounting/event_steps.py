@@ -154,6 +154,7 @@ class AllocatedStep(PairedStep):
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the loss of the epoch, in closed form and as pairs."""
     mu, bins = 1 / self.std, self.num_batches
     # A pilot of few cells takes fewer nodes; any number of nodes is sound.
     return StepLoss(

@@ -79,6 +79,7 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
+    """As the base class, and composes the event for all rows of a person together."""
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
       # One event without an account for k rows leaves the whole without one.
@@ -91,6 +92,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon of what is released; (0, inf) at a large `distance`."""
     account = self._of_rows(part)
     if not self.distance:
       return account.epsilon(delta)

@@ -109,6 +109,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon; the estimate is their mean, inf beyond `FURTHEST`."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
