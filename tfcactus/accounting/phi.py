@@ -111,7 +111,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return Bounds(max(lower - added, 0.0), estimate, min(upper + added, 1.0))
 
   def _added_delta(self, epsilon: float) -> float:
-    """Returns (1 + e^epsilon) `distance`, rounded up; inf if e^epsilon overflows."""
+    """Returns (1 + e^epsilon) `distance`, rounded up; inf from epsilon 700 on."""
     if not self.distance:
       return 0.0
     return 1.01 * self.distance * (

@@ -155,7 +155,7 @@ class Buckets:
 
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int) -> Buckets:
-    """Returns the buckets of one release; `buckets` is their number."""
+    """Returns one release's buckets, `buckets` of them, each of `width` in loss."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
                     ).astype(np.int64)
