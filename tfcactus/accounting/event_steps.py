@@ -148,12 +148,13 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Noise of deviation `std` on an epoch's sums; a record enters one sum at random."""
+  """Gaussian noise of `std` sensitivities on an epoch's sums; a record is in one."""
 
   std: float
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the loss of the epoch, in closed form and as pairs."""
     mu, bins = 1 / self.std, self.num_batches
     # A pilot of few cells takes fewer nodes; any number of nodes is sound.
     return StepLoss(
@@ -453,7 +454,8 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns one Gaussian event for composed ones alone; other events unchanged."""
+  """Returns one Gaussian event for a composition of Gaussians; all else unchanged."""
+  # Precisions add. Nothing composed is a NoOpDpEvent.
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

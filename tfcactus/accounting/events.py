@@ -254,7 +254,7 @@ _UNPROVED = {
 
 
 def check_split(by: str, relation: dp_accounting.NeighboringRelation) -> None:
-  """Raises ValueError if the maximum of the sides of a split is not proved."""
+  """Raises ValueError if the maximum of both sides is not proved for `relation`."""
   if relation not in PROVED_OF_SPLITS[by]:
     proved = ' or '.join(name for name, known in relations.NAMES.items()
                          if known in PROVED_OF_SPLITS[by])

@@ -79,6 +79,7 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
+    """As the base class, and composes the event for all rows of a person together."""
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
       # One event without an account for k rows leaves the whole without one.
@@ -91,6 +92,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon of what is released; (0, inf) at a large `distance`."""
     account = self._of_rows(part)
     if not self.distance:
       return account.epsilon(delta)
@@ -109,7 +111,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return Bounds(max(lower - added, 0.0), estimate, min(upper + added, 1.0))
 
   def _added_delta(self, epsilon: float) -> float:
-    """Returns (1 + e^epsilon) `distance`, rounded up; inf if e^epsilon overflows."""
+    """Returns (1 + e^epsilon) `distance`, rounded up; inf from epsilon 700 on."""
     if not self.distance:
       return 0.0
     return 1.01 * self.distance * (

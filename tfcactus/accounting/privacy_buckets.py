@@ -109,6 +109,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon; the estimate is their mean, inf beyond `FURTHEST`."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
@@ -154,7 +155,7 @@ class Buckets:
 
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int) -> Buckets:
-    """Returns the buckets of one release; `buckets` is their number."""
+    """Returns one release's buckets, `buckets` of them, each of `width` in loss."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
                     ).astype(np.int64)

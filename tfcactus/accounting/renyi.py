@@ -95,7 +95,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """Returns about the least delta whose converted epsilon is at most `epsilon`."""
+    """Returns a delta, about the least, whose converted epsilon is within `epsilon`."""
     divergence = divergence_bounds(part, self._orders)
     _, log_delta = crossing(
         lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,

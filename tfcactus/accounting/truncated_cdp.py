@@ -280,7 +280,7 @@ class LargeGroup:
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
-  """Returns whether condition (5) of Theorem 12 holds for omega' = `order` > 2."""
+  """Returns whether condition (5) of Theorem 12 holds at omega' = `order`, above 2."""
   if order <= 2:
     return False
   log_inverse = -math.log((order - 2) * sampling_prob)

@@ -41,7 +41,7 @@ class ClaimStep(event_steps.EventStep):
 
 @event_steps.steps_of.register(TCDPDpEvent)
 def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
-  """Yields one step with the event's guarantee after subsampling by Theorem 12."""
+  """Yields a step with the guarantee after Theorem 12's sampling, or is Unsupported."""
   covered = relations.REPLACE if sample.fixed_size else relations.ADD_OR_REMOVE
   if sample != event_steps.Sample(sample.relation) and sample.relation != covered:
     raise event_steps.Unsupported(

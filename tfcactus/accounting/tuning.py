@@ -362,7 +362,7 @@ class _Upper:
     return cls(Lines.of(b_lines, -a_lines), profile)
 
   def delta(self, epsilon: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on delta, shape (points,)."""
+    """Returns upper bounds on the search's delta at `epsilon`, both (points,)."""
     # Phi at x_j = e^-loss, and the slopes of its chords, of which `weight` has the
     # differences c_j; `call` has the means x_j H(1 / x_j).
     loss = self.profile.x[::-1]
@@ -386,9 +386,9 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns Q-masses and P-masses of events about the winner, shape (2, events)."""
-  # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
-  # are upper bounds, the P-masses lower ones.
+  """Returns bounds on Q- and P-masses of events about the winner, shape (2, events)."""
+  # Results of runs under `pair` are ranked for each epsilon in `targets`. Q-masses are
+  # bounded from above, P-masses from below.
   order = np.argsort(pair.loss)
   p, q = np.append(pair.p[order], pair.p_inf), np.append(pair.q[order], 0.0)
   # If all results are tied, the search is one run, unless it has none.

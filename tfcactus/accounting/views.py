@@ -37,7 +37,8 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
 
   Args:
     alpha: Shape (points,), positive and increasing.
-    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself.
+    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself. The
+      last also holds for all larger alpha.
 
   Returns:
     A pair that dominates every mechanism whose profile is bounded by the values at the

@@ -51,6 +51,7 @@ class Observations:
   noise: np.ndarray = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
+    """Converts and checks all attributes, and sets the default of `noise`."""
     values = _checks.numbers_of('values', self.values)
     if values.ndim != 2 or not np.all(np.isfinite(values)):
       raise ValueError('Expected values to be finite and of shape (steps, canaries), '

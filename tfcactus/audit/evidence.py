@@ -288,7 +288,7 @@ def _guesses(scores: np.ndarray, present: np.ndarray, canaries: int, delta: floa
              significance: float) -> int:
   """Returns how many of `canaries` to guess: the share of the pilot's largest bound."""
   def expected(share: float) -> float:
-    """Returns the bound if as many guesses are right as in the pilot."""
+    """Returns the bound for a share of guesses, right as often as in the pilot."""
     tried = max(round(share * scores.size), 2)
     count = max(round(share * canaries), 1)
     right = (_correct(scores, present, tried) + 0.5) / (tried + 1)

@@ -180,7 +180,7 @@ class DataAccount:
 
   @property
   def entries(self) -> list[dict[str, Any]]:
-    """All entries of the file, in order, as plain values."""
+    """All entries of the file after its header, in order, as plain values."""
     return [dict(entry) for entry in self._refreshed().entries]
 
   @property
@@ -200,7 +200,10 @@ class DataAccount:
     return self._book.unit
 
   def guarantee(self) -> Guarantee:
-    """Returns the guarantee of the budget: of all that is entered, now and later."""
+    """Returns the budget as the guarantee of all that is entered, now and later.
+
+    Its delta is the account's, and its epsilon at most the account's.
+    """
     book = self._refreshed()
     events, delta = book.events(book.budget)
     found = guarantee_lib.guarantee(
@@ -297,7 +300,7 @@ class DataAccount:
           raise ValueError(_COPY.format(repr(self.path)))
 
         def write(entry: dict[str, Any]) -> None:
-          """Appends an entry with the time, and syncs."""
+          """Appends an entry with the time, and syncs the file to the disk."""
           now = datetime.datetime.now(datetime.timezone.utc).isoformat(' ', 'seconds')
           if not self._data:
             _record_file.sync_directory(self.path)
@@ -336,7 +339,7 @@ class DataAccount:
 
   def _enter(self, kind: str, event: dp_accounting.DpEvent, count: int, label: str,
              unit: str) -> None:
-    """Enters an event as 'spend' or 'reserve', or as the use of a slot."""
+    """Enters an event as 'spend', 'reserve' or the use of a slot; else ValueError."""
     event, count = book_lib.flat(event, count)
     book_lib.check_label(label)
     guarantee_lib.check_unit(event, unit)

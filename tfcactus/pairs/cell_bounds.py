@@ -209,7 +209,7 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns `p`, `q` at losses pivot +- room, or at log(p / q) if outside these."""
+  """Returns atoms of masses p, q at pivot +- room, or at log(p / q) outside these."""
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
   # SUM_ROUNDOFF of it is moved to outcomes of that distribution only. If one is hardly
   # a float, all of both masses are moved so.

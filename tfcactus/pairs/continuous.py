@@ -327,7 +327,7 @@ def _quantiles(tails: Tails) -> np.ndarray:
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):
-    # Bisect on a scale that reaches from tiny floats to sinh(709), about 4e307.
+    # Bisect on a scale that reaches sinh(709), about 4e307, on both sides of zero.
     low, high = np.full(_PILOT, -709.0), np.full(_PILOT, 709.0)
     for _ in range(90):
       middle = 0.5 * (low + high)
