@@ -63,7 +63,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
-  """Returns a tensor (batch, windows, channels) per tap; windows, taps are row-major."""
+  """Returns a tensor (batch, windows, channels) per tap, both in row-major order."""
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
