@@ -182,8 +182,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 def _check_whole(outputs: Sequence[_Output], predictions: Sequence[tf.Tensor]) -> None:
-  """Raises NoRule if the graph, or the model's result, uses an output without all rows.
-  """
+  """Raises NoRule if an output of which rows are left out is used or returned."""
   for each in outputs:
     if vectorized_layer.is_cut(each.tensor) and (each.tensor.consumers() or any(
         each.tensor is found for found in predictions)):
@@ -305,7 +304,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
       """Adds an output with `saved`, which its gradients need; returns the output.
 
-      Raises NoRule unless each example has as many rows.
+      Raises NoRule unless all examples have equally many rows.
       """
       if output.shape[0] % number:
         told = uses_lib.NoRule(

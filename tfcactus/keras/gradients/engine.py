@@ -42,7 +42,8 @@ class BatchResult(NamedTuple):
     unclipped: float64 scalar, the second result of `clipping.clip_and_sum`.
     predictions: The model's outputs, tensors of shape (rows, ...); `rows` is the size
       of the logical batch with its padding.
-    masks: Masks of the predictions in the order of `tf.nest`, or None for each.
+    masks: Boolean masks of the predictions in the order of `tf.nest`, None for a
+      prediction without a mask.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); zeros if there are none.
     targets: The targets that `run` was given, tensors of shape (rows, ...).
@@ -128,11 +129,11 @@ class Engine:
     Args:
       x: Inputs, a structure of tensors of shape (batch, ...).
       targets: Targets for `compute_loss`, tensors of shape (batch, ...).
-      weights: Factors of the losses, shape (batch,) or (batch, outputs); a row of
-        weight zero contributes exactly zero.
+      weights: Factors of the losses, shape (batch,) or (batch, outputs). An example
+        whose weights are all zero contributes exactly zero, whatever its losses are.
       l2_norm_clip: Clipping norm: the bound on the norm of each example's gradient.
-      numbers: The canary of each row, shape (batch,), from one; zero for other rows.
-        None without canaries.
+      numbers: The canary of each row, int64, shape (batch,), counted from one; zero for
+        other rows. None without canaries.
     """
     # Rules of operations need a graph. An eager step is traced anyway, for its proof.
     run = tf.function(self._run, autograph=False) if tf.executing_eagerly() else (

@@ -378,7 +378,7 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
 
 def few_positions(positions: int, shape: Sequence[int]) -> bool:
-  """Returns whether `Outer` is faster than kernels of a shape, written out."""
+  """Returns whether `Outer` is faster than writing out kernels of a `shape`."""
   return positions == 1 or positions <= _SHORT and math.prod(shape) >= _LARGE
 
 

@@ -166,7 +166,8 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
              ) -> keras.layers.Layer | None:
   """Returns the innermost layer named in a TensorFlow operation's name, or None.
 
-  Skips vectorised layers, and layers that do not hold `variable` if one is given.
+  Skips vectorised layers, and layers that do not hold `variable` if one is given: they
+  are not to blame for the operation.
   """
   # The last place is the operation's own name, which may be that of a layer by chance.
   places = operation.split('/')[:-1]

@@ -221,7 +221,10 @@ def _in_loop(layer: keras.layers.Layer) -> int:
 
 
 def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
-  """Returns about how many numbers the image patches of a convolution hold."""
+  """Returns about how many numbers a convolution's image patches hold, per example.
+
+  `shapes` are the layer's output shapes; other layers have no patches.
+  """
   positions = sum(math.prod(shape[:-1]) for shape in shapes)
   kernel = getattr(layer, 'pointwise_kernel', None)
   if kernel is not None:

@@ -49,8 +49,8 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
   The digest is below 2^56. Raises ValueError if gradients of some rows depend on their
   places in the batch. Raises ValueError, too, if examples may take different branches
   or numbers of turns in a loop: random rows need not take all of these. Warns and
-  returns 0 if draws of the model hide the result. Only warns if no random rows gave
-  finite gradients, since the bits of a NaN tell nothing.
+  returns 0 if draws of the model hide the result. Warns, and returns a digest, if no
+  random rows gave finite gradients: the bits of a NaN tell nothing.
 
   Args:
     model: The model whose layers draw.

@@ -132,8 +132,7 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
 
 
 def is_cut(output: tf.Tensor) -> bool:
-  """Returns whether a layer made several rows per example, and `call` kept the first.
-  """
+  """Returns whether `call` left out all but the first row of each example."""
   return hasattr(output, _CUT)
 
 

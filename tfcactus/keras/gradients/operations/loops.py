@@ -262,7 +262,7 @@ def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _layout(loop: tf.Operation, tensor: tf.Tensor, value: Value) -> uses_lib.Layout:
-  """Returns the layout of a tensor inside a loop, which must hold examples."""
+  """Returns the layout of a tensor inside a loop; NoRule unless it holds examples."""
   if value.dependence != Dependence.ROW_WISE:
     raise uses_lib.no_rule(loop, value.why or 'uses weights on no data')
   if not tensor.shape.is_fully_defined():
