@@ -34,9 +34,9 @@ _NORMALIZING = 0.01
 the model fits already, do not weigh as much as others."""
 
 _SMALLEST_FACTOR = 1e-37
-"""A gradient with a smaller factor, of a norm above 1e37 clipping norms, is dropped like
-one that is not finite. So factors stay above the denormal numbers of float32 (below
-1.2e-38), which are rounded coarsely or flushed to zero."""
+"""A gradient with a smaller factor, whose norm exceeds 1e37 clipping norms, is dropped
+like one that is not finite. So factors stay above the denormal numbers of float32
+(below 1.2e-38), which are rounded coarsely or flushed to zero."""
 
 
 def float64_margin(entries: int, float32_roundings: int) -> float:
