@@ -163,6 +163,7 @@ class Engine:
 
     def body(index: tf.Tensor, sums: list[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:
+      """Adds physical batch `index` to the sums; writes its other results to arrays."""
       physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
       (more, halves), values = self._physical_batch(

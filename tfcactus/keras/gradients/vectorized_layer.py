@@ -211,6 +211,7 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
     """
 
     def gradient(*upstream: tf.Tensor) -> Any:
+      """Returns gradients with respect to `tensors`, given those of the outputs."""
       return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
               # The outputs come through tf.stop_gradient: their gradients are unused.
               *(tf.zeros_like(each) for each in upstream))

@@ -170,9 +170,9 @@ def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
       loops.setdefault(each.op.name, []).append(each)
 
   def tap(each: uses_lib._Meeting) -> None:
+    """Taps the loop of a meeting, once for all its inputs made of weights."""
     _tap_loop(each.op, {one.place for one in loops[each.op.name]}, known, number, taps)
 
-  # Several inputs of a loop may be made of weights. The loop is tapped once for all.
   uses_lib.each_or_raise(tap, [each[0]._replace(reads=frozenset().union(
       *(one.reads for one in each))) for each in loops.values()])
   taps.loops.update(loops)

@@ -167,6 +167,7 @@ class Parts:
     self._found: dict[tuple[str, int], tuple[tf.Tensor, dict[int, list[Any]]]] = {}
 
   def __bool__(self) -> bool:
+    """Returns whether there are gradients that `joined` has not returned."""
     return bool(self._found)
 
   def add(self, tensor: tf.Tensor, gradients: Gradients, made: Container[str]) -> bool:

@@ -66,6 +66,7 @@ def _elementwise(use: Use) -> Rule:
   summed = [k + 1 for k, size in enumerate(own) if size == 1]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns dense gradients, summed over axes on which the weight is broadcast."""
     rows = upstream.shape[0]
     # Aligned after the axis of examples, since broadcasting aligns the last axes.
     operands = {i: tf.reshape(each, [rows, *_aligned(each.shape[1:], len(out))])
@@ -133,6 +134,7 @@ def _bilinear(use: Use) -> Rule:
     raise no_rule(op)
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> Gradients:
+    """Returns the gradients as `Products` of the data and `upstream`."""
     pair = [tf.reshape(tensor, [upstream.shape[0], *(sizes[x] for x in term if x)])
             for tensor, term in ((operands[other], given), (upstream, made))]
     return Products((pair[0], pair[1]), (''.join(given), ''.join(made)), own, sizes)
@@ -177,6 +179,7 @@ def _convolution(use: Use) -> Rule:
              for k in range(1, len(wide) - 1)]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns dense gradients of the kernel, or outer products for few positions."""
     rows, block = upstream.shape[0], upstream.shape[1]
     images, outputs = (tf.reshape(each, [rows * block, *each.shape[2:]])
                        for each in (operands[image], upstream))
@@ -213,6 +216,7 @@ def _lookup(use: Use) -> Rule:
   width = int(np.prod(shape[1:]))
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns gradients of the rows looked up, in the form that `Rows.merged` gives."""
     rows = upstream.shape[0]
     ids = tf.reshape(tf.cast(operands[1], tf.int32), [rows, -1])
     return forms.Rows.merged(ids, tf.reshape(
