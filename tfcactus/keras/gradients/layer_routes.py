@@ -53,8 +53,8 @@ class Routes(NamedTuple):
   """The routes of all layers of a model.
 
   Attributes:
-    layers: One route per layer, outer layers before inner ones. Layers inside a
-      vectorised one have none.
+    layers: One route per layer, outer layers before inner ones. Layers inside one that
+      is vectorised, or trains no weights, have none.
     groups: For each trainable variable, the number of the group in which 'per_layer'
       clipping clips its gradient: that of its layer, or of a variable without a layer.
     whole: Why the whole model is vectorised, or ''.
