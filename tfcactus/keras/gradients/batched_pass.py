@@ -274,7 +274,7 @@ class _ByOperations(NamedTuple):
         [each.shape for each in self.variables])]
 
   def edges(self) -> list[variable_reads.Edge]:
-    """Returns the inputs of operations through which these gradients go."""
+    """Returns the inputs of operations, with weights, that rules give gradients of."""
     return [variable_reads.Edge(self.taps.path(use.op), use.edge, [
         self.variables[index] for index in use.variables]) for use, _ in self.ruled]
 

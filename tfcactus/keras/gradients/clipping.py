@@ -252,7 +252,10 @@ def _squared_norms(joined: Sequence[forms.GradientForm], groups: Sequence[int]
 
 def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
                     groups: Sequence[int]) -> list[tf.Tensor]:
-  """Returns tensors of gradients and their squared norms, one row per example."""
+  """Returns all tensors that `clip_and_sum` adds up, and the norms by which it clips.
+
+  Norms are squared, one tensor for each group. All have one row per example.
+  """
   _, joined, groups = _joined(gradients, clipping, groups)
   return [*(tensor for form in gradients for tensor in form.tensors()),
           *_squared_norms(joined, groups).values()]

@@ -415,7 +415,7 @@ def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
 
 def apart(totals: Sequence[tf.Tensor], places: Sequence[Sequence[int]],
           gradients: Sequence[GradientForm]) -> list[tf.Tensor]:
-  """Returns sums of `gradients` from sums of the forms, with `places`, of `joined`."""
+  """Takes sums of the forms that `joined` made apart into sums of `gradients`."""
   found = {}
   for total, own in zip(totals, places):
     pieces = [total] if len(own) == 1 else tf.split(

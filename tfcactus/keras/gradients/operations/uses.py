@@ -340,7 +340,7 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
   """Returns the operation that computes an operation, and the sources of its inputs.
 
   If a function is called, as XLA's for grouped convolutions, it must compute with one
-  operation, apart from changes of shape; else this raises NoRule.
+  operation, apart from casts and changes of shape; else this raises NoRule.
   """
   if graphs.has_own_gradient(op):
     raise no_rule(op)
