@@ -61,7 +61,7 @@ def of_one(model: Any) -> Iterator[Added]:
   added = Added()
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
-    """Replaces the layer's `add_loss`: adds losses to `added`."""
+    """Replaces the layer's `add_loss`: adds losses to `added`, as scalars."""
     del kwargs
     for loss in tf.nest.flatten(losses):
       added.add(tf.reduce_sum(_number(loss)))

@@ -173,6 +173,7 @@ def _random_batch(specs: Any, rng: np.random.Generator, positive: bool) -> Any:
   x, targets, weights = specs
 
   def rows(spec: tf.TensorSpec, normal: bool) -> tf.Tensor:
+    """Returns a tensor of a `spec`; normal numbers if `normal` and floating."""
     shape = [_LENGTH if length is None else length for length in spec.shape]
     if spec.dtype == tf.string:
       return tf.constant(rng.choice(['a', 'b'], shape))

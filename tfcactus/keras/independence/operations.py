@@ -1,8 +1,9 @@
 """Transfer functions: how each operation treats the examples of a batch.
 
 A transfer function is called only if an input is ROW_WISE and none is MIXED or UNKNOWN.
-It returns one `Value` for all outputs or a list, or raises `NotRowWise`. To support
-another operation, write its transfer function and list it in `TRANSFER`.
+It follows operations: it returns one `Value` for all outputs or a list of them, or
+raises `NotRowWise`. To support another operation, write its transfer function and list
+it in `TRANSFER`.
 """
 
 from __future__ import annotations
@@ -309,7 +310,7 @@ def _batch_to_space(node: Node) -> Value:
 
 
 def _depthwise(node: Node) -> Value | list[Value]:
-  """Follows depthwise convolutions of images that have the examples on axis 0."""
+  """Follows depthwise convolutions with the examples on axis 0, or among channels."""
   images, kernels = node.values
   multiplier = node.shape(1)[3]
   # The examples may also be on the axis of the channels, each with its own kernels.
@@ -322,7 +323,7 @@ def _depthwise(node: Node) -> Value | list[Value]:
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """Follows the gradient with respect to a depthwise kernel."""
+  """Follows gradients of depthwise kernels, if examples have channels of their own."""
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (

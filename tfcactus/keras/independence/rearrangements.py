@@ -1,4 +1,8 @@
-"""Transfer functions of operations that move entries; part of `operations.TRANSFER`."""
+"""Transfer functions of operations that move entries; part of `operations.TRANSFER`.
+
+Each returns the `Value` of all outputs of the operations that it follows, or raises
+NotRowWise; see `operations`.
+"""
 
 from __future__ import annotations
 

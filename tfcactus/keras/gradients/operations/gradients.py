@@ -105,7 +105,7 @@ def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
             if name in names}
 
   def pulled_back(row: list[tf.Tensor]) -> list[Any]:
-    """Returns the gradients of one example."""
+    """Returns one example's gradients, as of `of_example`, with respect to `places`."""
     found = graphs.gradients(
         graph, tensors, list(places.values()),
         [tf.cast(each, tensor.dtype) for each, tensor in zip(row, tensors)])

@@ -243,7 +243,10 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
 
 def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis: int
            ) -> forms.Dense:
-  """Joins gradients of parts, (start along `axis`, form), and zeros between them."""
+  """Joins gradients of parts, and zeros between them.
+
+  `parts` has sorted pairs (start along `axis`, form) that do not overlap.
+  """
   # Transposed parts of the last axis are joined as they are held.
   flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   arrays = [each.values if flipped else each.dense() for _, each in parts]
