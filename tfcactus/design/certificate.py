@@ -39,7 +39,8 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
     raise ValueError(
         f'Expected {"the" if cost is None else "no"} cost function for a table '
         f'designed with {power=}, got cost={cost!r}.')
-  # A table that was designed for a function stores no power; `make` wants 2 with one.
+  # A table designed for a cost function stores no power. `check_program` takes a cost
+  # function only with the default power, 2.
   checked_cost = fields.check_program(
       2.0 if power is None else power, cost, solver, objective)
   budget = _checks.positive('budget', told['budget'])

@@ -293,12 +293,12 @@ class Training:
     return reach / (self._request.buckets // 2)
 
   def table(self) -> noise_lib.ScalarTable:
-    """Returns the current noise, narrowed to meet the bound on utility."""
+    """Returns the noise, narrowed to meet the bound on utility; updates `wide`."""
     log_mass = self._model().numpy()
     target, norm = self._request.utility, self._request.norm
     self.wide |= target is not None and bool(
         special.softmax(log_mass) @ self._cost >= (0.98 * target)**norm)
-    if self._request.model == 'sigmoid':
+    if self._request.model == 'sigmoid':  # Monotone but for rounding, undone here.
       log_mass = np.minimum.accumulate(log_mass)
     w = np.maximum(special.softmax(log_mass) if target is None else
                    _narrowed(log_mass, self._cost, target**norm), SMALLEST)

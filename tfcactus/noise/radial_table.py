@@ -262,9 +262,11 @@ class RadialTable(table_file.NoiseTable):
         sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a sampled record of norm one and a zero.
+    """Returns bounds on the pair of a zeroed record of norm one.
 
-    They come from the same laws as those of `replaced_pair`.
+    Another record of the sample, of fixed size, is its negative. For alpha >= 1 the
+    upper pair comes from the joint law of the distances to three points of a line; for
+    alpha < 1 it is the pair of an added record.
     """
     near = base.known_pair(self, 1)
     above = overlap.mixture_bounds(

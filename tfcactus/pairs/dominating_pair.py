@@ -96,7 +96,8 @@ class DominatingPair:
 
     Raises:
       ValueError: if an array is not float64 of shape (atoms,), masses are negative or
-        do not sum to one, or a loss is not the logarithm of their ratio.
+        do not sum to one, an atom has mass under only one of P and Q (such mass is
+        p_inf or q_inf), or the loss of an atom with mass is not log(p / q).
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():

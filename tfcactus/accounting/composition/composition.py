@@ -11,7 +11,7 @@
 | few discrete outcomes | enumeration | 1e-12 per step |
 | Laplace releases of one scale | residues in integers | rounding |
 | discrete or Laplace steps beside Gaussians | contour | 1e-12 per step |
-| other discrete steps | lattice | about 1e-6 of epsilon, at most 2e-5 |
+| other discrete steps | lattice | about 1e-6 of epsilon; 1e-3 in rare cases |
 """
 
 from __future__ import annotations

@@ -155,7 +155,10 @@ def set_bins(layer: keras.layers.Layer, boundaries: list[float]) -> None:
 
 
 def preparation(layer: keras.layers.Layer) -> str:
-  """Returns a digest of what `adapt` sets in a layer, '' if the layer has nothing."""
+  """Returns a digest of a layer's vocabulary, bins or moments; '' if it has none.
+
+  They may be adapted or given. A built Normalization always has moments.
+  """
   found = _beside_weights(lookup(layer))
   if isinstance(layer, keras.layers.Normalization) and layer.built:
     found += [np.asarray(each, np.float64) for each in (layer.mean, layer.variance)]

@@ -147,7 +147,7 @@ def sum_arguments() -> dict[str, Any]:
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether an optimizer fails under a strategy of several replicas."""
+  """Returns whether the strategy has several replicas and the optimizer fails there."""
   # Keras 3 updates averages and accumulators in conditionals, where replicas cannot
   # communicate.
   return KERAS_3 and replicas.number() > 1 and bool(

@@ -36,7 +36,11 @@ def config(model: keras.Model) -> dict[str, Any] | None:
 
 
 def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
-  """Makes a built model train the variables in `saved`, a `config`; else ValueError."""
+  """Enables LoRA and sets `trainable` in a built model as in `saved`, a `config`.
+
+  Sets nothing if the layers have other classes, names or numbers of variables. Raises
+  ValueError if the trained variables then have other shapes than the saved ones.
+  """
   layers = _all_layers(model)
   if config(model) == saved:
     return
@@ -47,7 +51,7 @@ def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
       if rank is not None and not layer.lora_enabled:
         layer.enable_lora(rank)
       if rank is not None and alpha is not None:
-        layer.lora_alpha = alpha  # Keras loses it where it makes the factors.
+        layer.lora_alpha = alpha  # `enable_lora` may have reset alpha.
     # All at once: setting `trainable` of a layer sets that of the layers inside.
     for layer, wanted in zip(layers, saved['layers']):
       layer.__dict__['_trainable'] = wanted['trainable']

@@ -228,7 +228,7 @@ def check_alike() -> None:
 def _check_supported(strategy: tf.distribute.Strategy) -> None:
   """Raises ValueError for a strategy that is not supported.
 
-  Others than `_NEVER` are, with one replica.
+  With one replica, only strategies whose names begin with an entry of `_NEVER` are not.
   """
   name = type(strategy).__name__
   if isinstance(strategy, _SUPPORTED) or (

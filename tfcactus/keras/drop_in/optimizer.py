@@ -301,7 +301,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the clipping norm: that of the plan, if any; ValueError if they differ."""
+  """Returns the plan's clipping norm, or `l2_norm_clip` without a plan.
+
+  Raises ValueError if both are given and differ, or if drop-in optimizers cannot train
+  by the plan.
+  """
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):

@@ -55,7 +55,9 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns the results of `own`, a layer's call, on batches of one example, stacked.
 
-  Examples cannot mix there. `capture` gets real and complex outputs if it trains.
+  Examples cannot mix there. Every tensor among the arguments has a row per example. If
+  the layer has trained variables, `capture` gets each real or complex output. Of
+  several rows that the layer returns for one example, the first is kept.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]

@@ -23,8 +23,9 @@ class ClipNorm:
 
   With `adaptive_clipping` or `noisy_accuracy` a step releases one vector (sum of
   gradients, weight * count, ...), so that one draw of the plan's noise covers all. The
-  first count adds 1/2 for each unclipped and -1/2 for each clipped example; the count
-  of right answers adds the share of an example's answers that are right, minus 1/2.
+  count of adaptive clipping adds 1/2 for each unclipped and -1/2 for each clipped
+  example; that of right answers, the share of an example's answers that are right,
+  minus 1/2.
 
   Attributes:
     variable: float64 variable, or None for a constant norm.

@@ -149,9 +149,13 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns (low, high, log of a bound beyond): the u to sum over, and the rest."""
+    """Returns (lowest u to sum over, highest u, log of a bound on the rest).
+
+    The rest is the integral of |t|^(-order - 1) |B_n(t)| beyond both ends, on the ray
+    of this angle. The ends aim at exp(-`digits`) of the whole integral.
+    """
     # `whole` is about the log of n! times the whole integral. It sets only how far to
-    # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
+    # go; the bound on the rest holds wherever the ends are.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.
