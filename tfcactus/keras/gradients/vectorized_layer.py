@@ -53,11 +53,9 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
-  """Returns the results of `own`, a layer's call, on batches of one example, stacked.
+  """Returns the results of `own`, a layer's call, on each row of all tensors, stacked.
 
-  Examples cannot mix there. Every tensor among the arguments has a row per example. If
-  the layer has trained variables, `capture` gets each real or complex output. Of
-  several rows that the layer returns for one example, the first is kept.
+  If the layer has trained variables, `capture` gets each real or complex output.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
