@@ -221,7 +221,7 @@ def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
 
 def make_plan(args: argparse.Namespace, num_examples: int
               ) -> tfcactus.PrivacyPlan:
-  """Returns the plan of the options; ValueError if one is wrong, or two do not agree."""
+  """Returns the plan of the options; ValueError if one is wrong or two do not agree."""
   for name in ('batch_size', 'epochs', 'learning_rate'):
     value = getattr(args, name)
     if not (value > 0 and math.isfinite(value)):
