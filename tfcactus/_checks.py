@@ -162,7 +162,7 @@ class Fixed:
   """Remedies in error messages, by attribute name."""
 
   def __setattr__(self, name: str, value: Any) -> None:
-    """Sets an attribute; AttributeError for a property or a new value in `_FIXED`."""
+    """Sets an attribute; AttributeError for a property or second value of `_FIXED`."""
     if name in self._FIXED and (
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):

@@ -430,7 +430,7 @@ class PrivacyPlan:
 def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
                   sampling: type[SamplingScheme], numbers: dict[str, Any]
                  ) -> noise_lib.Noise:
-  """Returns the noise, or the least Gaussian noise within a target; one is given."""
+  """Returns `noise`, or the least Gaussian noise within the one target of `targets`."""
   given = {name: value for name, value in targets.items() if value is not None}
   if len(given) + (noise is not None) != 1:
     raise ValueError(f'Expected either noise or one of {", ".join(targets)}, got '

@@ -199,6 +199,7 @@ class KeyStream:
     streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
 
     def fill(part: np.ndarray, stream: KeyStream) -> None:
+      """Fills a part from its stream, in pieces that `filled` draws in this thread."""
       for start in range(0, part.size, PARALLEL):
         piece = part[start:start + PARALLEL]
         piece[:] = stream.filled(piece.size, out.dtype.type, draw)

@@ -35,6 +35,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
   """Shows the defaults of options in the help, except None."""
 
   def _get_help_string(self, action: argparse.Action) -> str | None:
+    """Returns the help of an option, with its default unless that is None."""
     return action.help if action.default is None else super()._get_help_string(action)
 
 

@@ -68,7 +68,10 @@ class StepGroup:
 
   @classmethod
   def of(cls, values: dict[str, Any]) -> StepGroup:
-    """Returns the group of fields, or 'epochs', by name; ValueError for wrong ones."""
+    """Returns the group of fields by name; 'epochs' are the steps of allocation.
+
+    Raises ValueError for names or types that are wrong; `event` checks the numbers.
+    """
     number = lambda name: lambda v: _typed(name, (int, float), v)
     kinds: dict[str, Callable[[Any], Any]] = {
         'noise': str, 'noise_multiplier': number('noise_multiplier'),

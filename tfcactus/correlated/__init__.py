@@ -1,7 +1,7 @@
 """Noise correlated over steps (banded matrix factorization, BandMF, DP-FTRL).
 
 Each step releases its clipped sum plus noise that partly cancels the noise of earlier
-steps, so that less noise adds up in the weights. A guarantee is for the whole run. A
+steps, so that less noise adds up in the weights. A guarantee is for whole epochs. A
 strategy is the matrix that correlates noise; a request solves for one.
 """
 

@@ -95,7 +95,7 @@ class _Ring:
     self._kept = None
 
   def _earlier(self, like: np.ndarray) -> Any:
-    """Returns the sum over the vectors kept, of the shape of `like`; 0.0 for a band."""
+    """Returns the sum over the vectors kept, of `like`'s shape; 0.0 with one band."""
     count = self._others.size
     if not count:
       return 0.0

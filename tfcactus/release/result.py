@@ -34,8 +34,8 @@ class Release(guarantee_lib.ReleasedStatistic):
   def error(self, beta: float) -> float:
     """Returns a bound that the error exceeds with probability at most beta.
 
-    The bound comes from the noise's own quantiles, in units of the query; see
-    `error_kind`. It does not depend on the data.
+    The bound comes from the law of the noise, in units of the query; see `error_kind`.
+    It does not depend on the data, and may be infinite.
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 

@@ -75,7 +75,7 @@ class Scaled(NamedTuple):
 
   Attributes:
     unit: How many whole numbers a step of the value is: a float of at most `_BITS`
-      bits, below one too.
+      significant bits, which may be below one.
     larger: Factor by which the noise is larger than the law that was asked for.
     event: The cost: that of the law, and of the distance of the draws from it.
   """
