@@ -10,7 +10,6 @@ from tfcactus.cli.command import Command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Adds steps, rows of a person, and --epsilon."""
   steps.add_steps(parser)
   steps.add_rows(parser)
   parser.add_argument('--epsilon', type=float, required=True,
@@ -18,7 +17,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-  """Prints the bounds on delta."""
   steps.show_bounds(args, 'delta', f'epsilon {_format.upper(args.epsilon)}',
                     lambda accountant: accountant.delta_bounds(args.epsilon))
 
