@@ -54,7 +54,7 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
-  """Returns the results of `own`, a layer's call, on batches of one example, stacked.
+  """Returns the results of `own`, a layer's call, on each row of all tensors, stacked.
 
   Every argument tensor has a row per example; results keep the first (see `is_cut`).
   Real and complex ones go through `capture` if the layer trains weights.

@@ -151,7 +151,7 @@ class MeanLognormal:
             ) -> tuple[float, float, float]:
     """Returns the ends (low, high) of u to sum over, and log of a bound beyond."""
     # `whole` is about the log of n! times the whole integral. It sets only how far to
-    # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
+    # go; the bound on the rest holds wherever the ends are.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.

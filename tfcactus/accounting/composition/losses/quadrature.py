@@ -112,11 +112,15 @@ class SampledGaussian(base.ReleaseLoss):
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
                 log_sum: np.ndarray, missing: float
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log E[exp(exponent)] by the trapezoidal rule, and its terms' size."""
+    """Returns log E[exp(exponent)] by the trapezoidal rule, and its terms' size.
+
+    Raises IntractableError if two sums for the mean differ.
+    """
     # Shapes: `exponent` (n, nodes); `log_density`, log of density times sqrt(2 pi),
     # (nodes,); `log_sum`, log of the sum of exp(exponent) times the density, (n,).
-    # `missing` is one minus the density's mass. The size is the sum of the moduli of
-    # the terms added, over the mean; the rounding error is proportional to it.
+    # `missing` is one minus the density's mass. The rounding error is proportional to
+    # the size: one plus the moduli of the logs that are added, or, for a mean near one,
+    # the sum of the moduli of the terms, over the mean.
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
     size = 1.0 + np.abs(full) + np.abs(log_sum)
