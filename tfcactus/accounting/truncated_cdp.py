@@ -269,14 +269,19 @@ class LargeGroup:
     log_inverse = -math.log(_checks.delta(delta))
     if math.isinf(self.single.omega):
       return math.inf
+    if not self.single.rho:
+      return 0.0
     return self.divergence + self._growth * log_inverse
 
   def printed_epsilon(self, delta: float) -> float:
     """Returns epsilon by Proposition 10 as printed: valid, larger than `epsilon`."""
     log_inverse = -math.log(_checks.delta(delta))
     single = self.single
-    return math.exp(self.size / (single.omega - 1)) * (
-        single.omega**2 * single.rho + log_inverse)
+    try:
+      growth = math.exp(self.size / (single.omega - 1))
+    except OverflowError:
+      return math.inf
+    return growth * (single.omega**2 * single.rho + log_inverse)
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:

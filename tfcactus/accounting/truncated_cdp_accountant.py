@@ -12,7 +12,7 @@ import numpy as np
 from tfcactus import _checks, relations
 from tfcactus.accounting import event_steps, truncated_cdp
 from tfcactus.accounting.base import PairAccountant
-from tfcactus.accounting.renyi import known_divergences
+from tfcactus.accounting.renyi import divergence_bounds
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are evaluated."""
@@ -89,7 +89,7 @@ class TCDPAccountant(PairAccountant):
     if not parts:
       return claimed
     exact = truncated_cdp.certificate(
-        lambda order: max(float(known_divergences(part, np.array([order]))[0])
+        lambda order: max(float(divergence_bounds(part, np.array([order]))[0])
                           for part in parts), omega, orders=ORDERS.size)
     return exact.compose(claimed)
 
@@ -152,7 +152,7 @@ class TCDPAccountant(PairAccountant):
     orders = ORDERS if math.isinf(top) else np.append(ORDERS[ORDERS < top], top)
     # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
-        np.max([known_divergences(part, chunk) for part in parts], axis=0)
+        np.max([divergence_bounds(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]

@@ -221,6 +221,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
   left, coins = scores[~pilot], present[~pilot]
   if guesses is None:
     guesses = _guesses(scores[pilot], present[pilot], left.size, delta, significance)
+  guesses = _checks.integer('guesses', guesses, 1, left.size)
   alarm = left > threshold
   errors = Errors(int(np.sum(~coins)), int(np.sum(coins)),
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))

@@ -41,6 +41,11 @@ class DropInLedger:
     draws epochs, whose steps are not counted here), or None. Raises ValueError if the
     noise does not protect the gradients of a built model.
     """
+    if batches is not None and batches.scheme.draws_epochs:
+      raise ValueError(
+          'Expected batches each of which is a draw of its own for a drop-in optimizer, '
+          'such as PoissonBatches or FixedSizeBatches, got batches that are drawn for a '
+          f'whole epoch: {batches!r}. Take privatize(model, plan) for them.')
     self.plan = plan
     self._optimizer = optimizer
     self._model = model

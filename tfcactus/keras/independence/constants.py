@@ -48,6 +48,8 @@ def value(node: Node) -> Value | list[Value]:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
     return UNIFORM
+  if kind == 'TensorListElementShape':
+    return operations.element_shape(node)
   if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':

@@ -371,6 +371,16 @@ def _size(node: Node) -> Value:
   return dependence.sized(found)
 
 
+def element_shape(node: Node) -> Value:
+  """Follows TensorListElementShape, the shape of a list's items.
+
+  Values of lists do not tell whether it depends on the number of examples. It does not
+  where that number is known; where draws are held fixed, nothing is guaranteed.
+  """
+  known = node.draws is None or node.draws.number is not None
+  return CONSTANT if known else BATCH_SIZE
+
+
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
 """Operations that reduce the axes in their second input."""
@@ -471,8 +481,8 @@ TRANSFER: dict[str, Transfer] = {
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
-    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
-                     'TensorListElementShape'), _size),
+    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength'), _size),
+    'TensorListElementShape': element_shape,
     'LookupTableFindV2': _find, 'MapDefun': _map_each,
     'UnsortedSegmentSum': _segments,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,
