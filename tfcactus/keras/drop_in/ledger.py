@@ -43,9 +43,9 @@ class DropInLedger:
     """
     if batches is not None and batches.scheme.draws_epochs:
       raise ValueError(
-          'Expected batches each of which is a draw of its own for a drop-in optimizer, '
-          'such as PoissonBatches or FixedSizeBatches, got batches that are drawn for a '
-          f'whole epoch: {batches!r}. Take privatize(model, plan) for them.')
+          'Expected batches each of which is a draw of its own for a drop-in '
+          'optimizer, such as PoissonBatches, got batches that are drawn for a whole '
+          f'epoch: {batches!r}. Take privatize(model, plan) for them.')
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
