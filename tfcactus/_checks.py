@@ -137,7 +137,10 @@ def numbers_of(name: str, value: object) -> np.ndarray:
 
 
 def _real(name: str, what: str, value: object) -> np.ndarray:
-  """Returns a float64 copy of `value`; ValueError for texts and complex numbers."""
+  """Returns a float64 copy of `value`; ValueError for texts and complex numbers.
+
+  Entries of an array of objects are converted one by one, as by float().
+  """
   try:
     given = np.asarray(value)
     if given.dtype.kind not in 'biufO':
@@ -159,7 +162,7 @@ class Fixed:
   """Remedies in error messages, by attribute name."""
 
   def __setattr__(self, name: str, value: Any) -> None:
-    """Raises AttributeError for a value of a fixed attribute that replaces another."""
+    """Sets an attribute; AttributeError for a property or second value of `_FIXED`."""
     if name in self._FIXED and (
         isinstance(getattr(type(self), name, None), property) or
         self.__dict__.get(name, value) is not value):

@@ -1,7 +1,7 @@
 """Imports dp_accounting without loading scipy.signal and scipy.stats.
 
-dp_accounting uses both modules for its grids of privacy losses only. They take longer
-to load than dp_accounting and all the rest of this library together.
+dp_accounting uses both modules for its grids of privacy losses only, which this library
+does without. They take seconds to load.
 """
 
 from __future__ import annotations

@@ -13,18 +13,18 @@ DIGITS = 6
 
 
 def upper(value: float, digits: int = DIGITS) -> str:
-  """Rounds up to at most `digits` >= 1 digits; the text reads back >= `value`."""
+  """Returns `value` as text, rounded up to at most `digits` >= 1 significant digits."""
   # Deltas are rounded up too: a guarantee holds at every larger delta.
   return _rounded(value, digits, decimal.ROUND_CEILING)
 
 
 def lower(value: float, digits: int = DIGITS) -> str:
-  """Rounds down to at most `digits` >= 1 digits; the text reads back <= `value`."""
+  """Returns `value` as text, rounded down to at most `digits` >= 1 such digits."""
   return _rounded(value, digits, decimal.ROUND_FLOOR)
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
-  """Returns `value` with at most `digits` digits, in a rounding mode of `decimal`."""
+  """Returns `value` as text of at most `digits` digits, in a rounding of `decimal`."""
   # repr reads back as the same float, so a short number keeps its text. A larger
   # decimal never reads back as a smaller float, so the rounded one stays a bound.
   context = decimal.Context(prec=digits, rounding=rounding)

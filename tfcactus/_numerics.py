@@ -61,7 +61,7 @@ def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
 
 
 def log_sum(exponent: np.ndarray) -> np.ndarray:
-  """Returns log of the sum of exp over the last axis (log-sum-exp)."""
+  """Returns log of the sum of exp over the last axis; needs an entry above -inf."""
   peak = np.max(exponent, axis=-1)
   return peak + np.log(np.sum(np.exp(exponent - peak[..., None]), axis=-1))
 
@@ -83,7 +83,7 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 def sum_roundoff(terms: int) -> float:
-  """Bounds the error of a sum of `terms` products, relative to the sum of moduli."""
+  """Returns a bound on the error of a sum of products, over the sum of their moduli."""
   # Holds for numpy's pairwise sums and for `product`. A complex dot product of n terms
   # is within sqrt(2) n EPS in any order of summation (Higham, "Accuracy and Stability
   # of Numerical Algorithms", sections 3.1 and 3.6): 46 EPS for a block. Adding up the

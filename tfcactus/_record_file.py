@@ -16,9 +16,10 @@ Checksum = Callable[[bytes], str]
 
 
 def lock(file: int, path: str, *, wait: bool = False) -> None:
-  """Locks an open file against other processes; OSError if it is locked already.
+  """Locks an open file, a descriptor, against other processes.
 
-  Waits for the lock if `wait`. Raises ValueError on Windows, which lacks such locks.
+  If the file is locked already, waits if `wait`, else raises OSError. Raises ValueError
+  on Windows, which lacks such locks; `path` is for that message only.
   """
   if fcntl is None:
     raise ValueError(
@@ -46,7 +47,8 @@ def whole(file: int) -> bytes:
 def append(file: int, size: int, record: dict[str, Any], checksum: Checksum) -> bytes:
   """Appends a record to a file of `size` bytes and syncs; returns the line.
 
-  Undoes the write on an OSError, such as a full disk: no line may follow half a line.
+  Undoes the write and raises on an OSError, such as a full disk: no line may follow
+  half a line.
   """
   text = json.dumps(record, sort_keys=True).encode()
   line = checksum(text).encode() + b' ' + text + b'\n'

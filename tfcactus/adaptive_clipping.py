@@ -30,6 +30,9 @@ class AdaptiveClipping:
     geometric_update: Whether the norm is multiplied by a factor; if False, a
       difference is subtracted.
 
+  Raises:
+    ValueError: if an argument is out of range.
+
   Source: Andrew et al., "Differentially Private Learning with Adaptive
   Clipping" (2021), Theorem 1 and Algorithm 1; the names are those of
   TensorFlow Privacy's QuantileAdaptiveClipSumQuery.

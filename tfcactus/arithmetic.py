@@ -1,8 +1,9 @@
 """Arithmetic of a private step: floats, or whole numbers whose account counts rounding.
 
-In the mode 'integer' a step scales the sum of clipped gradients, rounds it to whole
-numbers, adds discrete Gaussian noise as whole numbers, and scales back. The proof of
-its account is in docs/soundness.md ("Whole numbers").
+In the mode 'integer' a step scales the vector of the sum of clipped gradients and the
+counts (`step_counts`), rounds it to whole numbers, adds discrete Gaussian noise as
+whole numbers, and scales back. The proof of its account is in docs/soundness.md ("Whole
+numbers").
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def check_mode(arithmetic: object) -> None:
 
 
 def check(plan: Plan) -> None:
-  """Raises ValueError if the plan's arithmetic is unknown, or has no proof for it."""
+  """Raises ValueError if the arithmetic is unknown, or has no proof for the plan."""
   check_mode(plan.arithmetic)
   if plan.arithmetic == 'float':
     return
@@ -81,7 +82,10 @@ def check(plan: Plan) -> None:
 
 
 def check_float(plan: Plan, what: str, why: str) -> None:
-  """Raises ValueError, and says `why`, if `what` needs float arithmetic in the plan."""
+  """Raises ValueError for a plan of another arithmetic than 'float'.
+
+  `what` is the use that needs 'float', `why` the reason, both for the message.
+  """
   if plan.arithmetic != 'float':
     raise ValueError(
         f"Expected a plan of arithmetic='float' with {what}, got arithmetic="
@@ -89,7 +93,7 @@ def check_float(plan: Plan, what: str, why: str) -> None:
 
 
 def check_dim(plan: Plan, dim: int) -> None:
-  """Raises ValueError if a plan without `dim` does not cover so many weights."""
+  """Raises ValueError if an 'integer' plan without dim does not cover `dim` weights."""
   if plan.arithmetic == 'integer' and plan.dim is None and (
       dim + _counts(plan) > _coordinates(plan)):
     bands = f' and {plan.groups} bands' if plan.groups > 1 else ''
@@ -101,11 +105,12 @@ def check_dim(plan: Plan, dim: int) -> None:
 
 def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int = 1
               ) -> None:
-  """Raises ValueError if a plan does not cover the roundings of a step.
+  """Raises ValueError if an 'integer' plan does not cover the roundings of a step.
 
   Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
-  and its counts, as if there were `replicas`^2 times as many; and float64 must hold the
-  sums over all replicas exactly. The noise is the sum of so many `draws`.
+  and its counts. Errors of all replicas add up as if there were `replicas`^2 times as
+  many coordinates. Float64 must hold the sums over replicas exactly, where the noise is
+  the sum of `draws` draws. One replica without canaries is left to `check_dim`.
   """
   if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return
@@ -143,8 +148,8 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
   `noise` takes the place of the plan's. In the mode 'integer', an example changes the
   rounded vector of sum and counts by S / sigma + sqrt(d) at most, where S is the scale
-  of the noise and d the length of the vector. With a correlation it changes the vectors
-  of b steps, its bands, by S / sigma + sqrt(b d), and S is larger.
+  of the noise and d the length of the vector. With a correlation of b > 1 bands it
+  changes the vectors of b steps by S / sigma + sqrt(b d), and S is larger.
   """
   if plan.arithmetic == 'float':
     return noise
@@ -158,7 +163,10 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
 
 def distance(plan: Plan, steps: int) -> float:
-  """Returns a bound on the total variation between released and accounted noise."""
+  """Returns a bound on the total variation between released and accounted noise.
+
+  It is for all noise of `steps` steps together.
+  """
   if plan.arithmetic == 'float':
     return 0.0
   return 1.01 * steps * _coordinates(plan) * discrete_gaussian.DISTANCE
@@ -170,7 +178,7 @@ def _counts(plan: Plan) -> int:
 
 
 def _and_counts(plan: Plan) -> str:
-  """Returns words that include the counts of a plan; '' without."""
+  """Returns ' and counts' if a step of the plan releases counts, else ''."""
   return ' and counts' if _counts(plan) else ''
 
 

@@ -63,9 +63,9 @@ def compute_dp_sgd_privacy_statement(
     number_of_examples: int, batch_size: int, num_epochs: float,
     noise_multiplier: float, delta: float, used_microbatching: bool = True,
     max_examples_per_user: int | None = None, accountant_type: object = 'RDP') -> str:
-  """Returns a text: epsilons of DP-SGD by sampling, and what each of them assumes.
+  """Returns a text: epsilon of DP-SGD for each kind of sampling, and what it assumes.
 
-  Other arguments are as for `compute_dp_sgd_privacy`.
+  Other arguments are as for `compute_dp_sgd_privacy`, under other names.
 
   Args:
     used_microbatching: Whether means of several examples were clipped, which have no
@@ -112,7 +112,7 @@ def compute_dp_sgd_privacy_statement(
 
 
 def _passed(plan: PrivacyPlan, passes: int, used_microbatching: bool) -> str:
-  """Returns the statement of the epsilon of passes."""
+  """Returns the statement of the guarantee of passes, for a replaced example."""
   found = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
   # The epsilon of allocated batches, too, needs each example clipped by itself.
   return found.partition(' AllocatedBatches')[0] if used_microbatching else found

@@ -55,12 +55,13 @@ class Guarantee:
     accountant: Name of the accountant.
     proven: Whether `upper` is a guarantee.
     statement: What `upper` covers, and what it takes as public, in words.
-    conditions: Unchecked conditions of the guarantee, sentences that end the statement.
+    conditions: Unchecked conditions of the guarantee, sentences of the statement.
     seeded: Whether some of the randomness came from a seed. Whoever knows the seed can
       repeat it; the guarantee holds against all others, as its statement says.
-    account: The accountant that holds the released steps, which `report` asks.
+    account: The accountant that holds all that was released, which `report` asks; None
+      for a maximum of `sides`.
     sides: The guarantees for persons on the training and on the validation side, if
-      this one is the maximum of both; each has an account of its own.
+      this one is the maximum of both; each has an account of its own. Else empty.
   """
 
   lower: float
@@ -91,7 +92,10 @@ class Guarantee:
             (', on conditions that its statement names' if self.conditions else ''))
 
   def given(self, *conditions: str) -> Guarantee:
-    """Returns this guarantee under further conditions, added to its statement."""
+    """Returns this guarantee, and its sides, under further conditions.
+
+    The statement then says them.
+    """
     return dataclasses.replace(
         self, statement=' '.join((self.statement, *conditions)),
         conditions=(*self.conditions, *conditions),
@@ -120,13 +124,14 @@ class Guarantee:
       differential privacy, each with proved bounds on both sides.
 
     Raises:
-      ValueError: if the guarantee is not proven, or an argument is out of range.
+      ValueError: if the guarantee is not proven or a maximum of `sides`, or an argument
+        is out of range.
     """
     return AttackReport.of(self.proven_account(), self.statement, prior=prior,
                            false_positive=false_positive)
 
   def proven_account(self) -> accounting.PhiAccountant:
-    """Returns the accountant; ValueError unless it holds all that was released."""
+    """Returns the accountant; ValueError if not proven, or a maximum of `sides`."""
     if not self.proven or self.account is None:
       raise ValueError(
           'Expected a proven guarantee with its account, got one '
@@ -166,8 +171,8 @@ def release_events(releases: object, unit: str | None = None
                    ) -> tuple[dp_accounting.DpEvent, ...]:
   """Returns the events of releases.
 
-  Raises ValueError if one is seeded or has no account, if validations are on the sides
-  of several splits, or if a layer was adapted for another unit than `unit`.
+  Raises ValueError unless they are a list or tuple, if one is seeded or has no account,
+  if validations are on the sides of several splits, or by `check_unit`, with a `unit`.
   """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -184,7 +189,10 @@ def release_events(releases: object, unit: str | None = None
 
 
 def check_unit(event: object, unit: str) -> None:
-  """Raises ValueError if a layer adapted in `event`, or inside, is for another unit."""
+  """Raises ValueError if a layer was adapted for rows and `unit` is not 'example'.
+
+  Or the reverse. Looks for such layers in `event`, one or several, and all inside.
+  """
   for part in _parts(event):
     if isinstance(part, accounting.AdaptedDpEvent) and (
         bool(part.of_units) == (unit == 'example')):
@@ -195,7 +203,7 @@ def check_unit(event: object, unit: str) -> None:
 
 
 def _parts(event: object) -> Iterator[object]:
-  """Yields an event, or each of several, and all events inside."""
+  """Yields `event`, entries of lists and fields of events in it, at any depth."""
   yield event
   inside: Iterable[object] = ()
   if isinstance(event, (list, tuple)):
@@ -231,7 +239,7 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
 
 
 def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent]:
-  """Returns those of the events of releases that are on validation records."""
+  """Returns the events of releases on validation records, out of all `releases`."""
   return [event for event in releases
           if isinstance(event, accounting.ValidationDpEvent)]
 
@@ -249,7 +257,10 @@ def default_relation(given: Relation | None,
 
 
 def words_beside(releases: Sequence[object]) -> tuple[str, str]:
-  """Returns words for a plan's data, and a sentence on other releases, or ''."""
+  """Returns words for a plan's data, and a sentence that counts releases, or ''.
+
+  It leaves out validations on one side of a split, on which `_of_sides` has its own.
+  """
   held = validations(releases)
   others = len(releases) - sum(1 for event in held if event.by)
   return 'the training and validation data' if held else 'the training set', (
@@ -280,7 +291,8 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   the numbers are no guarantee, which the statement then says. `rows_of_one`,
   `sampled_alike` and `distance` are those of `PhiAccountant`. There is a condition if a
   dominating pair came from a user, and for a search. If releases are on one side of a
-  split, and persons have one row, the guarantee is the maximum of both sides.
+  split, and persons have one row, the guarantee is the maximum of both sides. Raises
+  ValueError if a release has no known cost for the relation.
   """
   relation, releases = relations.check(relation), tuple(releases)
   held = _held_out(releases, relation)

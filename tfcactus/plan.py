@@ -44,9 +44,10 @@ class PrivacyPlan:
       clipping norm.
     l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient.
     num_examples: Size of the training set (public).
-    sampling_prob: Probability that an example is in a Poisson batch (sampling rate).
+    sampling_prob: Probability that an example is in a Poisson batch (sampling rate);
+      with other sampling schemes, about one over the number of batches in an epoch.
     steps: Planned number of steps.
-    delta: Target delta.
+    delta: Target delta; 1 / num_examples or more makes a warning.
     dim: Length of the clipped vector; None checks it once the model is known.
     accounting: 'proven'; or 'scalar-unproven', which accounts for i.i.d. scalar noise
       on vectors as if on one number, over all shifts (the paper on the cactus used the
@@ -61,7 +62,7 @@ class PrivacyPlan:
       strategy; None for independent noise. Batches are then `CyclicBatches`, and
       sampling_prob is one over their number in an epoch.
     target_epsilon: `fit` of a `PrivateModel` stops before epsilon of its batches
-      passes this; None for no limit. It costs nothing.
+      passes this; None for no limit. Such a stop costs nothing.
     unit: Whom the guarantee protects: 'example', one row; or another word, such as
       'user': the owner of any number of rows (user-level privacy). num_examples, batch
       sizes and sampling_prob then count units, and batches are made with `units`.
@@ -71,8 +72,8 @@ class PrivacyPlan:
       each step; None does not. `noise` protects gradient and count as one vector.
 
   Raises:
-    ValueError: if an argument is out of range, or the noise does not protect the
-      clipped vector.
+    ValueError: if an argument is out of range or does not go with another one, or the
+      noise does not protect the clipped vector.
   """
 
   noise: noise_lib.Noise
@@ -146,7 +147,8 @@ class PrivacyPlan:
     Train on `PoissonBatches(x, y, batch_size=...)`; with RandomAllocationSampling on
     `AllocatedBatches`; with a correlation on `CyclicBatches(x, y, plan=plan)`. Other
     arguments are those of `PrivacyPlan`. A target chooses the least Gaussian noise that
-    keeps it. The plan's target_epsilon is the given one, or what another target costs.
+    keeps it under the default relation of `guarantee`. The plan's target_epsilon is the
+    given one, or what another target costs; None with `noise`.
 
     Args:
       batch_size: Expected batch size, of units if there is a `unit`; sizes vary.
@@ -159,8 +161,9 @@ class PrivacyPlan:
         positive rate).
       target_tpr: Pair (true positive rate, false positive rate) such as (0.05, 0.01):
         the most that a membership attack of that false positive rate may reach.
-      sampling: Sampling scheme from `tfcactus.sampling` for which the noise is
-        chosen, by default that of `guarantee`; give another one to `guarantee` too.
+      sampling: Sampling scheme from `tfcactus.sampling` for which noise, sampling_prob
+        and steps are chosen, by default that of `guarantee`; the plan does not keep it,
+        so give another one to `guarantee` too.
       correlation: As the attribute; or 'auto', with a target, for the number of bands
         of least total error: one band, independent noise, if more do not help.
       **settings: The other attributes.
@@ -229,12 +232,12 @@ class PrivacyPlan:
 
   @property
   def release_sensitivity(self) -> float:
-    """Bound on the norm of one example's (gradient, counts), in clipping norms."""
+    """Bound on the norm of an example's (gradient, weighted counts), in clip norms."""
     return step_counts.sensitivity(self)
 
   @property
   def counts_planned(self) -> bool:
-    """Whether all planned steps cost: released metrics may decide when to stop."""
+    """Whether a run costs all planned steps: released metrics may decide its end."""
     return self.noisy_accuracy is not None or bool(
         guarantee_lib.validations(self.releases))
 
@@ -247,7 +250,7 @@ class PrivacyPlan:
 
   @property
   def groups(self) -> int:
-    """Number of groups of examples that steps use in turn: the bands of the noise."""
+    """Groups of examples that steps use in turn: the bands of the noise, or one."""
     return 1 if self.strategy is None else self.strategy.bands
 
   @property
@@ -256,10 +259,10 @@ class PrivacyPlan:
     return self.sampling_prob * self.num_examples
 
   def check_vector(self, dim: int) -> None:
-    """Raises ValueError if the noise does not protect a clipped vector of length `dim`.
+    """Raises ValueError if the plan does not cover a clipped vector of length `dim`.
 
-    The vector has one more coordinate for each count: of `adaptive_clipping`, and of
-    `noisy_accuracy`. The error names noise that would protect.
+    It may be for another dim, or its noise may not protect the vector, which has one
+    more coordinate for each count, of `adaptive_clipping` and `noisy_accuracy`.
     """
     dim = _checks.integer('dim', dim, 1)
     if self.dim is not None and dim != self.dim:
@@ -298,7 +301,8 @@ class PrivacyPlan:
     """The DpEvent of one Poisson-sampled step.
 
     Raises:
-      ValueError: with a correlation, or arithmetic='integer': no event has that cost.
+      ValueError: with noise correlated over several steps, or arithmetic='integer': no
+        event has that cost.
     """
     self.check_independent()
     arithmetic_lib.check_float(self, 'an event', arithmetic_lib.NO_DISTANCE)
@@ -308,24 +312,24 @@ class PrivacyPlan:
                 neighboring_relation: Relation | None = None, *,
                 sampling: type[SamplingScheme] | None = None,
                 rows_of_one: int = 1) -> Guarantee:
-    """Returns the guarantee of `steps` released steps.
+    """Returns the guarantee of `steps` released steps, and of `releases`.
 
     Args:
-      steps: Number of steps; default all planned. Zero costs nothing. For a scheme
+      steps: Number of steps; default all planned. Zero steps cost nothing. For a scheme
         that draws epochs (`RandomAllocationSampling`, `OnePassSampling`, and cyclic
         ones) the number of epochs, by default as many as all planned steps take.
       neighboring_relation: One of dp_accounting's, or 'add-or-remove', 'zero-out' (an
         example replaced by one that contributes zero; num_examples stays as it is) or
         'replace' (by any other example, which alone protects attributes; it costs
-        more). By default the scheme's first: add-or-remove, or replace for passes
-        over all examples.
+        more). By default the scheme's first (add-or-remove, or replace for passes over
+        all examples) of those that have a proof for all validations in `releases`.
       sampling: Sampling scheme from `tfcactus.sampling`: `PoissonSampling` by default,
         with a correlation `CyclicAllocationSampling`.
       rows_of_one: Largest number k of rows (examples) of one person: the guarantee then
         covers all of them together (group privacy). It is exact for Poisson samples
         with rows added, removed or zeroed (with sampling_prob=1 also replaced), and for
-        samples of fixed size with rows added or removed; else the power curve of the
-        whole run is applied k times.
+        samples of fixed size with rows added or removed, if it is for all `releases`
+        too; else the power curve of the whole run is applied k times.
 
     Returns:
       Bounds on epsilon at the plan's delta.
@@ -333,7 +337,7 @@ class PrivacyPlan:
     Raises:
       ValueError: if the scheme does not fit the plan, has no account for the relation,
         the cost of `releases` is not known for the relation, or rows_of_one is not in
-        [1, num_examples], above 1,000 or without an account.
+        [1, num_examples], above 1,000, above one with a `unit`, or without an account.
     """
     return self._guarantee(
         self.noise, steps, neighboring_relation, sampling, rows_of_one)
@@ -381,9 +385,8 @@ class PrivacyPlan:
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
     """Returns a sentence on the epsilon of random allocation in the scheme's place."""
-    # '' unless the scheme makes passes over several batches in any order, and the noise
-    # is Gaussian with a noise multiplier of at most 5.
-    # With larger noise the computation takes seconds, and epsilon is next to zero.
+    # '' unless passes over several batches, in any order, are counted in floats, and
+    # Gaussian noise has a multiplier of at most 5: more takes seconds to account.
     if not (isinstance(scheme, OnePassSampling) and count and
             self.arithmetic == 'float' and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
@@ -411,7 +414,7 @@ class PrivacyPlan:
                    sampling: type[SamplingScheme] | None = None) -> int:
     """Returns the largest number of steps, at most `steps`, within a budget of epsilon.
 
-    Counts epochs if the scheme draws epochs.
+    Counts epochs if the scheme draws epochs; 0 even if `releases` exceed the budget.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
@@ -427,7 +430,7 @@ class PrivacyPlan:
 def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
                   sampling: type[SamplingScheme], numbers: dict[str, Any]
                  ) -> noise_lib.Noise:
-  """Returns the noise, or the least Gaussian noise within the target that is given."""
+  """Returns `noise`, or the least Gaussian noise within the one target of `targets`."""
   given = {name: value for name, value in targets.items() if value is not None}
   if len(given) + (noise is not None) != 1:
     raise ValueError(f'Expected either noise or one of {", ".join(targets)}, got '
@@ -469,10 +472,12 @@ def calibrate_noise_multiplier(
     **settings: Arguments of `PrivacyPlan` other than `noise`.
 
   Returns:
-    Noise whose plan has `guarantee().upper <= target_epsilon`.
+    Noise whose plan has `guarantee().upper <= target_epsilon` for this relation and
+    sampling; no noise multiplier below 0.01 is tried.
 
   Raises:
-    ValueError: if no noise multiplier up to 1e4 reaches the target.
+    ValueError: if no noise multiplier up to 1e4 reaches the target, or an argument is
+      out of range.
   """
   return _least_noise(
       target_epsilon, lambda found: found.upper, make_noise, 'target_epsilon',
@@ -484,7 +489,7 @@ def _least_noise(target: float, cost: Callable[[Guarantee], float],
                  tolerance: float = 1e-4, neighboring_relation: Relation | None = None,
                  sampling: type[SamplingScheme] | None = None, **settings: Any
                 ) -> noise_lib.Noise:
-  """Returns the least noise whose guarantee has a cost within a target."""
+  """Returns the least noise whose `cost(guarantee)` is at most `target`."""
   plan = PrivacyPlan(noise=make_noise(0.5), **settings)  # Any size: replaced below.
   noise = make_noise(calibration.calibrate_noise(
       target, lambda multiplier: cost(plan._guarantee(

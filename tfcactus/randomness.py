@@ -27,9 +27,10 @@ with probability pi / 4, so these are almost always enough; if not, more are dra
 
 
 def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
-  """Calls `task` with each of `items`, in threads if there are several.
+  """Calls `task(*each)` for each of zip(*items), in threads if there are several.
 
-  Where Python starts no more threads, it calls `task` again with all of them.
+  After a RuntimeError, which Python raises where it starts no more threads, calls
+  `task` again for all, one after the other.
   """
   listed = [*zip(*items)]
   if len(listed) > 1:
@@ -64,13 +65,16 @@ class KeyStream:
 
   @classmethod
   def of_key(cls, key: bytes) -> KeyStream:
-    """Returns the stream of a shared 32-byte system key that has no other purpose."""
-    stream = cls()  # Unseeded: a fork draws a key of its own.
+    """Returns the stream of a 32-byte key that has no other purpose.
+
+    Processes that share the key get the same words; a forked process draws a new key.
+    """
+    stream = cls()
     stream._start(bytes(key))
     return stream
 
   def _start(self, key: bytes, block: int = 0) -> None:
-    """Begins at `block`, in blocks of the cipher; a key serves one stream only."""
+    """Begins the key stream of `key` at a block of the cipher, of two words each."""
     self._key = key
     self._cipher = Cipher(algorithms.AES(key), modes.CTR(
         block.to_bytes(16, 'big'))).encryptor()
@@ -91,6 +95,7 @@ class KeyStream:
     """Returns a stream that repeats this stream's words from `position` on.
 
     For numbers that are needed again: do not read it beyond this stream's own position.
+    Raises ValueError unless this process drew the word at `position`.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
       raise ValueError(
@@ -173,7 +178,7 @@ class KeyStream:
              draw: Callable[[KeyStream, int], np.ndarray]) -> np.ndarray:
     """Returns `count` draws of `draw(stream, number)`, made in chunks.
 
-    Many draws come from parallel streams, whose keys this stream draws.
+    More than `PARALLEL` draws come from parallel streams, whose keys this stream draws.
     """
     if count <= _CHUNK:
       return draw(self, count)
@@ -194,6 +199,7 @@ class KeyStream:
     streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
 
     def fill(part: np.ndarray, stream: KeyStream) -> None:
+      """Fills a part from its stream, in pieces that `filled` draws in this thread."""
       for start in range(0, part.size, PARALLEL):
         piece = part[start:start + PARALLEL]
         piece[:] = stream.filled(piece.size, out.dtype.type, draw)

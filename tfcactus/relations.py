@@ -76,7 +76,10 @@ def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example'
 
 
 def in_units(text: str, unit: str) -> str:
-  """Rewords sentences about examples to be about units; `unit` is the word for one."""
+  """Returns sentences about examples, reworded to be about units.
+
+  `unit` is the word for one unit; 'example' leaves the text as it is.
+  """
   if unit == 'example':
     return text
   text = re.sub(r'\bnum_examples\b', 'num_units', text)

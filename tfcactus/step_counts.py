@@ -40,6 +40,9 @@ class NoisyAccuracy:
       a 20th of the expected batch size, or the noise multiplier if that is larger.
     output: Name or index of the output whose answers count, if several have a loss.
 
+  Raises:
+    ValueError: if an argument is out of range.
+
   Source: Andrew et al., "Differentially Private Learning with Adaptive Clipping"
   (2021), Theorem 1, which counts unclipped gradients in this way.
   """
@@ -111,7 +114,7 @@ def stddevs(plan: Plan) -> dict[str, float]:
   """
   given = {KINDS[name].stddev: getattr(rule, KINDS[name].stddev)
            for name, rule in _given(plan).items()}
-  if not given:  # The plan's noise may have no noise multiplier.
+  if not given:  # A table with a very long tail raises for its noise multiplier.
     return {}
   default = max(plan.expected_batch_size / 20, plan.noise.noise_multiplier)
   return {name: default if value is None else float(value)

@@ -24,7 +24,7 @@ imports and loading take time too."""
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-  """Images in [0, 1] of shape (examples, 28, 28, 1) with labels 0..9.
+  """Images in [0, 1], float32 of shape (examples, 28, 28, 1), with int64 labels 0..9.
 
   Attributes:
     name: 'mnist' or 'digits'.
@@ -44,7 +44,7 @@ class DatasetError(RuntimeError):
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
-  """Loads 'mnist', 'digits', or 'auto': MNIST if it is available, otherwise digits.
+  """Returns 'mnist', 'digits', or 'auto': MNIST if it is available, otherwise digits.
 
   `data_dir` is the folder of tensorflow-datasets, by default TFDS_DATA_DIR or its own
   default. Raises DatasetError if 'mnist' is not available, and ValueError for another
@@ -67,7 +67,7 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
 
 
 def hold_out(data: Dataset, size: int) -> Dataset:
-  """Replaces the test images by `size` training images, the same ones in each call.
+  """Returns data whose test images are `size` training images, the same in each call.
 
   Raises ValueError if no training image would be left, or none held out.
   """
@@ -85,7 +85,10 @@ def hold_out(data: Dataset, size: int) -> Dataset:
 
 
 def mnist(data_dir: str | None = None) -> Dataset:
-  """Returns MNIST through tensorflow-datasets, downloaded if it is not on disk."""
+  """Returns MNIST through tensorflow-datasets, downloaded if it is not on disk.
+
+  Raises DatasetError if that fails.
+  """
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   tfds = _tensorflow_datasets()
   where = data_dir or os.environ.get('TFDS_DATA_DIR') or 'the default directory'
@@ -113,7 +116,7 @@ def mnist(data_dir: str | None = None) -> Dataset:
 
 
 def _check_network() -> None:
-  """Raises ConnectionError at once where a download would be tried for minutes."""
+  """Raises ConnectionError soon where a download would be tried for minutes."""
   proxies = urllib.request.getproxies()
   proxy = proxies.get('https', proxies.get('all', 'http'))
   if not proxy.startswith('http'):
@@ -141,7 +144,8 @@ def _answers() -> bool:
 
 
 def _tensorflow_datasets() -> Any:
-  """Imports tensorflow-datasets here, since it is slow and only MNIST needs it."""
+  """Returns tensorflow-datasets; DatasetError if it does not import."""
+  # Imported here, since that is slow and only MNIST needs it.
   try:
     import tensorflow_datasets as tfds
     if not hasattr(tfds, 'builder'):

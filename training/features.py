@@ -16,11 +16,11 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def straightened(images: np.ndarray) -> np.ndarray:
-  """Centres digits and removes their slant, by the moments of each image.
+  """Returns digits that are centred and have no slant, by the moments of each image.
 
   The centre of mass moves to the middle, and rows are shifted until x and y are
   uncorrelated. Images are non-negative, of shape (examples, height, width, 1). The
-  result is float32, has this shape too, and stays within the range of the images.
+  result is float32, has this shape too, and lies between zero and the largest pixel.
 
   Source: the deslanted images of LeCun et al., "Gradient-Based Learning Applied to
   Document Recognition" (1998), here computed by moments.
@@ -36,7 +36,7 @@ def straightened(images: np.ndarray) -> np.ndarray:
 
 
 def _straightened(images: np.ndarray) -> np.ndarray:
-  """Straightens images as `straightened` does; shape (examples, height, width)."""
+  """Returns images as `straightened` does, of shape (examples, height, width)."""
   height, width = images.shape[1:]
   y, x = np.arange(height), np.arange(width)
   mass = images.sum((1, 2), dtype=np.float64)
@@ -65,3 +65,4 @@ def scattered(images: np.ndarray) -> np.ndarray:
 
 
 FEATURES = {'pixels': pixels, 'straightened': straightened, 'scattering': scattered}
+"""Functions from images to features, by value of --features."""

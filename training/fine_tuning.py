@@ -31,10 +31,11 @@ from training import datasets, networks, options  # noqa: E402
 _LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 Arrays = tuple[np.ndarray, np.ndarray]
+"""(images or features, labels)."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  """Parses the command line."""
+  """Returns the options of the command line."""
   parser = argparse.ArgumentParser(
       prog='python -m training.fine_tuning', description=__doc__.splitlines()[0],
       formatter_class=options.HelpFormatter)
@@ -95,7 +96,7 @@ def train(model: tf.keras.Model, plan: tfcactus.PrivacyPlan, train_data: Arrays,
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-  """Runs both trainings, and prints their results."""
+  """Runs both trainings; prints their results, writes them to --json, returns them."""
   args = parse(argv)
   if args.seed is not None:
     tf.keras.utils.set_random_seed(args.seed)

@@ -34,13 +34,13 @@ from training.options import build_model, longer_plan, make_plan, parse  # noqa:
 
 
 def load_data(args: argparse.Namespace) -> datasets.Dataset:
-  """Loads the images; with --held-out, training images replace the test images."""
+  """Returns the images; with --held-out, training images replace the test images."""
   data = datasets.load(args.dataset, args.data_dir)
   return datasets.hold_out(data, args.held_out) if args.held_out else data
 
 
 def seen(args: argparse.Namespace, data: datasets.Dataset) -> datasets.Dataset:
-  """Replaces images by the features of --features; scattering takes minutes."""
+  """Returns the data with --features in place of images; scattering takes minutes."""
   if args.features != 'pixels':
     print(f'Computing features: {args.features}.')
   transform = features.FEATURES[args.features]
@@ -207,7 +207,7 @@ def show(args: argparse.Namespace, found: dict[str, Any],
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the script; returns the exit code."""
+  """Runs the script; returns 0, or 2 after an error, 130 after an interrupt."""
   try:
     args = parse(argv)
     show(args, *run(args))

@@ -27,7 +27,7 @@ class Way:
 
   Attributes:
     args: Command-line options.
-    plan: The privacy plan of the options.
+    plan: The privacy plan of the options, or of the resumed run.
     run: The checkpointed run, or None.
   """
 
@@ -38,7 +38,7 @@ class Way:
     self.run = None if folder is None else checkpoints.Run(folder)
 
   def compiled(self, model: tf.keras.Model) -> tf.keras.Model:
-    """Wraps and compiles the model; returns the model to train."""
+    """Returns the model to train: this one, wrapped and compiled."""
     return self._wrapped(model, tf.keras.optimizers.SGD(self.learning_rates()))
 
   def resumed(self, model: tf.keras.Model) -> tf.keras.Model:
@@ -49,7 +49,7 @@ class Way:
     return self._wrapped(model.inner, model.optimizer)
 
   def _wrapped(self, model: tf.keras.Model, optimizer: Any) -> tf.keras.Model:
-    """Wraps the model with `privatize`, and compiles it with this optimizer."""
+    """Returns the model wrapped with `privatize`, compiled with this optimizer."""
     private = tfcactus_keras.privatize(
         model, self.plan, seed=self.args.seed,
         journal=None if self.run is None else self.run.journal,
@@ -91,7 +91,7 @@ class Way:
   def callbacks(self, batches: Any) -> list[tf.keras.callbacks.Callback]:
     """Returns callbacks that report epsilon during training, and save the run."""
     del batches
-    # The noise of a new run is chosen so that all its steps stay within the target. A
+    # With a target, the noise of a new run is such that all its steps stay within it. A
     # run that was killed may count steps twice, so it needs a callback that stops it.
     target = self.args.target_epsilon if self.args.resume else None
     report = tfcactus_keras.EpsilonCallback(

@@ -17,10 +17,15 @@ from training import checkpoints, features, networks, recipes, strategies
 
 SAMPLINGS = {'poisson': sampling.PoissonSampling,
              'allocation': sampling.RandomAllocationSampling}
+"""Sampling schemes by value of --sampling, for independent noise."""
+
 CYCLIC = {'poisson': sampling.CyclicPoissonSampling,
           'allocation': sampling.CyclicAllocationSampling}
+"""Sampling schemes by value of --sampling, with --bands."""
+
 OPTIMIZERS = ('privatize', 'drop-in', 'tensorflow-privacy')
 MECHANISMS = ('isotropic', 'gaussian', 'cactus', 'monotone', 'laplace')
+"""Values of --mechanism, beside paths of tables."""
 
 ASKED_ANEW = ('epochs', 'target_epsilon', 'data_dir', 'run_card', 'json', 'verbose')
 """Options that may differ in a resumed run: model, data and noise may not."""
@@ -30,13 +35,14 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
   """Shows the defaults of options in the help, except None."""
 
   def _get_help_string(self, action: argparse.Action) -> str | None:
+    """Returns the help of an option, with its default unless that is None."""
     return action.help if action.default is None else super()._get_help_string(action)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-  """Parses the command line; ValueError if the run to resume is missing or differs.
+  """Returns the options; ValueError if the run to resume is missing or differs.
 
-  A recipe sets the defaults of its options.
+  A recipe sets the defaults of its options. Other wrong options end the process.
   """
   parser = _parser()
   args = parser.parse_args(argv)
@@ -185,7 +191,11 @@ def build_model(args: argparse.Namespace) -> tf.keras.Sequential:
 
 
 def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
-  """Returns the noise of a mechanism, from the shipped tables or designed now."""
+  """Returns the noise of a mechanism, from the shipped tables or designed now.
+
+  A table from a file has its own noise multiplier. `dim` is for 'isotropic', which is a
+  `RadialGaussian` where none is shipped. Raises ValueError for another mechanism.
+  """
   if mechanism.endswith('.npz'):
     return noise.load(mechanism)
   if mechanism == 'gaussian':
@@ -212,7 +222,7 @@ def make_noise(mechanism: str, noise_multiplier: float, dim: int) -> Any:
 
 def make_plan(args: argparse.Namespace, num_examples: int
               ) -> tfcactus.PrivacyPlan:
-  """Returns the plan of the options: noise, clipping, sampling, steps and delta."""
+  """Returns the plan of the options; ValueError if one is wrong or two do not agree."""
   for name in ('batch_size', 'epochs', 'learning_rate'):
     value = getattr(args, name)
     if not (value > 0 and math.isfinite(value)):
@@ -253,8 +263,9 @@ def longer_plan(args: argparse.Namespace, plan: tfcactus.PrivacyPlan
                ) -> tfcactus.PrivacyPlan:
   """Returns the plan of a resumed run, with steps for all epochs of the options.
 
-  Noise, clipping, sampling and the cost of a step do not change. A plan with correlated
-  noise is returned unchanged, since the guarantee counts whole epochs.
+  Noise, clipping, sampling and the cost of a step do not change. A plan that has these
+  steps is returned unchanged, and so is one with correlated noise, whose strategy was
+  solved for its steps and whose guarantee counts whole epochs.
   """
   steps = args.epochs * steps_per_epoch(args, plan.num_examples)
   if plan.strategy is not None or steps <= plan.steps:
@@ -269,7 +280,7 @@ def steps_per_epoch(args: argparse.Namespace, num_examples: int) -> int:
 
 
 def _check_optimizer(args: argparse.Namespace) -> None:
-  """Raises ValueError for options that need a wrapped model."""
+  """Raises ValueError for options that only --optimizer privatize takes."""
   if args.optimizer == 'privatize':
     return
   for name, given, wanted in (

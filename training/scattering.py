@@ -21,8 +21,8 @@ import os
 import numpy as np
 from scipy import fft
 
-SCALES, ANGLES, STEP = 2, 8, 4
-_MARGIN = STEP
+SCALES, ANGLES, STEP = 2, 8, 4  # STEP: distance, in pixels, of sampled positions.
+_MARGIN = STEP  # Pixels that images are padded by on each side.
 _GROUPS = 27  # Of three channels.
 _BLOCK = 500  # Images at a time, for memory.
 
@@ -30,9 +30,9 @@ _BLOCK = 500  # Images at a time, for memory.
 def features(images: np.ndarray) -> np.ndarray:
   """Returns features, float32 of shape (examples, height / 4, width / 4, 81).
 
-  Images have shape (examples, height, width), with sides that are multiples of four.
-  Each group of three channels of an example has mean zero, and variance one unless its
-  values are nearly constant.
+  Images, at least one, have shape (examples, height, width), with sides that are
+  multiples of four. Each group of three channels of an example has mean zero, and
+  variance close to one unless its values are nearly constant.
   """
   images = np.asarray(images, np.float32)
   if images.ndim != 3 or images.shape[1] % STEP or images.shape[2] % STEP:
@@ -46,7 +46,7 @@ def features(images: np.ndarray) -> np.ndarray:
 
 
 def _normalized(channels: np.ndarray) -> np.ndarray:
-  """Applies group normalization without weights to (examples, height, width, 81)."""
+  """Returns (examples, height, width, 81), group-normalized without weights."""
   parts = channels.reshape(*channels.shape[:3], _GROUPS, -1)
   mean = parts.mean((1, 2, 4), keepdims=True)
   spread = parts.std((1, 2, 4), keepdims=True)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfcactus.keras.distribution import replicas
 
 STRATEGIES = ('none', 'mirrored', 'multi-worker')
+"""Values of --strategy."""
 
 
 def scope(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -48,7 +49,7 @@ def is_chief(name: str) -> bool:
 
 
 def _check_config(text: str) -> None:
-  """Raises ValueError if the value of TF_CONFIG names no workers."""
+  """Raises ValueError unless the value of TF_CONFIG has a cluster and a task."""
   try:
     config = json.loads(text)
     known = config['cluster'] and config['task']

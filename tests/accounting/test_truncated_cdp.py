@@ -92,6 +92,8 @@ def test_groups():
   exact = accounting.PhiAccountant().compose(event).get_epsilon(1e-5)
   assert TCDP(0.5 / 9).group(2).epsilon(1e-5) >= exact
   assert TCDP(1, 1.0001).large_group(10**6).epsilon(1e-5) == math.inf
+  assert TCDP(1, 1.0001).large_group(10**6).printed_epsilon(1e-5) == math.inf
+  assert TCDP(0.0, 1.001).large_group(1000).epsilon(1e-5) == 0
 
 
 def test_condition_5_of_theorem_12_is_checked():

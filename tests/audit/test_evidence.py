@@ -110,6 +110,7 @@ def test_pilot_differs_from_coins_of_the_same_seed():
     ({'delta': 1e-5, 'pilot': 0.9999}, 'take more canaries'),
     ({'delta': 1e-5, 'significance': 1.0}, 'significance'),
     ({'delta': 1e-5, 'guesses': 100}, 'guesses'),
+    ({'delta': 1e-5, 'guesses': 10.0}, 'guesses'),
     ({'delta': 1e-5, 'seed': -1}, 'seed')])
 def test_bad_arguments_are_refused(settings, said):
   coins = np.arange(60) % 2

@@ -230,6 +230,7 @@ def test_names_are_drawn_once_and_have_scopes():
     (lambda hp: hp.Float('a', 1, 2, sampling='bayesian'), "sampling='bayesian'"),
     (lambda hp: hp.Float('a', 1, 2, step=0), 'a step above 0'),
     (lambda hp: hp.Int('a', 1, 2, step=1, sampling='log'), 'above 1'),
+    (lambda hp: hp.Int('a', 1, 2, step=0), 'a step above 0'),
     (lambda hp: hp.Int('a', 1.5, 2), 'min_value'),
     (lambda hp: hp.Choice('a', []), 'to choose from, got none')])
 def test_settings_without_a_law_are_refused(ask, words):
@@ -257,6 +258,9 @@ def test_outcomes_of_a_plan_are_enumerated():
     assert tuning._key(plan(hp)) == outcomes[hp.path][0]
   with pytest.raises(ValueError, match='at most 64 outcomes'):
     dict(tuning._outcomes(lambda hp: {**PLAN, 'epochs': hp.Int('epochs', 1, 65)}))
+  with pytest.raises(ValueError, match="'epochs' by steps"):
+    dict(tuning._outcomes(lambda hp: {
+        **PLAN, 'epochs': hp.Int('epochs', 1, 65, sampling='log')}))
   assert len(dict(tuning._outcomes(
       lambda hp: {**PLAN, 'epochs': hp.Int('epochs', 1, 64)}))) == 64
 
@@ -422,7 +426,12 @@ def test_failures_cannot_win(coarse):  # noqa: F811
     return build(hp)
 
   assert search_of(fails).search(X, Y) is None
-  assert search_of(runs=accounting.ListedRuns([1 - 1e-9, 1e-9])).search(X, Y) is None
+  none = {'runs': accounting.ListedRuns([1 - 1e-9, 1e-9])}
+  assert search_of(**none).search(X, Y) is None
+  validation = private.PrivateValidation(
+      X, Y, noise=tfcactus.Gaussian(40.0), releases=1, num_examples=len(X))
+  assert search_of(**none, validation=validation, objective='val_private_accuracy'
+                   ).search(X, Y) is None
 
 
 def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811

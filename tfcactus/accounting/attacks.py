@@ -31,14 +31,14 @@ LEAST_RATE = 1e-10
 """Least error rate at which the mu of a report is proved."""
 
 POINTS, FEW_POINTS = 160, 40
-"""Points of the profile on each side of epsilon 0: if all steps are Gaussian, and for
-other noise, whose profile takes 50 times as long. Affects tightness only."""
+"""Points of the profile on each side of epsilon 0: if all steps have a Gaussian loss in
+closed form, and else, as such profiles take longer. Affects tightness only."""
 
 LARGEST_LOSS = 100.0
 """Largest loss at which the profile is evaluated. Affects tightness only."""
 
 ROUNDING = 16 * _numerics.EPS
-"""Allowance for rounding."""
+"""Allowance for the rounding of a rate or of a value of the profile."""
 
 STEP = 1e-4
 """Least distance in epsilon of the points around a minimum. Affects tightness only."""
@@ -48,8 +48,8 @@ STEP = 1e-4
 class TradeoffCurve:
   """Bounds on the symmetric trade-off function (f-DP) of an account.
 
-  The curve covers both directions, and is the convex hull of the two. dp_accounting's
-  `get_true_positive_rates` bounds the same curve.
+  The curve covers both directions, and is the convex hull of the two.
+  `get_true_positive_rates` of dp_accounting, newer than release 0.6, bounds the same.
 
   Attributes:
     alpha: Shape (points,), e^epsilon, increasing from 0.
@@ -86,13 +86,16 @@ class TradeoffCurve:
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
          least: float = LEAST_RATE) -> TradeoffCurve:
-    """Returns the curve from a grid that reaches error rates of about `least`."""
+    """Returns the curve from a grid that reaches error rates of about `least`.
+
+    The grid has `points` on each side of epsilon 0; the steps decide if None.
+    """
     parts = accountant.compositions().values()
     if points is None:
       quick = all(step.loss is not None for part in parts for step, _ in part.groups)
       points = POINTS if quick else FEW_POINTS
     # The grid ends where delta hardly counts at the rate `least`, or hardly exceeds the
-    # probability of an infinite loss, which no epsilon falls below.
+    # probability of an infinite loss, below which it never falls.
     rest = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
     low, top = 0.0, 1.0
     while top < LARGEST_LOSS and accountant.get_delta(top) > rest:
@@ -111,7 +114,10 @@ class TradeoffCurve:
         self.upper + self.alpha * rate[..., None], axis=-1), 1.0)
 
   def best_true_positives(self, false_positive: npt.ArrayLike) -> np.ndarray:
-    """Returns a lower bound on the best test's true positive rate, any shape."""
+    """Returns a lower bound on the best test's true positive rate, any shape.
+
+    It holds for the dominating pairs that the account bounds.
+    """
     rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
@@ -121,7 +127,8 @@ class TradeoffCurve:
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
     if np.any(before[1:-1] - behind[1:-1] > rounded[1:] + rounded[:-1]):
-      return rate[..., 0]  # No convex profile: a pair is not symmetric. Guess instead.
+      # No convex profile: a pair is not symmetric. Guessing reaches the rate itself.
+      return rate[..., 0]
     # A line plus alpha times the rate is least at one end of a cell. Beyond the last
     # point H is also at least zero.
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
@@ -139,7 +146,7 @@ class TradeoffCurve:
 
     False negative rates are at least those of mu-GDP where both error rates are at
     least `LEAST_RATE`; `rate` is the false positive rate that decides. The mu is inf if
-    a test may have smaller rates of both kinds.
+    both error rates of a test may be below `LEAST_RATE`.
     """
     hull = lower_hull(self.alpha, self.upper)
     alpha, value = self.alpha[hull], self.upper[hull]
@@ -263,8 +270,8 @@ class AttackReport:
     prior: Probability, before the attack, that the record was in the data.
     mu: Bounds on the mu of Gaussian differential privacy, for attacks whose two error
       rates are at least `LEAST_RATE`.
-    regret: Bounds on how much mu alone understates error rates of attacks; below
-      0.01 mu stands for the whole curve.
+    regret: Bounds on how much mu alone understates error rates of attacks; if it is
+      below 0.01, mu stands for the whole curve.
     statement: Statement of the guarantee: who is protected, and what is public.
     curve: The trade-off curve.
   """
@@ -286,7 +293,7 @@ class AttackReport:
     rates = {rate: true_positive_rate(accountant, rate) for rate in false_positive}
     curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
-    # The true positive rate that is attained at one point refutes smaller ones.
+    # The true positive rate that is attained at one point refutes every smaller mu.
     least = float(special.ndtri(curve.best_true_positives(where)) - special.ndtri(
         where)) if 0 < where < 1 else 0.0
     least = min(max(least, 0.0), mu)

@@ -19,6 +19,7 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
 DIRECTIONS = ('both', 'add', 'remove')
+"""How neighbours may differ: a record is added, removed, or either."""
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):
@@ -48,7 +49,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
         removed, a restored one as added.
 
     Raises:
-      ValueError: for another relation or direction.
+      ValueError: for another relation or direction, or one direction under REPLACE_ONE.
     """
     neighboring_relation = relations.check(neighboring_relation)
     _checks.choice('direction', direction, DIRECTIONS)
@@ -81,7 +82,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """Returns why `event` cannot be composed, or None, adding it if `do_compose`."""
+    """Returns why `event` cannot be composed, else None; adds it if `do_compose`."""
     count = _checks.integer('count', count, 1 if do_compose else 0)
     try:
       steps = list(event_steps.steps_of(event, self._sample))
@@ -146,7 +147,7 @@ class OneSidedAccountant(PairAccountant):
     """Returns an upper bound on delta of a composition in one direction."""
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
-    """Returns the largest `solve(part)`; `non_private` if an event protects nothing."""
+    """Returns the largest `solve(part)`, or 0; `non_private` if `self.non_private`."""
     if self._non_private:
       return non_private
     return max(map(solve, self.compositions().values()), default=0.0)
@@ -162,8 +163,9 @@ class TwoSidedAccountant(PairAccountant):
       target_delta: In (0, 1).
 
     Returns:
-      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`. All
-      are inf if delta is below the mass of infinite losses.
+      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`,
+      which is inf if an event protects nothing or losses are infinite with a larger
+      probability than delta.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(

@@ -1,8 +1,8 @@
 """Bounds on a number, and inverses of monotone functions with bounds at both ends.
 
-Holds no accountant. A search may end anywhere. Each end of a published bracket is an
-argument at which the bound on the function was evaluated and found on the right side;
-monotonicity of the true function proves the bracket.
+Holds no accountant. A search may end anywhere. Each end of a published bracket is zero,
+or an argument at which the bound on the function was evaluated and found on the right
+side; monotonicity of the true function proves the bracket.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ class IntractableError(Exception):
 def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
          width: float = 1.0, precision: float = 1e-15, limit: float = math.inf
          ) -> float:
-  """Returns roughly the epsilon >= 0 at which the decreasing `delta_at` is `delta`."""
-  # The search proves nothing. It starts at near +- width, ends at relative `precision`
-  # and raises `IntractableError` beyond `limit`.
+  """Returns roughly the least epsilon >= 0 with delta_at(epsilon) <= `delta`.
+
+  `delta_at` decreases. The search proves nothing. It starts at near +- width, ends at
+  relative `precision` and raises `IntractableError` beyond `limit`.
+  """
   target = math.log(delta)
 
   def excess(epsilon: float) -> float:
@@ -73,8 +75,8 @@ def epsilon_bounds(delta_at: Callable[[float], Bounds], delta: float, near: floa
                    down: float, up: float, *, tries: int = MAX_DOUBLINGS) -> Bounds:
   """Returns bounds on the least epsilon >= 0 at `delta`, checked at both ends.
 
-  Searches from `near`, first at distances `down` and `up`, then at doubled distances;
-  raises `IntractableError` after `tries`.
+  Searches from `near`, first at distances `down` and `up`, both positive, then at
+  doubled distances; raises `IntractableError` after `tries`.
   """
   low = first_end(near, -down, lambda x: delta_at(x).lower >= delta, tries)
   high = first_end(near, up, lambda x: delta_at(x).upper <= delta, tries)

@@ -30,7 +30,7 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
 
   Args:
     make_event: Function from the parameter's value to the event of the whole run.
-    delta: Target delta.
+    delta: Delta at which epsilon is bounded.
     relation: Neighbouring relation.
     direction: 'both', 'add' or 'remove', as in `PairAccountant`.
   """
@@ -95,6 +95,9 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
 def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
   """Returns the largest sampling probability whose cost is within the target.
 
+  It may be too small by a share of `TOLERANCE`, never too large. `cost` is epsilon as a
+  function that increases with the probability.
+
   Raises:
     ValueError: if no probability from 1e-9 to 1 has such a cost.
   """
@@ -115,7 +118,8 @@ def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
     most: Largest number of steps tried; None for no such bound.
 
   Raises:
-    ValueError: if 2^40 steps are within the target, and `most` is None.
+    ValueError: if 2^40 steps are within the target, and `most` is None, or the target
+      is not positive.
   """
   target = _checks.positive('target_epsilon', target_epsilon)
   low, high = 0, 1 if most is None else most

@@ -53,7 +53,7 @@ _CLASSES: dict[str, type[dp_accounting.DpEvent]] = {each.__name__: each for each
 
 
 def _value_config(value: Any) -> Any:
-  """Returns a field: a number or text, or a dict whose one key names its type."""
+  """Returns a field for JSON: a number or text, or a dict whose one key is its type."""
   if isinstance(value, dp_accounting.DpEvent):
     return {'event': event_config(value)}
   if isinstance(value, (list, tuple)):

@@ -104,7 +104,11 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the loss by sample and relation, in closed form for some noise."""
+    """Returns the loss by sample and relation, with a closed form if one is known.
+
+    It is known for Laplace noise on all records, and for Gaussian noise, but not if a
+    record is replaced in samples, or zeroed in samples of fixed size.
+    """
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):
@@ -144,12 +148,13 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Noise of deviation `std` on an epoch's sums; a record enters one sum at random."""
+  """Gaussian noise of `std` sensitivities on an epoch's sums; a record is in one."""
 
   std: float
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
+    """Returns the loss of the epoch, in closed form and as pairs."""
     mu, bins = 1 / self.std, self.num_batches
     # A pilot of few cells takes fewer nodes; any number of nodes is sound.
     return StepLoss(
@@ -171,7 +176,7 @@ class AllocatedPairStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class PairStep(PairedStep):
-  """A mechanism known by bounds on its dominating pair, which compare by identity."""
+  """A mechanism known by bounds on its pair; equal if sample and pair objects are."""
 
   bounds: pair_lib.PairBounds
   sample: Sample
@@ -239,7 +244,7 @@ Steps = Iterator[tuple[Optional[EventStep], int]]
 
 @functools.singledispatch
 def steps_of(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
-  """Yields (step, repetitions) of an event; Unsupported if `sample` has no account."""
+  """Yields (step, repetitions) of an event; raises Unsupported if none is proved."""
   # This default takes an event as noise; other kinds of events are registered below.
   noise = _checked(event, noise_lib.of_event, event)
   if noise is None:
@@ -332,6 +337,7 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
   if sample != Sample(sample.relation, rows=sample.rows):
     raise Unsupported(event, 'noise in whole numbers has no proof for samples')
   yield from steps_of(event.event, sample)
+  # A leak of one or more protects nothing: its step is None.
   leak = event.leak(sample.rows * (2 if sample.relation == relations.REPLACE else 1))
   yield (SchemeStep(events.ThresholdDpEvent(leak), sample.relation) if leak < 1 else
          None), 1
@@ -448,7 +454,8 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns one Gaussian event for several, whose precisions add; others unchanged."""
+  """Returns one Gaussian event for a composition of Gaussians; all else unchanged."""
+  # Precisions add. Nothing composed is a NoOpDpEvent.
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

@@ -26,9 +26,9 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   """A release known by its dominating pair only, such as a discrete mechanism.
 
   Attributes:
-    pair: Dominates the release, for an added record under add-or-remove and for a
-      restored record under zero-out (REPLACE_SPECIAL). `PairBounds` bracket the
-      release: their upper pair dominates.
+    pair: Dominates the release, for an added record under add-or-remove, for a restored
+      record under zero-out (REPLACE_SPECIAL) and for a replaced record under
+      REPLACE_ONE. `PairBounds` bracket the release: their upper pair dominates.
     neighboring_relation: The relation that the pair is for.
 
   Raises:
@@ -64,7 +64,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
 
 
 def _check_order(bounds: pair_lib.PairBounds) -> None:
-  """Raises ValueError unless the upper profile bounds the lower one everywhere."""
+  """Raises ValueError unless the upper profile bounds the lower one up to rounding."""
   # Both profiles are linear in e^loss between atoms, so comparing at atoms suffices.
   if bounds.lower is bounds.upper:
     return
@@ -85,7 +85,8 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
 
   A new sampling scheme with a proof of its own has a subclass as its event.
   One event is one step, sampling included; steps of several kinds form a
-  ComposedDpEvent. Every accountant accepts such events. A subclass is a frozen attrs
+  ComposedDpEvent. Every accountant of this library accepts such an event under its
+  `proved_relations`, unless another event samples it. A subclass is a frozen attrs
   class: accountants count equal events together and charge equal costs.
 
   Attributes:
@@ -126,7 +127,7 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
     event: Event of one batch for a record known to be in it.
 
   Raises:
-    ValueError: if num_batches is not an integer from one to 2^53.
+    ValueError: if num_batches is not an integer from one to 2^53, or event no DpEvent.
 
   Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
   """
@@ -192,11 +193,11 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     _checks.delta(self.distance, 'distance')
 
   def leak(self, shift: int) -> float:
-    """Returns a probability of showing the data that covers the distance.
+    """Returns a probability of showing the data that makes up for the distance.
 
-    The noise, and a release that shows the data with this probability, dominate the
-    release for a change by `shift` sensitivities. No account is known if it is not
-    below one.
+    The noise, and a release that shows the data with this probability, together
+    dominate the release for a change by `shift` sensitivities. There is no account if
+    the value returned is one or more.
     """
     # Every loss gives a bound: docs/soundness.md, "Whole numbers in releases".
     bounds = known_pair(_noise_of(self.event), shift)
@@ -253,7 +254,7 @@ _UNPROVED = {
 
 
 def check_split(by: str, relation: dp_accounting.NeighboringRelation) -> None:
-  """Raises ValueError if the maximum of the sides of a split is not proved."""
+  """Raises ValueError if the maximum of both sides is not proved for `relation`."""
   if relation not in PROVED_OF_SPLITS[by]:
     proved = ' or '.join(name for name, known in relations.NAMES.items()
                          if known in PROVED_OF_SPLITS[by])

@@ -14,9 +14,9 @@ and the worst t is (x + epsilon) / 2:
     H(e^x) = (1 - e^((x - epsilon) / 2))^2 / (1 - e^-epsilon),  |x| <= epsilon.
 
 A mechanism with many options attains H if a share of the options changes its score. For
-small epsilon, H is half of the profile that pure epsilon-differential privacy allows. H
-is a maximum over neighbours, so that for compositions its pair gives upper bounds only;
-`TCDP.from_bounded_range` may give smaller ones.
+small epsilon, H is at most half of the profile that pure epsilon-differential privacy
+allows. H is a maximum over neighbours, so that for compositions its pair gives upper
+bounds only; `TCDP.from_bounded_range` may give smaller ones.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
 Dong, Durfee and Rogers, "Optimal Differential Privacy Composition for Exponential
@@ -39,8 +39,8 @@ POINTS = 4000
 of order POINTS^-2. Knob of speed."""
 
 LEAST = 1e-9
-"""Least epsilon: below it a cell's masses differ by a few roundings of one, and float64
-masses have no precision."""
+"""Least epsilon: below it the masses of a cell of the profile are differences of a few
+roundings of one."""
 
 MOST = 500.0
 """Largest epsilon of a replaced record: e^500 is a float64, and no protection."""

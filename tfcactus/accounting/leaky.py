@@ -1,9 +1,10 @@
 """Leaky Gaussian parts (no accountant): what a release takes from an adaptive budget.
 
 Let L(s, mu) be the pair that shows which data set it is with probability s, and is a
-shift by mu of a normal variable otherwise. Its profile is s + (1 - s) H_mu(alpha), with
-the Gaussian's H_mu. Its power curve R(x), the largest P-mass of events of Q-mass x, is
-s + (1 - s) Phi(Phi^-1(x / (1 - s)) + mu). It composes exactly:
+shift by mu of a standard normal variable otherwise. Its profile is s + (1 - s)
+H_mu(alpha), with the Gaussian's H_mu. Its power curve R(x), the largest P-mass of
+events of Q-mass x, is s + (1 - s) Phi(Phi^-1(x / (1 - s)) + mu) for x <= 1 - s. Such
+pairs compose exactly:
 
     L(s, mu) with L(t, nu) is L(1 - (1 - s)(1 - t), sqrt(mu^2 + nu^2)).
 
@@ -40,13 +41,14 @@ from tfcactus.accounting.base import PairAccountant
 from tfcactus.pairs.dominating_pair import lower_hull
 
 POINTS, REFINED = 24, 24
-"""Points of a profile, and points added where they lower mu. Affects width only."""
+"""First points of a profile, and most points that one `refine` adds to lower mu.
+Affects width only."""
 
 CLOSE = 1e-4
 """Relative excess of a chord over a profile that is small enough. Affects width."""
 
 LEAST_SHARE = 1e-6
-"""Share of the leak that is left which every release may take. Affects width only."""
+"""Share of the leak left that any release may take for itself. Affects width only."""
 
 LEAST_TOP, CLOSEST = 0.01, 1e-8
 """Least range of points, and least distance between them. Closer ones would see the
@@ -74,10 +76,12 @@ def shift(relation: relations.Relation) -> float:
 def part(accountant: PairAccountant, left: Part) -> Part:
   """Returns the part of `left` that dominates all that an accountant holds.
 
-  The accountant is for one row a person, adds no distance and holds no `TCDPDpEvent`:
-  these are not in its compositions. Gaussian releases alone take no leak. Else leak /
-  left.leak is about (mu / left.mu)^2, so that equal releases use up both at once. The
-  part may be larger than the budget `left`, which shows that the release exceeds it.
+  The accountant must be for one row a person, add no distance and hold no
+  `TCDPDpEvent`, which its compositions do not show. Unsampled Gaussian releases alone
+  take no leak. Else leak / left.leak is about (mu / left.mu)^2, so that equal releases
+  use up both at once. The part may be larger than the budget `left`, which shows that
+  the release exceeds it; its mu is inf if no mu is proved. Raises ValueError for an
+  accountant of one direction.
   """
   accountant.check_both()
   if accountant.non_private:
@@ -101,7 +105,7 @@ def part(accountant: PairAccountant, left: Part) -> Part:
 
 
 def _balanced(curve: _Curve, left: Part) -> float:
-  """Returns a leak for which (mu / left.mu)^2 is about leak / left.leak, or all."""
+  """Returns a leak for which (mu / left.mu)^2 is about leak / left.leak; else all."""
   low, high = math.log(LEAST_SHARE), 0.0
   for _ in range(40):
     share = 0.5 * (low + high)
@@ -115,9 +119,10 @@ class _Curve:
   """Upper bounds on the profile of a release at points epsilon, for its least mu."""
 
   def __init__(self, accountant: PairAccountant, leak: float):
-    """Bounds the profile down to a small share of `leak`, if losses are finite."""
+    """Bounds delta at `POINTS` epsilons, from 0 to where delta is a share of `leak`."""
     self._accountant = accountant
-    # A delta below the mass of infinite losses has no finite epsilon.
+    # A small share serves best, but a delta below the mass of infinite losses has no
+    # finite epsilon.
     top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
         LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
     self._deltas: dict[float, float] = {}

@@ -49,7 +49,8 @@ class PhiAccountant(base.TwoSidedAccountant):
         on all records; on Poisson samples, for rows added, removed or zeroed; on
         samples of fixed size, for rows added or removed. Otherwise the power curve of
         all events together is applied k times (`composition.repeated`). Added or
-        removed rows with samples of fixed size then have no account: epsilon raises.
+        removed rows with samples of fixed size then have no account: epsilon and delta
+        raise ValueError.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.
@@ -78,6 +79,7 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
+    """As the base class, and composes the event for all rows of a person together."""
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
       # One event without an account for k rows leaves the whole without one.
@@ -90,6 +92,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon of what is released; (0, inf) at a large `distance`."""
     account = self._of_rows(part)
     if not self.distance:
       return account.epsilon(delta)
@@ -108,14 +111,17 @@ class PhiAccountant(base.TwoSidedAccountant):
     return Bounds(max(lower - added, 0.0), estimate, min(upper + added, 1.0))
 
   def _added_delta(self, epsilon: float) -> float:
-    """Returns (1 + e^epsilon) `distance`, rounded up; inf if e^epsilon overflows."""
+    """Returns (1 + e^epsilon) `distance`, rounded up; inf from epsilon 700 on."""
     if not self.distance:
       return 0.0
     return 1.01 * self.distance * (
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns the account of a person's rows: `part`, if exact, or its power curve."""
+    """Returns `part`, if exact for a person's rows, or its power curve applied k times.
+
+    Raises ValueError if neither is proved.
+    """
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

@@ -1,10 +1,12 @@
 """Accountant by buckets of privacy losses (PrivacyBuckets), composed by convolution.
 
-All buckets have equal width. Each outcome goes to the bucket above its loss, and the
-bucket's label is its upper end: labels are at most one bucket too high per release.
-Each bucket keeps its P-mass and its Q-mass: the Q-mass is the error correction. If all
-outcomes of a bucket lie above epsilon, both masses give its exact share of delta.
-Otherwise the label bounds the share from above and the masses bound it from below.
+All buckets have equal width. Each outcome goes to the bucket that holds its loss, whose
+label is the bucket's upper end: labels are at most one bucket too high per release.
+Losses below all buckets are raised to the lowest one, and losses above all count as
+infinite. Each bucket keeps its P-mass and its Q-mass: the Q-mass is the error
+correction. If all outcomes of a bucket lie above epsilon, both masses give its exact
+share of delta. Otherwise the label bounds the share from above and the masses bound it
+from below.
 
 Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold
 Approximate Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer,
@@ -30,6 +32,7 @@ from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
 GUARANTEES = ('adp', 'pdp')
+"""Approximate and probabilistic differential privacy."""
 
 SPREAD = 12.0
 """Standard deviations of the total loss that an adaptive factor covers."""
@@ -41,7 +44,8 @@ ROUNDOFF = 1e-14
 """Bound on the error of a sum of one release's masses, and of a label."""
 
 LARGEST_EPSILON = 700.0
-"""Beyond it e^epsilon is no float; lower bounds count infinite losses only."""
+"""Above this epsilon, as e^epsilon may overflow, lower bounds count infinite losses
+only."""
 
 FURTHEST = 1e4
 """Largest finite epsilon that is searched; beyond it the bound is inf."""
@@ -55,8 +59,8 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
   (probabilistic differential privacy). It implies the usual guarantee but is not closed
-  under post-processing. It is computed for the pair of the full shift. That smaller
-  shifts have no larger delta is a conjecture of the paper, without proof.
+  under post-processing. Its delta is computed for the pair of the full shift. That
+  smaller shifts have no larger delta is a conjecture of the paper, without proof.
   """
 
   def __init__(self, neighboring_relation: dp_accounting.NeighboringRelation = (
@@ -90,7 +94,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
     Raises:
       ValueError: if the guarantee is 'pdp' and a step is only bracketed by two
-        pairs: neither pair's probability of a loss bounds the mechanism's.
+        pairs: neither pair's probability of a large loss bounds the mechanism's.
     """
     parts = super().compositions()
     if self._guarantee == 'pdp':
@@ -105,6 +109,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
+    """Returns bounds on epsilon; the estimate is their mean, inf beyond `FURTHEST`."""
     lower, upper = self._composed(part)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
@@ -150,7 +155,7 @@ class Buckets:
 
   @classmethod
   def of(cls, pair: pair_lib.DominatingPair, width: float, buckets: int) -> Buckets:
-    """Returns the buckets of one release; `buckets` is their number."""
+    """Returns one release's buckets, `buckets` of them, each of `width` in loss."""
     first = -(buckets // 2)
     label = np.ceil((pair.loss + pair_lib.LOSS_ROUNDOFF) / width + ROUNDOFF
                     ).astype(np.int64)
@@ -257,7 +262,7 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     ) -> tuple[Buckets, Buckets]:
   """Returns all steps' buckets for the lower and the upper pairs; one object if exact.
 
-  `factor` is the ratio P / Q of neighbouring buckets; None covers the likely losses.
+  From one bucket to the next P / Q grows by `factor`; None covers the likely losses.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
@@ -287,6 +292,6 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
     centre = float(p @ loss) / float(np.sum(p))
     mean += count * centre
     variance += count * float(p @ (loss - centre)**2)
-  # Half the buckets, but for two of rounding and two percent, cover each sign.
+  # Half of the buckets, less two for rounding, cover each sign; two percent are room.
   reach = max(abs(mean) + SPREAD * math.sqrt(variance), single, 1e-9)
   return 1.02 * reach / (buckets // 2 - 2)

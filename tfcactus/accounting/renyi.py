@@ -72,8 +72,8 @@ _HALVINGS = 62
 class RenyiAccountant(base.OneSidedAccountant):
   """Renyi (RDP) accountant: composes divergences and converts them to epsilon.
 
-  The divergences are those of the dominating pairs, so that only the conversion loses
-  against `PhiAccountant`.
+  The divergences are those of the dominating pairs, or slightly larger, so that mainly
+  the conversion from finitely many orders loses against `PhiAccountant`.
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS,
@@ -95,7 +95,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     return self._converted(divergence_bounds(part, self._orders), delta)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    """Returns the least delta whose epsilon is at most `epsilon`."""
+    """Returns a delta, about the least, whose converted epsilon is within `epsilon`."""
     divergence = divergence_bounds(part, self._orders)
     _, log_delta = crossing(
         lambda x: self._converted(divergence, min(math.exp(x), 1 - 1e-16)) <= epsilon,
@@ -188,8 +188,8 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
   """Returns a composition's Renyi divergences or bounds on them, not rounded up.
 
-  Their shape is (n,). They are inf at orders at which they are intractable. `finite`
-  omits infinite losses.
+  Their shape is (n,). They are inf where they are intractable. `finite` omits infinite
+  losses.
   """
   try:
     return part.renyi_divergence(orders, finite=finite)
@@ -223,7 +223,7 @@ def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> 
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns about the least epsilon at `delta` that all orders imply; see `WASTE`."""
+  """Returns the least epsilon at `delta` by all orders together, or 2 `WASTE` more."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
@@ -278,7 +278,7 @@ def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
 
 def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
                    ) -> np.ndarray:
-  """Returns log of the largest true positive rate y at false positive rate x."""
+  """Returns log of the largest true positive rate y by each order at rates x."""
   # By bisection. The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound)
   # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,), result (n,
   # points).
@@ -313,7 +313,7 @@ def tradeoff_from_renyi(
   infinite divergence gives no information. `false_positive`, the Q-probability of
   rejecting, has any shape. The bounds are on the false negative rate of any test at
   that level. Between two levels the chord is no lower bound, but the value at the
-  larger level is.
+  larger level is. Raises ValueError for arguments out of range.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).
@@ -365,7 +365,7 @@ def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bo
 def _breaks(order: np.ndarray, divergence: np.ndarray,
             p: tuple[np.ndarray, np.ndarray], q: tuple[np.ndarray, np.ndarray]
             ) -> np.ndarray:
-  """Returns whether d_order(p || q) > `divergence` despite rounding, (n, points)."""
+  """Returns whether d_order(p || q) surely exceeds `divergence`, shape (n, points)."""
   # `p` and `q` hold the logs of a coin's two probabilities, each of shape (points,).
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)

@@ -1,8 +1,9 @@
 """Laws (no accountant) of the secret number of runs of a search.
 
 A search repeats a private run K times and shows the best result. K is drawn from one of
-these laws and stays secret. With f(x) = E x^K, the best result has density p f'(F_P),
-where F_P is the P-probability of a result that is ranked no higher.
+these laws and stays secret. Let f(x) = E x^K, and let a run's result have the law P of
+density p. Then the best result has density p f'(F_P), where F_P is the P-probability of
+a result that is ranked no higher.
 
 Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
 (ICLR 2022), for the truncated negative binomial law and the Poisson law.
@@ -97,8 +98,8 @@ class NegativeBinomialRuns(RunLaw):
 
   Attributes:
     mean: Mean number of runs, above one.
-    eta: Shape, in (-1, 10,000]: 1 is the geometric law, 0 the logarithmic one. A
-      smaller shape costs less epsilon at the same mean, and varies more.
+    eta: Shape, in (-1, 10,000]: 1 is the geometric law, 0 the logarithmic one. With a
+      smaller shape a search costs less epsilon at the same mean, and K varies more.
   """
 
   mean: float
@@ -151,14 +152,14 @@ def _power(eta: float, log_u: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class LogarithmicRuns(NegativeBinomialRuns):
-  """Logarithmic number of runs: at least one. A good default."""
+  """Logarithmic number of runs with a given mean: at least one. A good default."""
 
   eta: float = dataclasses.field(default=0.0, init=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class GeometricRuns(NegativeBinomialRuns):
-  """Geometric number of runs: after each run a coin says whether another follows."""
+  """Geometric number of runs: after each run a coin says whether to go on."""
 
   eta: float = dataclasses.field(default=1.0, init=False)
 
@@ -236,7 +237,7 @@ class BinomialRuns(RunLaw):
 
 @dataclasses.dataclass(frozen=True)
 class FixedRuns(BinomialRuns):
-  """Always the same number of runs, which may be public."""
+  """Always `trials` runs, a number which may be public."""
 
   prob: float = dataclasses.field(default=1.0, init=False)
 
@@ -246,7 +247,7 @@ class ListedRuns(RunLaw):
   """A law given by its probabilities, such as a law with a public cap.
 
   Attributes:
-    probability: Probabilities of 0, 1, 2, ... runs, at most 10,000 runs.
+    probability: Probabilities of 0, 1, 2, ... runs, at most 10,000; their sum is one.
   """
 
   probability: Sequence[float]

@@ -1,10 +1,10 @@
 """Calculus (no accountant) of truncated concentrated differential privacy (tCDP).
 
 A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
-divergence D_order <= rho order for all orders in (1, omega). Two printed
-statements do not hold as printed. Theorem 11 is available by name only, with a label.
-Corollary 18 (in `tfcactus.papers.tcdp`) requires the hypothesis that its proof uses, or
-a numerical check.
+divergence D_order <= rho order for all orders in (1, omega). Two statements of the
+paper do not hold as printed. Theorem 11 is available as `printed_theorem_11` only, with
+a label. Corollary 18 (in `tfcactus.papers.tcdp`) requires the hypothesis that its proof
+uses, or a numerical check.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -78,16 +78,20 @@ class TCDP:
   @classmethod
   def from_renyi(cls, orders: Sequence[float], divergences: Sequence[float],
                  omega: float | None = None) -> TCDP:
-    """Returns the guarantee with the least rho that Renyi divergences imply.
+    """Returns the guarantee that Renyi divergences imply, its rho near the least.
 
     Args:
       orders: Increasing, above one.
       divergences: Upper bounds on the divergence at those orders.
-      omega: One of the orders, the upper end of the guarantee; None for the last.
+      omega: Upper end of the guarantee, at most the last order; None for the last.
+        Between two orders it has the rho of the larger one.
 
     Returns:
       A guarantee that also holds between the orders: (order - 1) D_order is
       convex, and zero at order one.
+
+    Raises:
+      ValueError: if omega is larger, or orders and divergences are out of range.
     """
     order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
@@ -134,7 +138,7 @@ class TCDP:
     """Returns the guarantee for groups of `size` records, fewer than omega.
 
     Raises:
-      ValueError: for larger groups; use `large_group`.
+      ValueError: for omega records or more; use `large_group`.
     """
     size = _checks.integer('size', size, 1)
     if self.omega / size <= 1:
@@ -252,7 +256,7 @@ class LargeGroup:
 
   @property
   def divergence(self) -> float:
-    """Upper bound on the Renyi divergence at `order`."""
+    """Upper bound on the Renyi divergence at `order`; ValueError if omega is inf."""
     if math.isinf(self.single.omega):
       raise ValueError(
           'Expected a finite omega, got omega=inf, where group(size) holds for '
@@ -261,22 +265,27 @@ class LargeGroup:
         self.single.omega * self.single.rho)
 
   def epsilon(self, delta: float) -> float:
-    """Returns the epsilon that holds for the group at `delta`."""
+    """Returns the epsilon that holds for the group at `delta`; inf if omega is inf."""
     log_inverse = -math.log(_checks.delta(delta))
     if math.isinf(self.single.omega):
       return math.inf
+    if not self.single.rho:
+      return 0.0
     return self.divergence + self._growth * log_inverse
 
   def printed_epsilon(self, delta: float) -> float:
     """Returns epsilon by Proposition 10 as printed: valid, larger than `epsilon`."""
     log_inverse = -math.log(_checks.delta(delta))
     single = self.single
-    return math.exp(self.size / (single.omega - 1)) * (
-        single.omega**2 * single.rho + log_inverse)
+    try:
+      growth = math.exp(self.size / (single.omega - 1))
+    except OverflowError:
+      return math.inf
+    return growth * (single.omega**2 * single.rho + log_inverse)
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
-  """Returns whether condition (5) of Theorem 12 holds for omega' = `order` > 2."""
+  """Returns whether condition (5) of Theorem 12 holds at omega' = `order`, above 2."""
   if order <= 2:
     return False
   log_inverse = -math.log((order - 2) * sampling_prob)
@@ -285,7 +294,7 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
-  """Returns the largest omega' in (2, omega] within condition (5)'s upper limit."""
+  """Returns the largest omega' in (2, omega] up to condition (5)'s limit, or None."""
   # The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`.
   # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
   excess = lambda order: order * rho + math.log((order - 2) * s)
@@ -302,8 +311,8 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
   `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` orders
-  up to the finite `omega`; the excess of rho falls with their square. Raises ValueError
-  if a divergence is infinite.
+  up to the finite `omega`; the excess of rho falls with the square of `orders`. Raises
+  ValueError if omega or a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):

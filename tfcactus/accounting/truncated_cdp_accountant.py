@@ -12,7 +12,7 @@ import numpy as np
 from tfcactus import _checks, relations
 from tfcactus.accounting import event_steps, truncated_cdp
 from tfcactus.accounting.base import PairAccountant
-from tfcactus.accounting.renyi import known_divergences
+from tfcactus.accounting.renyi import divergence_bounds
 
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are evaluated."""
@@ -41,7 +41,7 @@ class ClaimStep(event_steps.EventStep):
 
 @event_steps.steps_of.register(TCDPDpEvent)
 def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
-  """Yields one step with the event's guarantee after subsampling by Theorem 12."""
+  """Yields a step with the guarantee after Theorem 12's sampling, or is Unsupported."""
   covered = relations.REPLACE if sample.fixed_size else relations.ADD_OR_REMOVE
   if sample != event_steps.Sample(sample.relation) and sample.relation != covered:
     raise event_steps.Unsupported(
@@ -57,10 +57,10 @@ def _(event: TCDPDpEvent, sample: event_steps.Sample) -> event_steps.Steps:
 class TCDPAccountant(PairAccountant):
   """Composes by truncated CDP: rhos add, the least omega stays.
 
-  Releases with known dominating pairs enter with their exact Renyi divergences, so
-  that nearly the least rho holds for each omega. `TCDPDpEvent` releases enter with
-  their guarantees, subsampled ones by Theorem 12. `PhiAccountant` is exact and refuses
-  `TCDPDpEvent`; for all others the definition of truncated CDP loses against it.
+  Releases with known dominating pairs enter with the pairs' Renyi divergences, so that
+  nearly the least rho holds for each omega. `TCDPDpEvent` releases enter with their
+  guarantees, subsampled ones by Theorem 12. `PhiAccountant` refuses `TCDPDpEvent`; for
+  all other events truncated CDP, two numbers for a whole profile, loses against it.
 
   Source: Bun, Dwork, Rothblum and Steinke (STOC 2018), Lemmas 2 and 6 and Theorem 12.
   """
@@ -77,8 +77,8 @@ class TCDPAccountant(PairAccountant):
         releases were composed.
 
     Raises:
-      ValueError: if omega is larger, or a divergence below it is infinite, as without
-        noise.
+      ValueError: if omega is out of that range, or a divergence up to omega is
+        infinite, as without noise.
     """
     if self._non_private:
       raise ValueError(
@@ -89,7 +89,7 @@ class TCDPAccountant(PairAccountant):
     if not parts:
       return claimed
     exact = truncated_cdp.certificate(
-        lambda order: max(float(known_divergences(part, np.array([order]))[0])
+        lambda order: max(float(divergence_bounds(part, np.array([order]))[0])
                           for part in parts), omega, orders=ORDERS.size)
     return exact.compose(claimed)
 
@@ -97,7 +97,8 @@ class TCDPAccountant(PairAccountant):
     """Returns the guarantee whose epsilon is least at `target_delta`.
 
     Raises:
-      ValueError: if there is none, since divergences are infinite at all orders.
+      ValueError: if there is none: divergences are infinite at all orders, or an event
+        protects nothing.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     guarantees = self._guarantees()
@@ -108,7 +109,7 @@ class TCDPAccountant(PairAccountant):
     return min(guarantees, key=lambda one: one.epsilon(delta))
 
   def get_epsilon(self, target_delta: float) -> float:
-    """Returns an upper bound on epsilon at `target_delta`, by Lemma 6."""
+    """Returns an upper bound on epsilon at `target_delta`, by Lemma 6, or inf."""
     delta = _checks.delta(target_delta, 'target_delta')
     return min((one.epsilon(delta) for one in self._guarantees()), default=math.inf)
 
@@ -141,7 +142,7 @@ class TCDPAccountant(PairAccountant):
     return self._last[1]
 
   def _every_guarantee(self) -> list[truncated_cdp.TCDP]:
-    """Returns a guarantee for each omega worth trying; [] if nothing is protected."""
+    """Returns a guarantee for each omega worth trying; [] if none is finite."""
     if self._non_private:
       return []
     top = min((claim.omega for claim in self._claims), default=math.inf)
@@ -151,7 +152,7 @@ class TCDPAccountant(PairAccountant):
     orders = ORDERS if math.isinf(top) else np.append(ORDERS[ORDERS < top], top)
     # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
-        np.max([known_divergences(part, chunk) for part in parts], axis=0)
+        np.max([divergence_bounds(part, chunk) for part in parts], axis=0)
         for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]

@@ -62,7 +62,7 @@ LEAST_DELTA = 1e-11
 
 POINTS, FEW_POINTS = 280, 70
 """Points of one run's profile in each direction, and without a closed form, where a
-point may take a quarter of a second. Affects speed and width only."""
+point takes long. Affects speed and width only."""
 
 TUNED_POINTS = 1200
 """Points of the profile of a search. Affects speed and width only."""
@@ -104,7 +104,10 @@ class _Profile:
 
   @classmethod
   def of(cls, epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray) -> _Profile:
-    """Returns the profile of upper bounds on both deltas at `epsilon`, from 0 on."""
+    """Returns the profile from upper bounds on delta at `epsilon`, which rises from 0.
+
+    `own` are those of this direction, `reverse` those of the reversed one.
+    """
     x = np.concatenate([-epsilon[:0:-1], epsilon])
     back = np.concatenate([reverse[:0:-1], own])
     # H(1/a) = 1 - 1/a + G(a)/a, where G is the profile of the reversed direction.
@@ -123,7 +126,7 @@ class SearchDpEvent(events.SteppedDpEvent):
   """The best of a secret number of private runs; all else about them stays secret.
 
   The number of runs is drawn from `runs`. The runs are independent, each with fresh
-  randomness. Epsilon is far below that of all runs together.
+  randomness. With many runs epsilon is far below that of all of them shown.
 
   Attributes:
     runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`. Only
@@ -136,7 +139,8 @@ class SearchDpEvent(events.SteppedDpEvent):
       that and of public data.
 
   Raises:
-    ValueError: if the score, the settings or a run are not covered by the proof.
+    ValueError: if `runs` is no `RunLaw`, or the score, the settings or a run are not
+      covered by the proof.
   """
 
   runs: run_laws.RunLaw
@@ -222,7 +226,7 @@ def _checked_settings(settings: object
 
 def _has_account(event: dp_accounting.DpEvent,
                  relation: dp_accounting.NeighboringRelation) -> bool:
-  """Returns whether a run has dominating pairs that serve several rows of one too."""
+  """Returns whether a run has pairs that serve several rows of a person too."""
   if not PhiAccountant(relation).supports(event):
     return False
   steps = [step for step, count in event_steps.steps_of(
@@ -275,7 +279,7 @@ def _is_quick(part: Composition) -> bool:
 
 def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
               ) -> dict[str, Composition]:
-  """Returns the cost of showing all runs, where that may be less; {} elsewhere."""
+  """Returns the compositions of all runs shown if they may cost less, else {}."""
   runs, settings = search.runs, search.settings
   if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
     return {}
@@ -295,7 +299,7 @@ def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
 
 
 def _top(part: Composition, runs: float) -> float:
-  """Returns the epsilon up to which the profile of a run matters."""
+  """Returns the epsilon up to which a run's profile matters; 1.0 if none is finite."""
   # At a delta below the mass of infinite losses, epsilon is infinite, and where most of
   # delta is such mass it may have no finite bound: larger deltas follow.
   delta = 1.001 * part.p_inf[1] + LEAST_DELTA / runs
@@ -316,7 +320,7 @@ def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
 def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
                        ) -> np.ndarray:
   """Returns the lesser of `high` and upper bounds on the delta of `part`, all runs."""
-  # A few points tell whether the composition is worth its time.
+  # A few points tell whether the composition is anywhere lower and worth its time.
   some = epsilon[::epsilon.size // 6]
   if np.all(_deltas(part, some)[1] > high[::epsilon.size // 6]):
     return high
@@ -358,7 +362,7 @@ class _Upper:
     return cls(Lines.of(b_lines, -a_lines), profile)
 
   def delta(self, epsilon: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on delta, shape (points,)."""
+    """Returns upper bounds on the search's delta at `epsilon`, both (points,)."""
     # Phi at x_j = e^-loss, and the slopes of its chords, of which `weight` has the
     # differences c_j; `call` has the means x_j H(1 / x_j).
     loss = self.profile.x[::-1]
@@ -382,9 +386,9 @@ class _Upper:
 
 def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
               ) -> np.ndarray:
-  """Returns rows of Q- and P-masses of events of the winner, shape (2, events)."""
-  # Results of runs under `pair` are ranked for each epsilon in `targets`. The Q-masses
-  # are upper bounds, the P-masses lower ones.
+  """Returns bounds on Q- and P-masses of events about the winner, shape (2, events)."""
+  # Results of runs under `pair` are ranked for each epsilon in `targets`. Q-masses are
+  # bounded from above, P-masses from below.
   order = np.argsort(pair.loss)
   p, q = np.append(pair.p[order], pair.p_inf), np.append(pair.q[order], 0.0)
   # If all results are tied, the search is one run, unless it has none.

@@ -24,7 +24,7 @@ def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
 
   Args:
     pair: The pair.
-    alpha: Non-negative, any shape; alpha = e^epsilon.
+    alpha: Non-negative, any shape, which the result has too; alpha = e^epsilon.
   """
   ratio = np.asarray(alpha, dtype=np.float64)
   if not np.all(ratio >= 0):
@@ -37,7 +37,8 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
 
   Args:
     alpha: Shape (points,), positive and increasing.
-    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself.
+    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself. The
+      last also holds for all larger alpha.
 
   Returns:
     A pair that dominates every mechanism whose profile is bounded by the values at the
@@ -117,7 +118,7 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
 
 
 def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
-  """Returns the P-probability that the privacy loss is at most `loss`, any shape."""
+  """Returns the P-probability of losses of at most the finite `loss`, any shape."""
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
   return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
@@ -128,7 +129,7 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 
   The pair's `tradeoff` is a lower bound on the false negative rates of any test (the
   f-DP guarantee), tight if the points are dense. Its `privacy_profile` is an upper
-  bound, equal to the accountant's delta at the given points.
+  bound, and at the given points at most the accountant's delta.
 
   Args:
     accountant: Holds the composition, in both directions.

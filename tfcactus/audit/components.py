@@ -21,7 +21,7 @@ _BLOCK = 1000
 
 
 class Check(NamedTuple):
-  """A component check: a p-value of the claim, which is small if a fault is there."""
+  """A component check: a p-value of the claim, small if there is the named fault."""
 
   name: str
   p_value: float
@@ -37,7 +37,8 @@ class Observations:
       each canary, in clipping norms, before any division. If noise is correlated over
       steps: what all steps show of a contribution in this step, scaled so that its
       noise has the noise multiplier.
-    present: Shape (canaries,), whether a fair coin put the canary into the data.
+    present: Shape (canaries,), whether a fair coin put the canary into the data; at
+      least two canaries are present and two absent.
     drawn: Shape (steps, canaries), whether the batch of the step held the canary; None
       if that is not known, which leaves out the checks that need it.
     noise: Shape (steps, columns), sums of noise alone, independent over steps; by
@@ -50,6 +51,7 @@ class Observations:
   noise: np.ndarray = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
+    """Converts and checks all attributes, and sets the default of `noise`."""
     values = _checks.numbers_of('values', self.values)
     if values.ndim != 2 or not np.all(np.isfinite(values)):
       raise ValueError('Expected values to be finite and of shape (steps, canaries), '
@@ -72,15 +74,16 @@ class Observations:
 
   @property
   def _amplitudes(self) -> np.ndarray | None:
-    """The values of canaries where they were drawn; None if too few are known."""
+    """The values of canaries where they were drawn, flat; None if no draw is known."""
     return None if self.drawn is None or not np.any(self.drawn) else (
         self.values[self.drawn])
 
   def scores(self, noise_multiplier: float, sampling_prob: float) -> np.ndarray:
     """Returns each canary's log likelihood ratio of being present, shape (canaries,).
 
-    Estimate `noise_multiplier` from other canaries than those that are scored. Scores
-    by the noise multiplier that the program drew with would hide that it is wrong.
+    The sampling probability is in (0, 1]. Estimate `noise_multiplier` from other
+    canaries than those that are scored: the multiplier that the program drew with may
+    be wrong, and its scores would hide that.
     """
     # The sum over steps of log(1 - q + q e^ratio), q the sampling probability.
     ratio = (self.values - 0.5) / noise_multiplier**2
@@ -90,6 +93,9 @@ class Observations:
 
   def checks(self, claim: Claim) -> list[Check]:
     """Returns the checks of a claim with Gaussian noise.
+
+    Those of noise are always made, the amplitude and Poisson participations only if
+    `drawn` is known.
 
     Raises:
       ValueError: if the claim's noise is not Gaussian.
@@ -138,7 +144,8 @@ class Observations:
 
     The family has the claim's steps and scheme, and any Gaussian noise, amplitude and,
     for Poisson samples, sampling probability. Each takes a third of `significance`. The
-    bound is zero if it is not known when canaries were drawn.
+    bound is zero if it is not known when canaries were drawn, or if the amplitude may
+    be zero.
     """
     third = _checks.delta(significance, 'significance') / 3
     sigma = _sigma(claim)
@@ -163,7 +170,7 @@ class Observations:
 def generator(seed: int) -> np.random.Generator:
   """Returns random numbers for an audit.
 
-  They differ from those of default_rng(seed), which may have drawn the coins.
+  The numbers differ from default_rng(seed)'s, which may have drawn the coins.
   """
   return np.random.default_rng([_checks.integer('seed', seed, 0), 0x6175646974])
 
@@ -190,7 +197,10 @@ def _sigma(claim: Claim) -> float:
 
 
 def _correlated(rows: np.ndarray) -> float:
-  """Returns the p-value of the largest correlation of two rows of normal numbers."""
+  """Returns the p-value of the largest correlation of two rows of normal numbers.
+
+  Returns 1 if there are fewer than two rows or columns.
+  """
   count, size = rows.shape
   if count < 2 or size < 2:
     return 1.0

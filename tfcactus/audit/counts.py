@@ -25,7 +25,7 @@ _CELLS = 32
 """Cells of false positive rates at the start. Affects speed only."""
 
 _TOLERANCE = 0.01
-"""Relative error of p-values, upwards; `_OUTSIDE` adds an absolute one."""
+"""Relative error of p-values, which are too large; `_OUTSIDE` adds an absolute one."""
 
 _OUTSIDE = 1e-12
 """Bound on the probability of counts that are left out of a sum."""
@@ -33,7 +33,10 @@ _OUTSIDE = 1e-12
 
 def largest(refuted: Callable[[float], bool], low: float, high: float,
             tolerance: float = 1e-6) -> float:
-  """Returns a refuted value near the largest one, by bisection; `low` if none is."""
+  """Returns a refuted value within `tolerance` of the largest; `low` if none is.
+
+  If a value is refuted, all smaller ones must be. Values above `high` are not tried.
+  """
   if not refuted(low):
     return low
   return crossing(lambda value: not refuted(value), low, high, tolerance=tolerance,
@@ -79,8 +82,8 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int,
   input and in `hits_on_neighbor` of `trials_on_neighbor` (by default `trials`) runs on
   its neighbour. The bound is log((p - delta) / q). Here p is the lower end of the
   confidence interval for the event's probability on the input, and q the upper end for
-  the neighbour. The bound is zero if the counts refute no epsilon. It exceeds the
-  mechanism's epsilon with probability at most `significance`.
+  the neighbour. The bound is zero if the counts refute no epsilon. The bound exceeds
+  the mechanism's epsilon with probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
   # Each of the two one-sided limits fails with at most half the significance.
@@ -97,7 +100,7 @@ def gaussian_noise_upper_bound(false_alarms: int, misses: int, trials: int, *,
   A test guesses from a run's output whether the record was in the data. It guessed
   wrongly in `false_alarms` of `trials` runs without the record, and in `misses` of
   `trials` runs with the record. The bound is inf if the counts refute no noise
-  multiplier. It is below the true one with probability at most `significance`.
+  multiplier. It is below the true multiplier with probability at most `significance`.
 
   Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022): no test has smaller
   errors than the trade-off function of two normal distributions one sensitivity apart.
@@ -145,7 +148,8 @@ class Errors:
 
     Args:
       curve: The trade-off function.
-      enough: Stops as soon as the p-value is known to be above `enough`, or below.
+      enough: The search of the supremum stops as soon as the p-value is known to be
+        above `enough`, or not.
     """
     edges = np.linspace(0.0, 1.0, _CELLS + 1)
     least = curve(edges)
@@ -171,7 +175,7 @@ class Errors:
     return self.p_value(curve, significance) <= significance
 
   def _tail(self, a: float, b: float) -> float:
-    """Returns P(Bin(absent, a) + Bin(present, b) <= errors), too large by 1e-12."""
+    """Returns P(Bin(absent, a) + Bin(present, b) <= errors), or up to 1e-12 more."""
     n, errors = self.absent, self.false_positives + self.false_negatives
     # Bernstein's inequality: counts farther out have a probability below _OUTSIDE.
     reach = 8 * math.sqrt(n * a * (1 - a)) + 20
@@ -184,6 +188,7 @@ class Errors:
 
 
 _LARGEST_EPSILON = 100.0
+"""Largest epsilon that is tried."""
 
 
 @dataclasses.dataclass(frozen=True)

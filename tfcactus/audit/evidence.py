@@ -55,7 +55,8 @@ class Audit:
       `significance`.
     delta: Delta of the bounds on epsilon.
     significance: Probability that one bound is wrong, or that a true claim is refuted.
-    claimed: Upper bound on epsilon by the claim, or None.
+    claimed: Upper bound on epsilon by the claim; None if it was not computed, as by
+      `audit_scores`.
     note: What else limits the evidence, in sentences.
   """
 
@@ -165,7 +166,7 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
     pilot: As for `audit_scores`.
     seed: As for `audit_scores`.
     families: Whether to bound epsilon by scores within the claim's family too, which
-      takes some ten seconds, and up to a minute for random allocation.
+      takes many accounts of the run, slow ones for random allocation.
 
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.
@@ -206,7 +207,10 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
            threshold: float | None, delta: float | None, claim: Claim | None,
            guesses: int | None, significance: float, families: bool = True,
            independent: bool = True) -> Audit:
-  """Returns the evidence in scores outside of the pilot, which sets what is None."""
+  """Returns the evidence in scores outside of the pilot.
+
+  The pilot sets `threshold` and `guesses` if they are None, the claim `delta`.
+  """
   independent &= claim is None or claim.independent
   if delta is None and claim is None:
     raise ValueError('Expected delta or a claim, got neither.')
@@ -217,6 +221,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
   left, coins = scores[~pilot], present[~pilot]
   if guesses is None:
     guesses = _guesses(scores[pilot], present[pilot], left.size, delta, significance)
+  guesses = _checks.integer('guesses', guesses, 1, left.size)
   alarm = left > threshold
   errors = Errors(int(np.sum(~coins)), int(np.sum(coins)),
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))
@@ -262,7 +267,7 @@ def _in_family(name: str, refutes: Callable[..., bool], delta: float,
 
 
 def _threshold(scores: np.ndarray, present: np.ndarray) -> float:
-  """Returns the threshold with the smallest sum of both error rates."""
+  """Returns the threshold with the smallest sum of both error rates on these scores."""
   order = np.sort(scores)
   middle = 0.5 * (order[1:] + order[:-1])
   misses = np.searchsorted(np.sort(scores[present]), middle, side='right')
@@ -272,7 +277,7 @@ def _threshold(scores: np.ndarray, present: np.ndarray) -> float:
 
 
 def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
-  """Returns right guesses: half of them present, by the largest scores, half absent."""
+  """Counts right guesses: half 'absent', by the least scores, the others 'present'."""
   # Equal scores are ordered at random: by place, a list sorted by its coins would have
   # its coins guessed.
   order = np.lexsort((components.generator(0).random(scores.size), scores))
@@ -282,9 +287,9 @@ def _correct(scores: np.ndarray, present: np.ndarray, guesses: int) -> int:
 
 def _guesses(scores: np.ndarray, present: np.ndarray, canaries: int, delta: float,
              significance: float) -> int:
-  """Returns how many canaries to guess: as many as give the pilot the largest bound."""
+  """Returns how many of `canaries` to guess: the share of the pilot's largest bound."""
   def expected(share: float) -> float:
-    """Returns the bound if as many guesses are right as in the pilot."""
+    """Returns the bound for a share of guesses, right as often as in the pilot."""
     tried = max(round(share * scores.size), 2)
     count = max(round(share * canaries), 1)
     right = (_correct(scores, present, tried) + 0.5) / (tried + 1)

@@ -33,10 +33,10 @@ TOLERANCE = 0.005
 """Tolerance in the log of the noise of a claim's family. Affects tightness only."""
 
 LARGEST_MU = 20.0
-"""Largest mu of Gaussian differential privacy that is looked at."""
+"""Largest mu of Gaussian differential privacy that is tried."""
 
 REACH, STRIDE = 5.0, 0.25
-"""Log of the largest change of noise that is looked at, and of one step towards it."""
+"""Log of the largest change of noise that is tried, and of one step towards it."""
 
 
 def gaussian_curve(mu: float) -> Curve:
@@ -47,7 +47,7 @@ def gaussian_curve(mu: float) -> Curve:
 def gaussian_mu(refutes: Refutes, *, tolerance: float = 1e-3) -> float:
   """Returns the largest refuted mu of Gaussian differential privacy, or zero.
 
-  It is too small by at most `tolerance`.
+  It is too small by at most `tolerance`, unless `LARGEST_MU` is refuted.
   """
   return largest(lambda mu: refutes(gaussian_curve(mu)), 0.0, LARGEST_MU, tolerance)
 
@@ -99,7 +99,7 @@ class Claim:
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
-      """Returns the account of the plan with this share of its noise and sampling."""
+      """Returns the plan's account at these multiples of its noise and sampling."""
       other = plan if noise == sampled == 1 else dataclasses.replace(
           plan, noise=Gaussian(noise * plan.noise.noise_multiplier),
           sampling_prob=sampled * plan.sampling_prob)
@@ -112,7 +112,10 @@ class Claim:
                sampling is None or sampling.independent)
 
   def curve(self, noise: float = 1.0) -> Curve:
-    """Returns the trade-off function with `noise` times the claimed noise."""
+    """Returns the proved trade-off function at `noise` times the claimed noise.
+
+    Its values are lower bounds on false negative rates.
+    """
     return _curve(self, noise)
 
   def epsilon(self, refutes: Refutes) -> float:

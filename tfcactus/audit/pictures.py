@@ -6,7 +6,10 @@ from typing import Any
 
 
 def axes(columns: int, width: float, height: float = 5) -> Any:
-  """Returns the axes of a new figure; ImportError if matplotlib is missing."""
+  """Returns the axes of a new figure in inches, an array if `columns` is above one.
+
+  Raises ImportError if matplotlib is missing.
+  """
   try:
     from matplotlib import figure  # pylint: disable=import-outside-toplevel
   except ImportError as error:

@@ -15,6 +15,7 @@ from tfcactus.data_account import DataAccount
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the action, the file, and the budget of a new account."""
   add = parser.add_argument
   add('action', choices=('new', 'show', 'moved'), help='new: begin an account; show: '
       'print who spent what, and what is left; moved: accept a file in another place, '
@@ -32,6 +33,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Begins, shows or moves an account, and prints it."""
   given = {'epsilon': args.epsilon, 'delta': args.delta, 'unit': args.unit,
            'leak': args.leak, 'neighboring_relation': args.relation}
   if args.action == 'new':

@@ -11,10 +11,14 @@ from tfcactus.audit import evidence
 from tfcactus.cli import command, steps
 
 _COLUMNS = ('score', 'present')
+"""Columns of the file that are read."""
+
 _COINS = {'1': True, 'true': True, '0': False, 'false': False}
+"""Coins by their text, in small letters."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the file of scores, the arguments of the bounds, and steps."""
   add = parser.add_argument
   add('scores', metavar='SCORES.csv', help='file with the columns score (larger for '
       'canaries that seem to be in the data) and present (1 if a fair coin put the '
@@ -31,7 +35,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(args: argparse.Namespace) -> audit.Claim | None:
-  """Returns the claim that the arguments of steps make, or None if there are none."""
+  """Returns the claim that the arguments of steps make, or None if there are none.
+
+  Raises ValueError for a relation or direction that canaries do not test.
+  """
   if args.noise is None and not args.step and not args.steps_file:
     return None
   relation = relations.NAMES[args.relation]
@@ -79,6 +86,7 @@ def _read(path: str) -> tuple[list[float], list[bool]]:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Audits the scores in a file and prints the findings."""
   claim = _claim(args)
   found = audit.audit_scores(
       *_read(args.scores), delta=args.delta, claim=claim, guesses=args.guesses,

@@ -18,9 +18,12 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
     'noise_multiplier': calibration.calibrate_noise,
     'steps': calibration.calibrate_steps,
     'sampling_prob': calibration.calibrate_sampling_prob}
+"""For each argument that may be sought, a function of (target epsilon, function from
+the argument's value to epsilon) that returns the value."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds steps, runs of a search, and the target."""
   steps.add_steps(parser)
   tuned_epsilon.add_runs(parser)
   parser.set_defaults(sampling_prob=None)

@@ -10,6 +10,7 @@ from tfcactus.cli import command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the numbers of rows, the run, and the target."""
   add = parser.add_argument
   add('data', metavar='DATA', help='FILE.npy, or text, with the number of rows of each '
       'user, one per line; public or released numbers')
@@ -27,6 +28,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Prints the noise per row of both ways to draw batches, for each cap on rows."""
   found = search.choose_unit(
       command.read_numbers(args.data), batch_size=args.batch_size, steps=args.steps,
       target_epsilon=args.target_epsilon, delta=args.delta, caps=args.caps,

@@ -39,7 +39,7 @@ def show(args: argparse.Namespace, report: object, text: str) -> None:
 
 
 def fraction(text: str) -> fractions.Fraction:
-  """Parses an exact number such as 0.004 or 250/60000."""
+  """Returns the exact number of a text such as 0.004 or 250/60000, for argparse."""
   try:
     return exact(text)
   except ValueError as error:
@@ -56,7 +56,7 @@ def exact(text: str) -> fractions.Fraction:
 
 
 def number(text: str) -> float:
-  """Parses a float such as 0.25 or 250/60000."""
+  """Returns the float of a text such as 0.25 or 250/60000, for argparse."""
   return float(fraction(text))
 
 
@@ -98,7 +98,7 @@ def add_noise_size(parser: argparse.ArgumentParser) -> None:
 
 def make_noise(family: str, noise_multiplier: float | None,
                bend: float | None) -> noise_lib.ScalarNoise:
-  """Returns the noise of one of `planner.FAMILIES`; checks multiplier and bend."""
+  """Returns the noise of one of `planner.FAMILIES`; ValueError for a wrong size."""
   check_bend(family, bend)
   if noise_multiplier is None:
     raise ValueError(f'Expected --noise-multiplier with --noise {family}.')
@@ -108,7 +108,8 @@ def make_noise(family: str, noise_multiplier: float | None,
 def read_numbers(path: str) -> np.ndarray:
   """Returns a file's numbers, one or a row per record; an empty text has no records.
 
-  Raises ValueError if there is no file, or if it holds something else.
+  Raises ValueError if there is no file, or it cannot be read as numbers. A .npy file
+  may hold an array of anything but objects.
   """
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')

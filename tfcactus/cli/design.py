@@ -21,7 +21,10 @@ _QUIET_SECONDS = 2.0
 _Request = Union[design_lib.Cactus, design_lib.Monotone, design_lib.Isotropic]
 
 _SOLVED = ('cactus', 'monotone', 'isotropic')
+"""Kinds of noise that a budget and an objective determine."""
+
 _PLANNED = ('optimal', 'truncated', 'correlation')
+"""Kinds of noise that are designed for steps."""
 
 _TAKEN_BY = {
     'budget': (*_SOLVED, 'optimal'), 'dim': (*_SOLVED, 'optimal'),
@@ -39,11 +42,14 @@ _REQUIRED = {
     'cactus': ('budget',), 'monotone': ('budget',), 'isotropic': ('budget', 'dim'),
     'optimal': ('budget', 'delta', 'sampling_prob', 'steps'),
     'truncated': ('range', 'epsilon', 'steps'), 'correlation': ('steps',)}
+"""For each kind of noise, the arguments that it requires."""
 
 _DEFAULTS = {'power': 2.0, 'solver': 'interior-point'}
+"""Defaults of the arguments in `_TAKEN_BY`, where they are not None."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of all kinds of noise."""
   add = parser.add_argument
   add('mechanism', choices=(
       *_SOLVED, *_PLANNED),
@@ -90,6 +96,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Designs the kind of noise asked for, writes it to --out and reports."""
   _check(args)
   if args.mechanism == 'correlation':
     with _progress('designing a correlation'):
@@ -167,11 +174,12 @@ def _search(args: argparse.Namespace) -> tuple[noise_lib.Noise, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _progress(what: str) -> Iterator[None]:
-  """Context that prints the elapsed time of a long solve on stderr, now and then."""
+  """Context that prints the time elapsed on stderr, every `_QUIET_SECONDS`."""
   done = threading.Event()
   begun = time.perf_counter()
 
   def tell() -> None:
+    """Prints the time until `done` is set."""
     while not done.wait(_QUIET_SECONDS):
       print(f'\r{what}: {time.perf_counter() - begun:.0f} s', end='',
             file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from tfcactus.cli import command
 from tfcactus.correlated import workload as workload_lib
 from tfcactus.plan import PrivacyPlan
 
-_Plans = list[PrivacyPlan]
+_Plans = list[PrivacyPlan]  # Of increasing bands; empty without --epsilon.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _workload(args: argparse.Namespace) -> correlated.Workload:
+  """Returns the workload of a constant learning rate and --momentum."""
   return correlated.Workload(momentum=args.momentum or 0.0)
 
 

@@ -14,7 +14,10 @@ from tfcactus.cli import command
 from tfcactus.search import truncated
 
 LEARNED = ('sigmoid-adp', 'sigmoid-pdp', 'sigmoid-ma')
+"""Methods of `LearnedNoise`: its model and loss."""
+
 METHODS = ('direct', 'lp', 'ma', *LEARNED)
+"""Methods that find a table: those of `search.truncated`, and `LEARNED`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Designs truncated noise, accounts for it, writes it and reports."""
+  """Designs truncated noise, writes it and reports; ValueError for wrong arguments."""
   if (args.utility is None) == (args.delta is None):
     raise ValueError(
         'Expected --utility, for the least delta, or --delta, for the least utility, '

@@ -15,6 +15,7 @@ from tfcactus.cli.command import Command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds steps, rows of a person, --delta, and the arguments of the report."""
   steps.add_steps(parser)
   steps.add_rows(parser)
   parser.add_argument('--delta', type=float, required=True,
@@ -31,6 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Prints the bounds on epsilon, with a report if asked."""
   steps.show_bounds(
       args, 'epsilon', f'delta {_format.upper(args.delta)}',
       lambda accountant: accountant.epsilon_bounds(args.delta),

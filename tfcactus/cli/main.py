@@ -54,7 +54,7 @@ def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None,
          commands: Sequence[Command] = COMMANDS) -> int:
-  """Runs the command and returns its exit code."""
+  """Runs the command; returns 0, or 2 after printing one of the errors of `Command`."""
   args = parser(commands).parse_args(argv)
   try:
     args.run(args)

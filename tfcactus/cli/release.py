@@ -14,6 +14,7 @@ from tfcactus.release.result import Release
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of all statistics."""
   add = parser.add_argument
   add('statistic', choices=tuple(_STATISTICS), help='statistic to publish')
   add('data', metavar='DATA', help='FILE.npy, or text with one number per line')
@@ -58,6 +59,7 @@ def _thresholds(args: argparse.Namespace, data: np.ndarray) -> Release:
 
 
 def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
+  """Releases a quantile by binary search; each comparison is one release."""
   # The number of possible answers sets that of comparisons, each of them a release.
   size = release_lib.num_values(low=args.low, high=args.high,
                                 resolution=args.resolution)
@@ -87,12 +89,14 @@ _STATISTICS = {
         data, l2_norm_clip=args.clip, noise=_noise(args, releases=1), seed=args.seed,
         arithmetic=args.arithmetic), ('clip',)),
 }
+"""Statistics by their names on the command line."""
 
 _IN_WHOLE_NUMBERS = ('histogram', 'sum')
 """Statistics that take `--arithmetic integer`."""
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Releases the statistic of the records in a file, and prints it with its report."""
   data = command.read_numbers(args.data)
   statistic = _STATISTICS[args.statistic]
   command.require(args, f'release {args.statistic}', *statistic.options)
@@ -119,6 +123,7 @@ COMMAND = command.Command(
 
 
 def _add_gap_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `tfcactus gap`."""
   command.add_noise(parser)
   add = parser.add_argument
   add('--options', type=int, required=True, metavar='K',
@@ -131,6 +136,7 @@ def _add_gap_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _gap(args: argparse.Namespace) -> None:
+  """Prints the lead that the best option needs, by each method of `gap_max`."""
   noise = command.make_noise(args.noise, args.noise_multiplier, args.bend)
   gaps = {method: release_lib.smallest_gap(
       noise, num_options=args.options, beta=args.beta, method=method,

@@ -20,11 +20,11 @@ from tfcactus.release import planner
 
 
 def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
-  """Returns a dict of (name, value) pairs; raises ValueError on a repeated name."""
+  """Returns a dict of pairs; ValueError for a repeated name, or one without a value."""
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
-  # ValueError if an entry has no value, as for an argument typed without '='.
+  # An entry has no value if an argument is typed without '='.
   return dict(pairs)  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ class StepGroup:
 
   @classmethod
   def parse(cls, text: str) -> StepGroup:
-    """Parses `noise=gaussian,noise_multiplier=1,sampling_prob=1/100,steps=9`."""
+    """Returns the group of `noise=gaussian,noise_multiplier=1,...`, for argparse."""
     try:
       return cls.of(_distinct([part.split('=', 1) for part in text.split(',')]))
     except ValueError as error:
@@ -68,7 +68,10 @@ class StepGroup:
 
   @classmethod
   def of(cls, values: dict[str, Any]) -> StepGroup:
-    """Builds a group from names and values."""
+    """Returns the group of fields by name; 'epochs' are the steps of allocation.
+
+    Raises ValueError for names or types that are wrong; `event` checks the numbers.
+    """
     number = lambda name: lambda v: _typed(name, (int, float), v)
     kinds: dict[str, Callable[[Any], Any]] = {
         'noise': str, 'noise_multiplier': number('noise_multiplier'),
@@ -90,7 +93,7 @@ class StepGroup:
     return cls(**{name: kinds[name](value) for name, value in values.items()})
 
   def event(self) -> dp_accounting.DpEvent:
-    """Returns the event of all steps of the group."""
+    """Returns the event of all steps of the group; ValueError for wrong fields."""
     steps = _checks.integer('steps', self.steps, 1)
     prob = _checks.sampling_prob(float(self.sampling_prob))
     _checks.choice('sampling', self.sampling, SAMPLINGS)
@@ -139,6 +142,7 @@ _SAMPLED: dict[str, Callable[[StepGroup, dp_accounting.DpEvent],
 """For each sampling, the event of one step (or epoch) from the event of its noise."""
 
 SAMPLINGS = tuple(_SAMPLED)
+"""Names of samplings."""
 
 
 def named_table(name: str) -> library.Table:
@@ -214,7 +218,7 @@ def groups(args: argparse.Namespace) -> list[StepGroup]:
 
 
 def _read(path: str) -> list[StepGroup]:
-  """Returns the groups in a JSON file; raises ValueError if it has no list of them."""
+  """Returns the groups in a JSON file; ValueError unless it is a list of them."""
   with open(path, encoding='utf-8-sig') as file:  # Some editors write a mark.
     try:
       listed = json.load(file, object_pairs_hook=_distinct)
@@ -237,9 +241,9 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
                 search: Callable[[dp_accounting.DpEvent], accounting.SearchDpEvent] |
                 None = None) -> None:
   """Accounts for the steps in the arguments, and prints the bounds on `name`."""
-  # `at` states the other one of epsilon and delta in words, rounded up. `solve` returns
-  # the bounds from an accountant that has composed the steps, or a `search` of them;
-  # `report` a report from it and a statement.
+  # `name` is epsilon or delta, `at` states the other in words, rounded up. `solve`
+  # returns the bounds from an accountant that has composed the steps, or a `search` of
+  # them; `report` a report from it and a statement.
   listed = groups(args)
   # The numbers of records, which a reduced fraction has lost, set the cost of rows.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in listed):

@@ -17,9 +17,11 @@ from tfcactus.cli.command import Command
 from tfcactus.noise import library
 
 _CURVE_POINTS = 20
+"""Number of epsilons of a privacy curve."""
 
 
 def _list(args: argparse.Namespace) -> None:
+  """Prints the shipped tables with their certificates."""
   rows: list[dict[str, Any]] = []
   for entry in library.entries():
     table = library.get(entry.name)
@@ -38,6 +40,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `tfcactus plot`."""
   add = parser.add_argument
   add('tables', nargs='+', metavar='TABLE',
       help='FILE.npz or the name of a shipped table')
@@ -49,6 +52,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Draws the tables to the file --out."""
   axes = pictures.axes(2, 12)
   _draw(args, [steps.named_table(name) for name in args.tables], *axes)
   axes[0].figure.savefig(args.out, dpi=120)
@@ -88,7 +92,10 @@ def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns points, with the densities of a table and a Gaussian of equal variance."""
+  """Returns points, with the densities of a table and a Gaussian of equal variance.
+
+  For a radial table they are radii, and densities of the radius.
+  """
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)

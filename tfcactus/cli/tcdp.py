@@ -9,6 +9,7 @@ from tfcactus.cli import command
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds rho, omega, delta, and what is done with the guarantee."""
   add = parser.add_argument
   add('--rho', type=float, required=True, help='rho of the guarantee')
   add('--omega', type=float, default=float('inf'),
@@ -24,6 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Amplifies the guarantee by sampling, composes it, and prints its epsilon."""
   guarantee = accounting.TCDP(args.rho, args.omega)
   if args.sampling_prob is not None:
     guarantee = guarantee.subsample(args.sampling_prob)

@@ -20,6 +20,7 @@ _LAWS: dict[str, Callable[[argparse.Namespace], accounting.RunLaw]] = {
         args.runs, at_least_one=True),
     'always': lambda args: accounting.FixedRuns(_whole(args.runs)),
 }
+"""Laws of the number of runs, by --runs-law."""
 
 
 def add_runs(parser: argparse.ArgumentParser, **options: object) -> None:
@@ -42,7 +43,7 @@ def add_runs(parser: argparse.ArgumentParser, **options: object) -> None:
 
 def search(args: argparse.Namespace, event: dp_accounting.DpEvent
            ) -> accounting.SearchDpEvent:
-  """Returns the search in the arguments of `add_runs`, of runs with an event."""
+  """Returns the search in the arguments of `add_runs`, where a run has this event."""
   if (args.eta is not None) != (args.runs_law == 'negative-binomial'):
     raise ValueError('Expected --eta with --runs-law negative-binomial and no other, '
                      f'got eta={args.eta!r} with {args.runs_law}.')
@@ -61,6 +62,7 @@ def _whole(runs: float) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds steps, rows of a person, runs of a search, and --delta."""
   steps.add_steps(parser)
   steps.add_rows(parser)
   add_runs(parser, required=True)
@@ -69,6 +71,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+  """Prints the bounds on the epsilon of a search."""
   steps.show_bounds(args, 'epsilon', f'delta {_format.upper(args.delta)}',
                     lambda accountant: accountant.epsilon_bounds(args.delta),
                     search=lambda event: search(args, event))

@@ -1,8 +1,8 @@
 """Noise correlated over steps (banded matrix factorization, BandMF, DP-FTRL).
 
 Each step releases its clipped sum plus noise that partly cancels the noise of earlier
-steps: the run stays as private, and less noise adds up in the weights. A strategy is
-the matrix that correlates noise; a request solves for one.
+steps, so that less noise adds up in the weights. A guarantee is for whole epochs. A
+strategy is the matrix that correlates noise; a request solves for one.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def solved(correlation: object, steps: int) -> Strategy:
     steps: Number of steps that the strategy is for.
 
   Raises:
-    ValueError: if it is neither, has more bands than `steps`, comes to a strategy of
-      another library, or makes noise grow.
+    ValueError: if it is neither, if a request has more bands than `steps` or comes to a
+      strategy that is not of `KINDS`, or by `Strategy.check_growth`.
   """
   found = check(correlation)
   if isinstance(found, Correlation):

@@ -95,7 +95,7 @@ class _Ring:
     self._kept = None
 
   def _earlier(self, like: np.ndarray) -> Any:
-    """Returns the sum over the vectors kept, which have the shape of `like`."""
+    """Returns the sum over the vectors kept, of `like`'s shape; 0.0 with one band."""
     count = self._others.size
     if not count:
       return 0.0
@@ -197,7 +197,7 @@ def _constant(steps: int, workload: Workload) -> Any:
     """Returns the mean squared error, and its gradient of shape (bands,)."""
     moved = np.cumsum(workload.with_momentum(quotient(_impulse(steps), coefficients)))
     pulled = weights * moved
-    # The derivative of B with respect to coefficient k is minus this, shifted by k.
+    # The derivative of B by coefficient k is minus `slopes`, shifted by k.
     slopes = quotient(moved, coefficients)
     gradient = [-2 * pulled[shift:] @ slopes[:steps - shift]
                 for shift in range(coefficients.size)]
@@ -208,8 +208,8 @@ def _constant(steps: int, workload: Workload) -> Any:
 
 def _rated(steps: int, workload: Workload) -> Any:
   """Returns a function from coefficients to (mean squared error, its gradient)."""
-  # Learning rates vary over steps. The noise of at most `_NODES` steps is evaluated,
-  # each for the steps since the previous one, since errors vary smoothly.
+  # Learning rates vary over steps. The draws of at most `_NODES` steps are evaluated.
+  # Each stands for those since the one before it, since errors vary smoothly.
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
   gaps = np.diff(np.concatenate([[-1], nodes]))

@@ -47,7 +47,8 @@ class NoiseRows(abc.ABC):
     Args:
       fresh: Draws the z of this step, independent of earlier ones, shape (dim,). The
         array may be overwritten.
-      again: Repeats the z of the previous step; None if the sampler has to keep each z.
+      again: Repeats the z of the previous step, if `Strategy.replays`; None if the
+        sampler has to keep what it needs.
     """
 
 
@@ -65,8 +66,8 @@ class Product(abc.ABC):
   def next(self, vector: np.ndarray) -> np.ndarray:
     """Returns the row of the product at the next step, float64, shape (dim,).
 
-    Each entry is a sum of an entry of each vector of the last `bands` steps, times that
-    of C. No term is rounded more than 2 * `bands` times (docs/soundness.md).
+    It is the sum of the last `bands` vectors, each times its entry of C. No term is
+    rounded more than 2 * `bands` times (docs/soundness.md).
 
     Args:
       vector: The step's row of the right factor, float64, shape (dim,). Neither it nor
@@ -85,9 +86,9 @@ class Strategy(abc.ABC):
   part twice within `bands` steps, then each participation of an example is released in
   rows of its own, with sensitivity of at most one.
 
-  Immutable: attributes cannot be set, and arrays are made anew. The recursion that
-  draws noise is compared with C when a strategy is made. Plans accept this library's
-  strategies only. So is `product`, by which noise is added in whole numbers.
+  Immutable: attributes cannot be set, and arrays are made anew. When a strategy is
+  made, the recursion that draws noise is compared with C, and so is `product`, by which
+  noise is added in whole numbers. Plans accept this library's strategies only.
 
   Attributes:
     kind: Name of the kind of strategy in files.
@@ -111,7 +112,10 @@ class Strategy(abc.ABC):
 
   @property
   def buffers(self) -> int:
-    """Number of vectors of the model's size that drawing keeps; twice in integers."""
+    """Number of vectors of the model's size that drawing keeps.
+
+    With arithmetic='integer' adding noise keeps twice as many.
+    """
     return self.bands - 1
 
   @property
@@ -156,7 +160,7 @@ class Strategy(abc.ABC):
     return matrix
 
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
-    """Returns standard deviations of the weights after each step, shape (steps,).
+    """Returns standard deviations of the noise in a weight by step, shape (steps,).
 
     They are per noise multiplier and clipping norm, for sums (not divided by a batch
     size), and for learning rates whose root mean square is one.
@@ -191,7 +195,11 @@ class Strategy(abc.ABC):
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 
   def _check(self) -> None:
-    """Raises ValueError if a column is too long, C C^-1 is not I, or C^-1 grows."""
+    """Raises ValueError unless noise can be drawn by C, with columns of norm <= 1.
+
+    C must be finite and without zeros on its diagonal, and samplers and products must
+    compute C^-1 and C; see also `check_growth`.
+    """
     size, period = self.bands, self.period
     columns = np.zeros((2 * size, period))
     for step in range(period):
@@ -207,7 +215,8 @@ class Strategy(abc.ABC):
           f'{math.sqrt(longest):.17g}; divide by it.')
     reach = max(int(np.flatnonzero(column)[-1]) - step
                 for step, column in enumerate(columns.T))
-    # Each column of C is the z for which x is a unit vector, and C times that vector.
+    # The sampler must turn each column of C into a unit vector, and the product the
+    # vector into the column.
     rows, given, identity = self.rows(), iter(columns.copy()), np.eye(2 * size)
     found = np.stack([rows.next(lambda: next(given)) for _ in columns])
     product, identity = self.product(), identity[:, :period]

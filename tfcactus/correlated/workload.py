@@ -104,17 +104,16 @@ def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
 
 
 def total_error(plan: Any, workload: Workload = PREFIX_SUMS) -> float:
-  """Returns the noise in the weights at a clipping norm and learning rate of one.
+  """Returns the noise in one weight: its standard deviation, root mean square by step.
 
-  Reads noise, correlation and steps of a `PrivacyPlan`.
+  For gradients summed over a batch, a clipping norm of one, and learning rates of root
+  mean square one. `plan` is a `PrivacyPlan` with a correlation.
   """
-  # It is the standard deviation of one weight after a step, as root mean square over
-  # the planned steps, for gradients summed over a batch.
   return plan.noise.noise_multiplier * plan.correlation.error(plan.steps, workload)
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Yields numbers of bands to try, in steps of factors of about 1.3 to 1.8."""
+  """Yields numbers of bands to try, from one on, by factors of about 1.3 to 1.8."""
   # Each has a multiple close to `num_batches`, the unrounded number of batches of an
   # epoch. With as many bands as batches of an epoch, each example takes part at one
   # fixed step of each epoch.
@@ -140,10 +139,12 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],
                 error_of: Callable[[_Plan], float] = total_error
                ) -> tuple[_Plan, list[_Plan]]:
-  """Returns the plan of least total error, and all plans that were made."""
+  """Returns the plan of least error, and all plans made, of increasing bands.
+
+  `plan_of` makes the plan of a number of bands, all of them at the same epsilon.
+  """
   # As the number of bands grows, the error first falls and then rises. The search ends
-  # after three numbers of bands in a row without a smaller error. All plans that
-  # `plan_of` makes have equal epsilon.
+  # after three numbers of bands in a row without a smaller error.
   seen: list[_Plan] = []
   best, least, worse = None, math.inf, 0
   for bands in numbers:

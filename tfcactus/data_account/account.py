@@ -48,10 +48,10 @@ class DataAccount:
   and nothing may then be released. Unused releases of one slot may be spent in another
   run. Nothing else comes back.
 
-  An entry is on disk before `spend` returns, so that a killed process shows at least
-  what it released. Processes that share an account wait for each other. A file that was
-  edited, or copied, is refused. Nothing can check that all that is done with the data
-  is entered, nor that the data have no second account.
+  An entry is on disk before `spend` returns: if the process is killed, the file has at
+  least what was released. Processes that share an account wait for each other. A file
+  that was edited, or copied, is refused. Nothing can check that all that is done with
+  the data is entered, nor that the data have no second account.
 
   Attributes:
     path: Absolute path of the file.
@@ -69,16 +69,17 @@ class DataAccount:
       delta: Delta of everything together; required to begin an account.
       neighboring_relation: The only relation of the account; default add-or-remove.
       unit: Whom the account protects, as in `PrivacyPlan`; default 'example'.
-      slots: What is planned: {label: (event, count)}; for a plan (plan.step_event,
-        plan.steps). What is left of a slot in the end is lost.
+      slots: What is planned: {label: (event, count)}, or {label: event} for one; for
+        a plan (plan.step_event, plan.steps). What is left of a slot in the end is lost.
       leak: Part of delta for the adaptive part, default a tenth; 0 if no more than
         slots and unsampled Gaussian noise will be spent.
       moved: Accepts a file in another place than that where it was written last. Say so
         only if nothing was, or will be, spent from another copy.
 
     Raises:
-      ValueError: if an argument differs from the file, slots exceed the budget, or the
-        file is damaged, of other contents or a copy.
+      ValueError: if an argument is out of range or differs from the file, epsilon or
+        delta is missing to begin an account, slots exceed the budget, or the file is
+        damaged, of other contents or a copy.
     """
     self.path = os.path.abspath(os.fspath(path))
     self._mutex, self._data, self._head = threading.RLock(), b'', ''
@@ -118,8 +119,9 @@ class DataAccount:
       unit: Whose changes the event accounts for; has to be the account's.
 
     Raises:
-      ValueError: if less is left, the event is not that of the slot, or it has no cost
-        that is known for the account's relation and unit.
+      ValueError: if less is left, the event is not that of the slot or has no known
+        cost under the account's relation, the unit is not the account's, or the file is
+        gone, edited or a copy.
       OSError: if the file cannot be written.
     """
     self._enter('spend', event, count, label, unit)
@@ -128,14 +130,14 @@ class DataAccount:
               unit: str = 'example') -> None:
     """Makes a slot from the adaptive part, for `spend` to take from by its label.
 
-    The slot is paid for as a whole. Arguments and errors are those of `spend`; a label
-    serves one slot.
+    The slot is paid for as a whole. Arguments and errors are those of `spend`. Also
+    raises ValueError if a slot has the label, or the event cannot be saved in a file.
     """
     self._enter('reserve', event, count, label, unit)
 
   def release(self, function: Callable[..., _Release], *args: Any, label: str = '',
               unit: str = 'example', **settings: Any) -> _Release:
-    """Runs a function of `tfcactus.release`; enters its event before returning it.
+    """Runs a function of `tfcactus.release`; enters, then returns what it releases.
 
     Args:
       function: A function that returns a `Release`, such as `release.histogram`.
@@ -145,7 +147,8 @@ class DataAccount:
       **settings: Its other arguments.
 
     Raises:
-      ValueError: as `spend`, or if the release is drawn from a seed.
+      ValueError: as `spend`, for another function, or if the release is drawn from a
+        seed. Nothing is then returned.
     """
     name = getattr(function, '__name__', 'release')
     if not getattr(function, '__module__', '').startswith('tfcactus.release'):
@@ -177,12 +180,12 @@ class DataAccount:
 
   @property
   def entries(self) -> list[dict[str, Any]]:
-    """All entries of the file, in order, as plain values."""
+    """All entries of the file after its header, in order, as plain values."""
     return [dict(entry) for entry in self._refreshed().entries]
 
   @property
   def head(self) -> str:
-    """Checksum of all lines; keep it to notice that a file was set back."""
+    """Checksum of all lines of the file; keep it to notice that a file was set back."""
     self._refreshed()
     return self._head
 
@@ -197,7 +200,10 @@ class DataAccount:
     return self._book.unit
 
   def guarantee(self) -> Guarantee:
-    """Returns the guarantee of everything in the account, now and later."""
+    """Returns the budget as the guarantee of all that is entered, now and later.
+
+    Its delta is the account's, and its epsilon at most the account's.
+    """
     book = self._refreshed()
     events, delta = book.events(book.budget)
     found = guarantee_lib.guarantee(
@@ -207,7 +213,7 @@ class DataAccount:
             f'that is entered in the account {self.path!r} ({len(book.entries)} '
             f'entries so far, to {self._head}), now or later, however each is chosen '
             'after seeing the results of the others.', self.unit))
-    # The accountant does not hold the leak, so it goes.
+    # The accountant does not hold the leak: the guarantee is given without accountant.
     return dataclasses.replace(
         found, delta=book.delta, steps=len(book.entries), account=None).given(
             *dict.fromkeys(text for entry in book.entries
@@ -216,8 +222,8 @@ class DataAccount:
   def epsilon_if_planned(self) -> float:
     """Returns epsilon, bounded from above, of the entries had they been fixed before.
 
-    Epsilon is that of the account's delta. No guarantee for entries that depend on
-    earlier results: only the budget is one.
+    Epsilon is at the account's delta. It is no guarantee if entries depend on earlier
+    results: then only the budget is.
     """
     book = self._refreshed()
     # The leak that was spent comes off the account's delta.
@@ -274,7 +280,10 @@ class DataAccount:
   @contextlib.contextmanager
   def _writing(self, create: bool = False, moved: bool = False
               ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Locks and reads the file; yields a function that appends an entry to the file."""
+    """Locks and reads the file; yields a function that appends an entry to the file.
+
+    Raises ValueError if the file is gone, edited, or a copy and not `moved`.
+    """
     with self._mutex:
       try:
         file = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
@@ -291,7 +300,7 @@ class DataAccount:
           raise ValueError(_COPY.format(repr(self.path)))
 
         def write(entry: dict[str, Any]) -> None:
-          """Appends an entry with the time, and syncs."""
+          """Appends an entry with the time, and syncs the file to the disk."""
           now = datetime.datetime.now(datetime.timezone.utc).isoformat(' ', 'seconds')
           if not self._data:
             _record_file.sync_directory(self.path)
@@ -307,7 +316,7 @@ class DataAccount:
     return hashlib.sha256(self._head.encode() + text).hexdigest()[:32]
 
   def _catch_up(self, data: bytes) -> None:
-    """Reads the new lines in `data`, which holds all complete lines of the file."""
+    """Reads the new lines in `data`, all lines of the file; ValueError if edited."""
     what = f'account {self.path!r}'
     if not data.startswith(self._data):
       raise ValueError(
@@ -330,7 +339,7 @@ class DataAccount:
 
   def _enter(self, kind: str, event: dp_accounting.DpEvent, count: int, label: str,
              unit: str) -> None:
-    """Enters an event as 'spend' or 'reserve', or as the use of a slot."""
+    """Enters an event as 'spend', 'reserve' or the use of a slot; else ValueError."""
     event, count = book_lib.flat(event, count)
     book_lib.check_label(label)
     guarantee_lib.check_unit(event, unit)

@@ -22,10 +22,10 @@ Slots = Mapping[str, Union[dp_accounting.DpEvent, tuple[dp_accounting.DpEvent, i
 """Planned releases: {label: event}, or {label: (event, count)}."""
 
 LEAK = 0.1
-"""Share of delta for leaks by default, about where a few runs cost least."""
+"""Share of delta for leaks by default; about there a few runs take the least budget."""
 
 MOST_NOISE = 1e4
-"""Largest noise multiplier of the adaptive part; if it needs more, it is empty."""
+"""Largest noise multiplier of the adaptive part; if more is needed, its mu is zero."""
 
 _ROOM = 1e-12
 """Relative room for the rounding of sums of leaks, and of squares of mu."""
@@ -49,7 +49,7 @@ class Slot:
 
 
 class Book:
-  """Contents of an account's file: header, slots, parts, and who spent what."""
+  """Contents of an account's file: header, slots as they are now, and entries."""
 
   def __init__(self, header: dict[str, Any]):
     """Reads a header; KeyError, TypeError or ValueError if it is none."""
@@ -68,7 +68,7 @@ class Book:
     self._parts: list[Part] = []
 
   def add(self, entry: dict[str, Any]) -> None:
-    """Adds an entry of the file; KeyError, TypeError or ValueError if wrong."""
+    """Adds an entry of the file; KeyError, TypeError or ValueError if it is none."""
     kind, label = entry['kind'], entry.get('label')
     if kind == 'moved':
       self.inode = entry['inode']
@@ -105,8 +105,8 @@ class Book:
   def events(self, part: Part, used: bool = False
              ) -> tuple[list[dp_accounting.DpEvent], float]:
     """Returns the events of planned slots and a part, and the delta to ask them at."""
-    # With `used`, slots count the releases that were spent. The leak is no event: it
-    # makes delta(epsilon) leak + (1 - leak) times what delta(epsilon) is without.
+    # With `used`, only the releases of slots that were spent count. The leak is no
+    # event: with it, delta(epsilon) is leak + (1 - leak) times that of the events.
     leak, mu = (1 + _ROOM) * part.leak, (1 + _ROOM) * part.mu
     counts = [(slot.event, slot.used if used else slot.count)
               for slot in self.slots.values() if slot.planned]
@@ -117,7 +117,7 @@ class Book:
 
 
 def flat(event: dp_accounting.DpEvent, count: int) -> tuple[dp_accounting.DpEvent, int]:
-  """Returns the event of one release, and how often it is made."""
+  """Returns one release of a repeated event, and its number; ValueError if no event."""
   count = _checks.integer('count', count, 1)
   while isinstance(event, dp_accounting.SelfComposedDpEvent):
     event, count = event.event, count * _checks.integer('count', event.count, 1)
@@ -129,7 +129,7 @@ def flat(event: dp_accounting.DpEvent, count: int) -> tuple[dp_accounting.DpEven
 
 
 def config(event: dp_accounting.DpEvent) -> dict[str, Any] | None:
-  """Returns an event's config, a dict for JSON; None if it does not read back."""
+  """Returns an event's config, a dict for JSON; None if it cannot be read back."""
   try:
     found = event_configs.event_config(event)
     return found if type(event_configs.event_from(found)) is type(event) else None
@@ -170,7 +170,10 @@ def new_header(*, epsilon: float, delta: float,
                relation: str = relations.ADD_OR_REMOVE.name, unit: str = 'example',
                slots: dict[str, Any] | None = None, leak: float | None = None
                ) -> dict[str, Any]:
-  """Returns the header of a new account; ValueError if slots exceed the budget."""
+  """Returns the header of a new account; ValueError if slots exceed the budget.
+
+  Its `mu` is what epsilon and delta allow beside the slots and the leak.
+  """
   delta = _checks.delta(delta)
   leak = LEAK * delta if leak is None else _checks.non_negative('leak', leak)
   if leak >= delta:

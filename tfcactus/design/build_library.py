@@ -51,7 +51,10 @@ def requests() -> dict[str, Request]:
 
 
 def check(name: str, request: Request) -> str:
-  """Compares a shipped certificate with a recomputed one; returns a report line."""
+  """Returns a report line of a shipped table whose recomputed certificate is the same.
+
+  Raises ValueError if a number differs, SolverError if the certificate does not hold.
+  """
   shipped = noise.load(TABLES / f'{name}.npz')
   stored = shipped.info['parameters']
   budget = (request.checked()[1] if isinstance(request, design.Isotropic) else
@@ -67,13 +70,13 @@ def check(name: str, request: Request) -> str:
 
 
 def _compare(name: str, key: str, new: float, old: float) -> None:
-  """Raises ValueError if a recomputed number, `new`, differs from the stored `old`."""
+  """Raises ValueError if the numbers differ by more than `REPRODUCIBLE`, relatively."""
   if not abs(old / new - 1) <= REPRODUCIBLE:
     raise ValueError(f'Expected {key}={new!r} in {name}, got {old!r}.')
 
 
 def reproduce(name: str, request: Request) -> str:
-  """Solves a table anew; raises ValueError unless the objective is the shipped one."""
+  """Solves a table anew and compares objectives (`_compare`); returns a report line."""
   shipped = noise.load(TABLES / f'{name}.npz')
   _compare(name, 'objective', request.solve().info['objective'],
            shipped.info['objective'])
@@ -99,7 +102,7 @@ def _line(name: str, table: noise.library.Table) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs the command; returns its exit status."""
+  """Runs the command; returns its exit status, 1 if a table failed, else 0."""
   parser = argparse.ArgumentParser(
       prog='python -m tfcactus.design.build_library', description=__doc__)
   parser.add_argument('--only', metavar='NAME', help='one table, by its name')

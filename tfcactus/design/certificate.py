@@ -25,8 +25,9 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
     cost: The cost function of a table that was designed for one: a file cannot hold it.
 
   Returns:
-    objective (the largest divergence over shifts), lower_bound (no table of the same
-    grid and tail class within the same budget is below it) and gap (relative).
+    'objective' (the largest divergence over shifts), 'lower_bound' (no table of the
+    same grid and tail class within the same budget is below it; for `Monotone` and
+    `Isotropic`, no monotone one) and 'gap' (relative).
 
   Raises:
     ValueError: if the table carries no certificate (a truncated or closed-form law, or
@@ -39,7 +40,7 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
     raise ValueError(
         f'Expected {"the" if cost is None else "no"} cost function for a table '
         f'designed with {power=}, got cost={cost!r}.')
-  # A table that was designed for a function stores no power; `make` wants 2 with one.
+  # A table designed for a cost function stores no power; beside one, 2 is expected.
   checked_cost = fields.check_program(
       2.0 if power is None else power, cost, solver, objective)
   budget = _checks.positive('budget', told['budget'])
@@ -58,7 +59,7 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
 
 
 def _told(table: Table) -> dict[str, Any]:
-  """Returns the entries of a table's info that `verify` reads; ValueError if none."""
+  """Returns the info entries that `verify` reads; ValueError if one is missing."""
   if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')

@@ -1,7 +1,8 @@
 """Closed-form laws as tables: Gaussian, Laplace, sinh-normal and staircase.
 
-A cell of the line gets its exact probability, a shell of R^dim the Gaussian density at
-its middle. Tails are geometric, which is exact for the Laplace table only.
+A cell of the line gets the law's probability of it, a shell of R^dim the Gaussian
+density at its middle. Tails are geometric, which is exact for the Laplace table only.
+Gaussian tables fit the law's scale, so that the table has the wanted noise multiplier.
 """
 
 from __future__ import annotations
@@ -71,15 +72,16 @@ def check_resolution(name: str, std: float, bins: int) -> None:
 
 
 def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError ending in `remedy` for more than `largest` elements `what`."""
+  """Raises ValueError if `size`, a number of elements `what`, exceeds `largest`."""
   if size > largest:
     raise ValueError(f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
 
 
 def match_std(build: Callable[[float], Table], target: float) -> Table:
-  """Returns the table of a family whose noise multiplier is `target`.
+  """Returns the table of a family whose noise multiplier is `target` to `STD_ERROR`.
 
   `build` maps a scale to a table whose noise multiplier increases with the scale.
+  Raises ValueError if no scale within a factor of e of `target` gives such a table.
   """
   def error(log_factor: float) -> float:
     """Returns log(noise multiplier / target) at the scale target * e^log_factor."""
@@ -106,18 +108,19 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
 class DiscretizedGaussian:
   """Request for normal noise quantised on cells, with geometric tails.
 
-  The underlying normal is slightly narrower, so that the table's standard deviation,
-  which includes the uniform spread inside cells, equals `noise_multiplier`.
+  The underlying normal is fitted, so that the table's standard deviation, which
+  includes the uniform spread inside cells, equals `noise_multiplier`.
 
   Attributes:
     noise_multiplier: Standard deviation over sensitivity.
     bins: Cells per unit of sensitivity.
-    cells: Index of the last stored cell; None for 12 standard deviations.
+    cells: Index of the last stored cell; None for 12 standard deviations, at least 12.
     tail_ratio: Density ratio in (0, 1) of neighbouring cells beyond `cells`;
-      None continues the normal's slope at the last cell.
+      None continues the ratio of the last two cells.
 
   Raises:
-    ValueError: if an argument is out of range.
+    ValueError: if an argument is out of range. `solve` raises it if no normal on this
+      grid has the noise multiplier.
   """
 
   noise_multiplier: float
@@ -172,8 +175,8 @@ class DiscretizedLaplace:
   """Request for Laplace noise with the exact Laplace probability of every cell.
 
   The masses of cells i >= 1 are geometric, so that the tail is exact. Inside a cell the
-  density is constant. E|Z| exceeds `scale` by about the square of the cell width over
-  12 scale; `table.moment(1)` is exact.
+  density is constant: for cells much narrower than `scale`, E|Z| exceeds `scale` by
+  about the square of the cell width over 12 scale; `table.moment(1)` is that E|Z|.
 
   Attributes:
     scale: The parameter b of the density exp(-|z| / b) / 2b, in units of sensitivity.
@@ -222,16 +225,17 @@ class DiscretizedLaplace:
 class DiscretizedSinhNormal:
   """Request for sinh-normal noise on cells, with a geometric tail beyond the last one.
 
-  By default the tail starts where less than about 1e-32 of the mass is left. The tail
-  is heavier than that of sinh-normal noise: all moments of the table's privacy loss are
-  finite.
+  By default, with narrow cells, the tail starts where about 1e-32 of the mass is left.
+  The tail is heavier than that of sinh-normal noise: all moments of the table's privacy
+  loss are finite. The table's noise multiplier is not fitted to that of the noise.
 
   Attributes:
     sigma: Standard deviation of the underlying normal, over the sensitivity.
     bend: Where the tails bend (A of the paper), in units of sensitivity. Below
       sigma the density has two peaks, and is accounted over all shifts.
     bins: Cells per unit of sensitivity.
-    cells: Index of the last stored cell; None for 12 standard deviations.
+    cells: Index of the last stored cell; None for 12 standard deviations of the
+      underlying normal.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -281,11 +285,12 @@ class DiscretizedSinhNormal:
 
 @dataclasses.dataclass(frozen=True)
 class Staircase:
-  """Request for staircase noise: optimal for pure epsilon, one release and no range.
+  """Request for staircase noise, of least E|Z| for pure epsilon and one release.
 
-  The density decreases by e^-epsilon once in each unit, at gamma, 1 + gamma, ... A cell
-  that contains a step holds its average density. One unit further out, a cell has
-  exactly e^-epsilon times the density, so quantisation costs no privacy.
+  The density decreases by a factor of e^-epsilon once in each unit, at gamma, 1 +
+  gamma, ... A cell that contains a step holds its average density. One unit further
+  out, a cell has e^-epsilon times the density, so quantisation costs no privacy. With a
+  range, the noise has no pure epsilon.
 
   Attributes:
     epsilon: Log of the ratio of neighbouring steps, above zero, at most 700.
@@ -294,7 +299,7 @@ class Staircase:
       geometric tail of the same mean slope, which keeps epsilon.
     gamma: Place of the step in (0, 1); None for 1 / (1 + e^(epsilon / 2)), which
       minimises E|Z|.
-    bins: Cells per unit of sensitivity.
+    bins: Cells per unit of sensitivity; they must tile the range.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -353,19 +358,21 @@ class Staircase:
 class RadialGaussian:
   """Request for normal noise in R^dim, quantised on shells around its typical radius.
 
-  One core ball below the shells has the first shell's density. Beyond the shells lies a
-  geometric tail with the normal's slope. In thousands of dimensions the isotropic
-  optimum equals this Gaussian to five digits.
+  In more than about 40 dimensions one core ball below the shells has the first shell's
+  density. Beyond the shells lies a geometric tail with the normal's slope. In thousands
+  of dimensions the isotropic optimum equals this Gaussian to five digits.
 
   Attributes:
     dim: Dimension of the query.
     noise_multiplier: Standard deviation of a coordinate of the table over sensitivity;
       the underlying normal is fitted to it.
     width: Width of a shell in units of sensitivity; None for the default
-      min(.12 / sqrt(dim), 1/40, sigma/20), which costs less than .2 % of epsilon.
+      min(.12 / sqrt(dim), 1/40, sigma/20), lowered to a whole number of shells per
+      unit, which costs less than .2 % of epsilon.
 
   Raises:
-    ValueError: if an argument is out of range.
+    ValueError: if an argument is out of range. `solve` raises it if no normal on these
+      shells has the noise multiplier.
   """
 
   dim: int

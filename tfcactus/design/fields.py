@@ -25,7 +25,7 @@ CostFunction = Callable[[np.ndarray], np.ndarray]
 
 def check_program(power: object, cost: CostFunction | None, solver: object,
                   objective: object) -> cost_lib.Cost:
-  """Returns the cost of an optimised request; raises ValueError for a bad argument."""
+  """Returns the cost function of a request; raises ValueError for a bad argument."""
   checked = cost_lib.make(power, cost)
   _checks.choice('solver', solver, GAPS)
   divergence.parse(objective)
@@ -43,7 +43,7 @@ def check_sigma(sigma: float) -> None:
 
 
 def check_cells(cells: object, bins: int) -> int:
-  """Returns the number of cells or shells, checked to exceed one unit (`bins`)."""
+  """Returns `cells`; ValueError unless above `bins`, at most `MAX_UNKNOWNS`."""
   cells = _checks.integer('cells', cells, 1)
   if cells <= bins:
     raise ValueError(
@@ -67,7 +67,7 @@ def check_tail_ratio(value: object) -> float:
 
 
 def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
-  """Returns the log of a tail ratio, checked to suit the grid."""
+  """Returns the log of a tail ratio; ValueError if too steep or flat for the grid."""
   log_ratio = float(np.log(check_tail_ratio(tail_ratio)))
   low, high = np.exp(-300.0 / bins), np.exp(-0.1 / cells)
   if not np.log(low) <= log_ratio <= np.log(high):
@@ -89,7 +89,8 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
               ) -> dict[str, Any]:
   """Returns the `info` of a table whose certificate `design.verify` can recompute.
 
-  `theta` holds a multiplier for each shift by 1, 2, ... cells, or for the unit shift.
+  `theta` holds a multiplier for each shift by 1, 2, ... cells; for shells only that of
+  the unit shift.
   """
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,

@@ -32,7 +32,7 @@ if that is above one, the cost was below .2 % of epsilon in the plans tried. Onl
 quality depends on these limits: accountants read the table itself."""
 
 _PAIRS = 1_000_000
-"""Number of pairs of shells up to which shells are finer than `_COARSEST`."""
+"""Number of pairs of shells that the default resolution aims at, within its limits."""
 
 _COARSE_RULE = 0.4
 """width * sqrt(dim) of the coarse solution that locates the mass."""
@@ -55,12 +55,13 @@ class Isotropic:
       like 1 / dim: in thousands of dimensions there is none.
     noise_multiplier: Standard deviation sigma of a coordinate over sensitivity;
       equivalent to budget = dim * sigma^2 with power 2.
-    budget: Bound on E|Z|^power, in units of sensitivity^power.
+    budget: Bound on E|Z|^power, in units of sensitivity^power; on E cost(|Z|) with
+      `cost`.
     power: The cost of noise z is |z|^power.
     bins: Shells per unit of sensitivity (n of the paper). None chooses 18 /
       max(sqrt(sigma), 1) to 33 times sqrt(dim); if dim is 1 about 20, more for narrow
-      noise and fewer for very wide noise. Shells cost dim / (6 bins^2) of KL, less than
-      .2 % of epsilon.
+      noise and fewer for very wide noise. Shells cost dim / (6 bins^2) of KL; the
+      default less than .2 % of epsilon in the plans tried.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`; None
       chooses it from the budget.
@@ -72,7 +73,7 @@ class Isotropic:
       of sensitivity, to costs, and must meet the papers' assumptions.
 
   With `cells` None in more than 50 dimensions the shells cover the radii that hold the
-  mass, around one core ball; with `cells` given they start at zero. In thousands of
+  mass, around one core ball; otherwise they start at zero. In thousands of
   dimensions Renyi orders above 3 may have no certified design.
 
   Raises:
@@ -132,7 +133,7 @@ class Isotropic:
 
   def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
                   layout: grid.Layout) -> dict[str, Any]:
-    """Returns the request as JSON values, with all defaults filled in."""
+    """Returns the request as JSON values; noise_multiplier None unless power is 2."""
     return {'dim': self.dim, 'budget': budget, 'power': cost.power,
             'noise_multiplier': sigma if cost.power == 2 else None,
             'bins': int(round(1 / layout.width)), 'cells': layout.cells,
@@ -141,7 +142,7 @@ class Isotropic:
             'objective': self.objective}
 
   def checked(self) -> tuple[cost_lib.Cost, float, float]:
-    """Returns (cost, budget, sigma) of the checked arguments, without solving."""
+    """Returns (cost, budget, sigma per coordinate); ValueError if out of range."""
     dim = _checks.integer('dim', self.dim, 1)
     if dim > _MAX_DIM:
       raise ValueError(
@@ -158,7 +159,7 @@ class Isotropic:
     return cost, budget, sigma
 
   def _budget(self, dim: int, cost: cost_lib.Cost) -> tuple[float, float]:
-    """Returns (budget, sigma); sigma is approximate unless the cost is |z|^2."""
+    """Returns (budget, sigma per coordinate, approximate unless the cost is |z|^2)."""
     if (self.budget is None) == (self.noise_multiplier is None):
       raise ValueError(
           'Expected exactly one of noise_multiplier and budget, got '
@@ -234,14 +235,14 @@ def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost
 
 
 class Rough(NamedTuple):
-  """A coarse optimum: mass per shell of `layout`, log density up to a constant."""
+  """A coarse optimum: shell masses of `layout`, and log densities up to a constant."""
 
   layout: grid.Layout
   mass: np.ndarray
   log_density: np.ndarray
 
   def where(self, width: float) -> grid.Layout:
-    """Returns the layout of shells of this width that cover the mass."""
+    """Returns the layout of shells of this width that cover all mass but `_EMPTY`."""
     first, wide, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
     outer = self.mass.size - 1 - int(np.argmax(np.cumsum(self.mass[::-1]) > _EMPTY))

@@ -52,13 +52,13 @@ class ScalarSpec:
   monotone: bool
 
   def parameters(self) -> dict[str, Any]:
-    """Returns the request as JSON values."""
+    """Returns the request as JSON values; 'power' is None for a cost function."""
     return {'budget': self.budget, 'power': self.cost.power,
             'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
                 np.exp(self.log_tail_ratio)), 'objective': self.objective}
 
   def program(self, shifts: np.ndarray) -> convex_program.Program:
-    """Returns program (20) with one divergence for each of `shifts`."""
+    """Returns program (20) of the paper, with a divergence for each of `shifts`."""
     return grid.scalar_program(
         self.objective, self.bins, self.cells, self.log_tail_ratio, self.cost,
         self.budget, shifts, self.monotone)
@@ -73,7 +73,8 @@ class ScalarRequest:
   """Base class of scalar design requests; checks its arguments when created.
 
   Attributes:
-    budget: Bound on E|Z|^power, in units of sensitivity^power.
+    budget: Bound on E|Z|^power, in units of sensitivity^power; on E cost(|Z|) with
+      `cost`.
     power: The cost of noise z is |z|^power.
     bins: Cells per unit of sensitivity (n of the paper); None for 20, more for
       narrow noise and fewer for very wide noise.
@@ -107,7 +108,7 @@ class ScalarRequest:
     self.spec()
 
   def spec(self) -> ScalarSpec:
-    """Returns the checked request, with grid and tail filled in from the budget."""
+    """Returns the request with grid and tail filled in; ValueError if out of range."""
     budget = _checks.positive('budget', self.budget)
     cost = fields.check_program(self.power, self.cost, self.solver, self.objective)
     sigma = cost.size(budget)
@@ -166,7 +167,7 @@ class ScalarRequest:
 
 def _optimum(request: ScalarSpec
              ) -> tuple[convex_program.Program, np.ndarray, convex_program.Solution]:
-  """Returns (program, its shifts in cells, solution) of a request."""
+  """Returns (program, its shifts in cells, uncertified solution) of a request."""
   # Large grids start from the optimum of a coarse grid, and from the shifts that bind
   # there. In rounds, the shifts whose divergence is larger than allowed are added.
   bins = max(request.bins // _REFINE, 2)
@@ -220,7 +221,11 @@ def _near(shifts: np.ndarray, factor: float, bins: int) -> np.ndarray:
 
 def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndarray,
             price: float) -> dict[str, float]:
-  """Recomputes the certificate of a table over every whole-cell shift."""
+  """Returns 'objective', 'lower_bound' and 'gap' of a table over all whole-cell shifts.
+
+  `theta`, shape (bins,), and `price` are multipliers of shifts and cost. Raises
+  SolverError if the relative gap exceeds `fields.GAPS`, or a constraint is not met.
+  """
   return convex_program.certify(
       request.program(request.all_shifts()),
       np.exp(table.log_density) / table.bins, theta, price,

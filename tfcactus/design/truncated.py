@@ -22,6 +22,7 @@ from tfcactus.design.solvers import (
 from tfcactus.noise import scalar_table, tiling
 
 METHODS = ('direct', 'lp', 'ma')
+"""Methods of `Truncated`, which explains them."""
 
 CERTIFIED_GAP = 1e-4
 """Maximum relative gap to the lower bound of a proved optimum of delta."""
@@ -44,17 +45,18 @@ _SMALLEST = 1e-300
 class Truncated:
   """Request for noise on [-range, range] of least composed delta.
 
-  The table is the best among densities on whole cells that never increase with |z|
-  and meet the bound on utility. A table's cost comes from the accountant
-  (`tfcactus.search.truncated_noise` calls it). The table's `info` says what was proved:
+  The table is sought among densities on whole cells that never increase with |z| (or
+  may, with monotone=False) and meet the bound on utility. A table's cost comes from the
+  accountant (`tfcactus.search.truncated_noise` calls it). The table's `info` says what
+  was proved:
 
-  - steps=1, 'direct' or 'lp': a linear program; the global optimum, proved by
-    its multipliers unless delta is below 1e-10.
+  - steps=1, 'direct' or 'lp': a linear program; the global optimum to 1e-4,
+    proved by its multipliers unless delta is below 1e-10.
   - steps>1, 'direct': the composed delta by its exact gradient; a local
     optimum, the better of one or two starts.
   - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
     global optimum of that bound at that order, where a tangent proves it. The
-    true delta is worse than with 'direct'.
+    true delta is usually worse than with 'direct'.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -65,11 +67,12 @@ class Truncated:
     sampling_prob: Poisson sampling probability of a release; 1 for no sampling.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity, such that they tile the range; None
-      for about 400 cells on each side.
+      for about 400 cells on each side, but at most 20 per unit, or a few more
+      where fewer do not tile the range.
     method: 'direct', 'lp' or 'ma'.
     order: The order lambda of 'ma'; None to search it.
     monotone: False lets 'lp' put more mass further out. The full shift then
-      is not the worst change, and the true delta exceeds the program's optimum.
+      may not be the worst change, and the true delta exceed the program's optimum.
 
   Raises:
     ValueError: if an argument is out of range, or no such table has that utility.
@@ -124,7 +127,7 @@ class Truncated:
     """Designs the noise table.
 
     Raises:
-      SolverError: if a program that has a global optimum was not proved to be at it.
+      SolverError: if the linear program fails or is not proved to be at its optimum.
     """
     problem = self._problem
     if self.method == 'ma':
@@ -146,7 +149,7 @@ class Truncated:
 
   def _by_program(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns (masses, entries of `info`) from the linear program of one release."""
+    """Returns (masses of mirrored pairs, entries of `info`) by the linear program."""
     found = bounded_problem.solve(problem, monotone=self.monotone)
     lower = min(max(found.lower_bound, 0.0), found.delta)
     gap = (found.delta - lower) / found.delta if found.delta > 0 else 0.0
@@ -171,7 +174,7 @@ class Truncated:
 
   def _by_moments(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns (masses, entries of `info`) that minimise the moments bound."""
+    """Returns (masses of mirrored pairs, entries of `info`) by the moments bound."""
     found = moments_bound.solve(problem, self.order)
     gap = (found.bound - found.lower_bound) / found.bound
     proved = gap <= MOMENTS_GAP
@@ -204,9 +207,10 @@ class TruncatedForm(abc.ABC):
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
     scale: Scale before truncation; give either `scale` or `utility`.
-    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
+    utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table, in sensitivities.
     norm: 1 or 2.
-    bins: Cells per unit of sensitivity; None for about 400 on each side.
+    bins: Cells per unit of sensitivity; None for about 400 on each side, but at most 20
+      per unit, or a few more where fewer do not tile the range.
 
   Raises:
     ValueError: if an argument is out of range, or none or both of `scale` and
@@ -310,4 +314,5 @@ class TruncatedLaplace(TruncatedForm):
   mechanism = 'truncated-laplace'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    # In cells of one width the masses are proportional to the density at inner edges.
     return -edges[:-1] / scale

@@ -33,7 +33,7 @@ _LONGEST = 256
 """Words of more bytes are not counted: NumPy pads all words to the longest."""
 
 _NUMBERS, _TEXTS = 2**20, 2**14
-"""Most numbers, and most texts, that are read at a time."""
+"""Numbers, and texts, that are processed at a time, or one row if it has more."""
 
 _Adapted = tuple[release.Release, Callable[[], None]]
 """A release, and a function that puts the released values into the layer."""
@@ -67,7 +67,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
       log-concave for the others.
     bounds: Public (low, high) for numbers, never computed from the data: each a number,
       or an array with one for each feature of a Normalization.
-    delta: Probability with which words of one unit alone may enter a vocabulary.
+    delta: Largest probability that words of one unit alone enter a vocabulary.
     words_per_unit: Most words of a unit that count, a uniformly random choice.
     units: The id of the owner of each row of an array or list; None makes rows units.
     seed: For repeatable experiments; None draws from the system.
@@ -76,8 +76,8 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     account_label: The label of the entry.
 
   Returns:
-    Release of (mean, variance), of the boundaries, or of a dict from words to noisy
-    numbers. Run cards know the layer by a digest in the event.
+    Release of (mean, variance), of the boundaries, or of a dict from words, not cut to
+    max_tokens, to noisy numbers. Run cards know the layer by a digest in the event.
 
   Raises:
     ValueError: if an argument, or the type or shape of the data, does not fit; or the
@@ -92,7 +92,10 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
              account: DataAccount | None, label: str) -> release.Release:
-  """Enters a release in an account, changes the layer and returns the release."""
+  """Enters a release in an account, changes the layer and returns the release.
+
+  Raises ValueError for a seeded release in an account, or one that this cannot cover.
+  """
   found, change = adapted
   if account is not None:
     if found.seeded:
@@ -110,7 +113,10 @@ def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., _Adapted]:
-  """Returns the function for the class of `layer`; ValueError for wrong arguments."""
+  """Returns `_moments`, `_bins` or `_vocabulary`, by the class of `layer`.
+
+  Raises ValueError for another class, or arguments that do not fit the class.
+  """
   kinds: dict[type, Callable[..., _Adapted]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -132,7 +138,10 @@ def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: in
 
 
 def _owners(units: Any, data: Any) -> np.ndarray | None:
-  """Numbers the owners in `units`; returns the number for each row, None for None."""
+  """Returns the number of each row's owner, from zero; None if `units` is None.
+
+  Raises ValueError for data without an order of rows, or invalid ids.
+  """
   if units is None:
     return None
   if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
@@ -145,7 +154,10 @@ def _owners(units: Any, data: Any) -> np.ndarray | None:
 
 def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.ndarray],
           block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields (rows made by `array`, about `block` values; numbers of their owners)."""
+  """Yields (rows made by `array`, `block` values at most; numbers of their owners).
+
+  A row of more values is yielded alone. Raises ValueError for another number of owners.
+  """
   start = 0
   for batch in _records.batches(data, array):
     owner = np.arange(start, start + len(batch)) if owners is None else owners
@@ -177,6 +189,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
   if array.dtype.kind == 'O' and 2 * sum(isinstance(value, (
       list, tuple, np.ndarray)) for value in array.ravel()) > array.size:
     # Rows of different shapes make an array of lists, whose numbers would all be lost.
+    # Fewer lists than that count as values that are no numbers or texts.
     raise ValueError('Expected rows of one shape, got others.')
   if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
@@ -190,7 +203,7 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
 
 
 def _number(value: Any) -> float:
-  """Returns float(value); NaN where that fails, as for texts or beyond floats."""
+  """Returns float(value); NaN where that fails, as for 'red' or 10**400."""
   try:
     return float(value)
   except (TypeError, ValueError, OverflowError):
@@ -221,7 +234,7 @@ _integers = functools.partial(
 
 def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
            reserved: set[Any]) -> Iterator[tuple[set[Any], int]]:
-  """Yields the words of each row, without reserved ones, and its owner's number."""
+  """Yields the set of each row's words, less reserved ones, and its owner's number."""
   array = _integers if isinstance(layer, keras.layers.IntegerLookup) else _texts
   # A function of the user's own might mix the rows of a batch.
   block = 1 if models.splits_by_function(layer) else _TEXTS
@@ -234,7 +247,10 @@ def _words(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
 
 
 def _readable(word: Any) -> Any:
-  """Returns a word as text; None if Keras would read another one from a saved file."""
+  """Returns UTF-8 as text; None if it does not count, as `adapt` says.
+
+  An integer or None, the words of an IntegerLookup, is returned as it is.
+  """
   if not isinstance(word, bytes):
     return word
   text = word.decode('utf-8', 'replace') if len(word) <= _LONGEST else ''
@@ -244,7 +260,10 @@ def _readable(word: Any) -> Any:
 
 def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
                 **settings: Any) -> _Adapted:
-  """Releases the vocabulary of a lookup layer, or of a TextVectorization."""
+  """Releases the vocabulary of a lookup layer, or of a TextVectorization.
+
+  Raises ValueError for a layer that has a vocabulary, or needs document frequencies.
+  """
   lookup = models.lookup(layer)
   if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
     raise ValueError(
@@ -276,7 +295,7 @@ def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
 
 
 def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
-  """Returns [low, high] as float64 arrays; ValueError unless low < high."""
+  """Returns [low, high], float64 of `shape`; ValueError unless low < high in 1e18."""
   try:
     low, high = found = [
         np.broadcast_to(np.asarray(each, np.float64), shape) for each in bounds]
@@ -291,7 +310,7 @@ def _limits(bounds: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
 
 def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
           bounds: Any, noise: Any, seed: int | None) -> _Adapted:
-  """Releases noisy quantiles, the boundaries of a Discretization."""
+  """Releases noisy quantiles, the num_bins - 1 boundaries of a Discretization."""
   low, high = (float(each) for each in _limits(bounds, ()))
   models.check_bins(layer)
   cells, owners_of = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -350,7 +369,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
       variable.assign(tf.cast(value, variable.dtype))
     layer.finalize_state()
   # 2^-28 covers the rounding by `_FINE`, and 2 the errors of a sum and of the count.
-  # Three times the other term is `least`.
+  # The other term of the maximum is there for `least`, which is three times as large.
   return dataclasses.replace(
       sums, value=(mean, variance), mechanism=f'moments by {sums.mechanism}',
       error_kind='largest error of a mean of clipped values, in half-widths of the '
@@ -360,7 +379,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
 
 
 def _row_shape(data: Any) -> tuple[int | None, ...]:
-  """Returns the shape of a row without reading any; ValueError if unknown."""
+  """Returns the shape of a row, without a pass over batches; ValueError if unknown."""
   _records.check_batched(data)
   shape = getattr(getattr(data, 'element_spec', data), 'shape', None)
   if shape is None and isinstance(data, (list, tuple)):
@@ -376,6 +395,8 @@ def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
                    owners: np.ndarray | None, axes: list[int], ndim: int,
                    low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
   """Yields (1, means of u, means of 1 - u^2) of units, shape (units, 2 dim + 1).
+
+  Without `owners` each row is a unit. A unit without values yields zeros.
 
   Values are clipped to [low, high], of the shape of the feature `axes`, and scaled to u
   in [-1, 1]. A unit's norm is at most sqrt(dim + 1), since u^2 + (1 - u^2)^2 <= 1.

@@ -45,6 +45,7 @@ class BlackBoxAudit:
   bounds: evidence.Audit
 
   def __str__(self) -> str:
+    """Returns area, rates with their intervals, and bounds in words."""
     return '\n'.join((f'Area under the curve: {self.area:.3f}.', *(
         f'True positive rate at false positive rate {rate:g}: {found:.3g}, between '
         f'{_format.lower(interval.lower, 3)} and {_format.upper(interval.upper, 3)}.'
@@ -87,8 +88,9 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
       date, tell members by other things than membership. Not needed for sides of a
       `Split`.
     loss: A loss, as for `compile`; by default the one that the model was compiled with.
+      Losses of several outputs are added up without loss_weights.
     delta: Delta of the bounds on epsilon.
-    significance: Probability that one bound or interval is wrong.
+    significance: Largest probability that one bound or interval is wrong.
 
   Raises:
     ValueError: if an argument is invalid, the split was not by fair coins, or losses
@@ -118,7 +120,11 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
 
 def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_in: Any,
             held_out: Any) -> list[np.ndarray]:
-  """Returns scores of both sides; ValueError unless (x, y) of sizes by fair coins."""
+  """Returns scores of `held_in` and `held_out`, larger for likely members.
+
+  A score is minus the loss, plus that of the reference. Raises ValueError unless the
+  sides are (x, y), of numbers of records that fair coins may give.
+  """
   scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:
@@ -137,7 +143,10 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
 
 
 def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
-  """Returns (x, y) of records of both sides, which fair coins put there."""
+  """Returns (x, y) of each side, of random records that fair coins put there.
+
+  Raises ValueError unless they are the sides of one `Split` by coin, without units.
+  """
   one, other = (getattr(each, 'side', None) for each in (held_in, held_out))
   if (not one or not other or one.held_out or not other.held_out or
       (one.split, one.name) != (other.split, other.name) or one.split.by != 'coin' or
@@ -155,7 +164,7 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
 
 def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
               ) -> BlackBoxAudit:
-  """Returns the audit: ROC curve and area of thresholds on the sorted scores."""
+  """Returns the audit, with the ROC curve of thresholds on the sorted scores."""
   cuts = np.unique(np.concatenate([members, others]))[::-1]
   true, false = (np.append(0.0, 1 - np.searchsorted(each, cuts) / each.size)
                  for each in (members, others))
@@ -193,7 +202,7 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
 
 
 def _losses(model: keras.Model, x: Any, y: Any, loss: Any) -> np.ndarray:
-  """Returns the loss of each record; ValueError unless they are numbers."""
+  """Returns each record's loss, summed over outputs, (n,); ValueError for NaN."""
   loss = getattr(model, 'loss', None) if loss is None else loss
   if loss is None:
     raise ValueError(

@@ -38,7 +38,10 @@ class Limit(keras.callbacks.Callback):
     self._stopped = self._find_later = False
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Finds the number of allowed steps, or leaves that to the first step."""
+    """Finds the number of allowed steps, or leaves that to the first step.
+
+    Raises ValueError if a target allows no step; see `_find`.
+    """
     self._stopped, self._target, self._max_steps = False, None, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
@@ -48,7 +51,10 @@ class Limit(keras.callbacks.Callback):
       self._find()
 
   def _find(self) -> None:
-    """Finds the number of steps that the target allows; ValueError if none."""
+    """Finds the number of steps that the target, if any, allows; ValueError if none.
+
+    Only warns if the target is the plan's and the batches have no proven guarantee.
+    """
     self._find_later, target = False, self._training.plan.target_epsilon
     if self._given is not None:
       self._keep(self._given, '; raise the budget or stop here.')
@@ -62,7 +68,10 @@ class Limit(keras.callbacks.Callback):
         self._keep(target, f'. {_GO_ON}')
 
   def _keep(self, target: float, remedy: str) -> None:
-    """Finds the steps that `target` allows, at least one; `remedy` ends the error."""
+    """Finds the steps that `target` allows; ValueError unless it allows one more.
+
+    `remedy` ends the message for a target that is spent.
+    """
     ahead = self._training.ledger(ahead=1)
     self._target, self._max_steps = target, ahead.steps_within(target)
     guarantee, reason = ahead.guarantee()
@@ -87,13 +96,17 @@ class Limit(keras.callbacks.Callback):
           'dataclasses.replace(plan, steps=...).')
 
   def _beyond(self, done: int) -> int:
-    """Returns the next execution's steps after `done`, if beyond the target, else 0."""
+    """Returns how many steps the next execution makes, if it passes the target, else 0.
+
+    `done` steps of the current epoch were made before.
+    """
     if self._max_steps is None:
       return 0
     coming = self._next(done)
     return coming if self._training.released_steps + coming > self._max_steps else 0
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Remembers the number of the epoch, by which `_stop` sees whether more follow."""
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
@@ -109,14 +122,20 @@ class Limit(keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None
                         ) -> None:
-    """Stops training after the last execution that the target allows."""
+    """Stops training after the last execution that the target allows.
+
+    After the first step of a drop-in optimizer, finds how many steps these are.
+    """
     if self._find_later and self._training.released_steps < self._training.plan.steps:
       self._find()
     if self._beyond(batch + 1):
       self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Stops training if the next epoch or its next execution would pass the target."""
+    """Stops training if the next epoch or its first execution would pass the target.
+
+    Without a target, warns if the epoch passed the plan's steps.
+    """
     if self._target is None:
       self._warn_beyond()
     elif self._beyond(0) or (
@@ -124,7 +143,7 @@ class Limit(keras.callbacks.Callback):
       self._stop(within_epoch=False)
 
   def _ends(self, target: float) -> bool:
-    """Returns whether another epoch, where epochs count, would pass the target."""
+    """Returns whether a step of another epoch, where epochs count, passes `target`."""
     guarantee, _ = self._training.ledger(ahead=1).guarantee()
     return guarantee is None or guarantee.upper > target
 

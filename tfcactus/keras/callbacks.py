@@ -107,8 +107,8 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
-    Raises ValueError if training is not private or has another plan, if the run card
-    has no folder, or if the budget cannot be kept or is spent.
+    Raises ValueError if training is not private or has another plan, if a run card has
+    no folder or cannot be made, or if the budget cannot be kept or is spent.
     """
     self._limit = keras.callbacks.Callback()
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
@@ -153,7 +153,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None
                   ) -> None:
-    """Logs the epsilon spent so far and writes the run card."""
+    """Logs epsilon and writes the run card; stops before an epoch beyond the budget."""
     ledger = self._training.ledger()
     self.guarantee, self.reason = ledger.guarantee()
     if self.guarantee is None:
@@ -166,7 +166,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-    """Warns if the target of the plan ended training."""
+    """Warns if the plan's target or steps ended training."""
     self._limit.on_train_end(logs)
 
   def _log(self, guarantee: Guarantee, logs: dict[str, Any]) -> None:
@@ -178,7 +178,10 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _report(self, ledger: Ledger, guarantee: Guarantee, logs: dict[str, Any]
              ) -> None:
-    """Logs epsilon for all requested relations, and prints it if verbose."""
+    """Logs epsilon for all requested relations and rows, and prints it if verbose.
+
+    Warns if the guarantee is not proven.
+    """
     self._log(guarantee, logs)
     if not guarantee.proven:
       self._warn(guarantee.statement)
@@ -193,7 +196,10 @@ class EpsilonCallback(keras.callbacks.Callback):
   def _report_beside(self, ledger: Ledger, name: str, logs: dict[str, Any],
                      relation: dp_accounting.NeighboringRelation | None = None,
                      rows_of_one: int = 1) -> None:
-    """Logs epsilon for a further neighbouring relation, or for several rows."""
+    """Logs epsilon for a further neighbouring relation, or for several rows.
+
+    Warns with the reason if there is none. `name` ends the key.
+    """
     other, reason = ledger.guarantee(relation, rows_of_one)
     if other is None:
       self._warn(reason)

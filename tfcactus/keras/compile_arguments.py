@@ -21,7 +21,10 @@ def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
 
 
 def check_compiled(losses: object, model: keras.Model) -> None:
-  """Raises ValueError if `losses` is None: `model`'s private model is not compiled."""
+  """Raises ValueError if `losses` is None: no `compile` of a private model set them.
+
+  `model` is the inner model, which may have been compiled by itself.
+  """
   if losses is None:
     before = '' if getattr(model, 'optimizer', None) is None else (
         f' {model.name!r} was compiled before, which the private model does not take '

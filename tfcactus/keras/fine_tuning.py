@@ -31,10 +31,10 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
     batch_size: Number of examples to compute at once; the last batch is padded.
 
   Returns:
-    One row per example.
+    One row per example, in the shape and dtype of the backbone's output.
 
   Raises:
-    ValueError: if the backbone writes variables, or may mix examples.
+    ValueError: if `x` is empty, or the backbone writes variables or may mix examples.
   """
   batch_size = _checks.integer('batch_size', batch_size, 1)
   x = np.asarray(x)
@@ -69,10 +69,11 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
 
   Args:
     model: A built Sequential or functional model; nested models are copied too.
-    groups: Number of groups of channels; fewer if it does not divide the channels.
+    groups: Number of groups of channels; if it does not divide the channels, their
+      greatest common divisor.
 
   Raises:
-    ValueError: if the model is of another kind.
+    ValueError: if the model is of another kind, or `groups` is below one.
   """
   groups = _checks.integer('groups', groups, 1)
   if not models.is_graph(model):
@@ -134,12 +135,12 @@ def _without_lora(config: Any) -> Any:
 
 
 def _is_normalization(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer normalizes by statistics of the batch."""
+  """Returns whether a layer is a BatchNormalization."""
   return isinstance(layer, keras.layers.BatchNormalization)
 
 
 def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
-  """Returns a copy of a layer, or of a nested model, for `group_normalized`."""
+  """Returns a copy of a layer or nested model, normalized by groups, not by batches."""
   if models.is_graph(layer):
     return group_normalized(layer, groups)
   if not _is_normalization(layer):

@@ -17,7 +17,8 @@ class HyperParameters:
   """Settings of one run, drawn independently: the `hp` of KerasTuner.
 
   Calls have the signatures of KerasTuner. Defaults, orders and parents do not affect a
-  draw. A name that is asked for again has the value that was drawn before.
+  draw. A name that is asked for again has the value that was drawn before. Draws are
+  discrete, except those without `step` of `Float` and of a logarithmic `Int`.
 
   Attributes:
     values: The settings drawn so far, by name.
@@ -47,18 +48,35 @@ class HyperParameters:
 
   def Int(self, name: str, min_value: int, max_value: int, step: int | None = None,
           sampling: str | None = 'linear', *unused: Any, **others: Any) -> int:
-    """Returns an integer from `min_value` to `max_value`, as KerasTuner draws it."""
+    """Returns an integer from `min_value` to `max_value`, as KerasTuner draws it.
+
+    It is one of the values by `step` (factors if `sampling` is 'log'), each with the
+    same probability; or a logarithmic draw without `step`, rounded down.
+    """
     low = _checks.integer('min_value', min_value, -2**53)
     high = _checks.integer('max_value', max_value, low, 2**53)
     if step is None and sampling in ('log', 'reverse_log'):
-      return int(self._once(name, lambda: min(
-          int(self._between(low, high + 1, sampling)), high)))
-    return int(self._one_of(name, _steps(low, high, step or 1, sampling)))
+      def draw() -> int:
+        """Returns a logarithmic draw, rounded down; ValueError in an account's walk."""
+        found = self._between(low, high + 1, sampling)
+        if math.isnan(found):
+          raise ValueError(
+              f'Expected plan(hp) to draw {name!r} by steps, so that all its values '
+              'are accounted for, got a logarithmic Int without step; pass step=2.')
+        return min(int(found), high)
+
+      return int(self._once(name, draw))
+    return int(self._one_of(name, _steps(low, high, 1 if step is None else step,
+                                         sampling)))
 
   def Float(self, name: str, min_value: float, max_value: float,
             step: float | None = None, sampling: str | None = 'linear', *unused: Any,
             **others: Any) -> float:
-    """Returns a number from `min_value` to `max_value`, as KerasTuner draws it."""
+    """Returns a number from `min_value` to `max_value`, as KerasTuner draws it.
+
+    It is one of the values by `step` (factors if `sampling` is 'log'), each with the
+    same probability; or any number, linear or logarithmic, without `step`.
+    """
     low, high = (_checks.real('min_value', min_value),
                  _checks.real('max_value', max_value))
     if step is None:
@@ -66,7 +84,7 @@ class HyperParameters:
     return float(self._one_of(name, _steps(low, high, step, sampling)))
 
   def get(self, name: str) -> Any:
-    """Returns the setting of this name, which was drawn before."""
+    """Returns the setting of this name; KeyError if it was not drawn before."""
     return self.values[self._scope + name]
 
   @contextlib.contextmanager
@@ -84,6 +102,7 @@ class HyperParameters:
     yield
 
   def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError for other methods of KerasTuner, which have no law here."""
     raise AttributeError(
         'Expected Float, Int, Choice, Boolean, Fixed, get, name_scope or '
         f'conditional_scope, got hp.{name}: each run draws its settings anew from a '
@@ -97,8 +116,9 @@ class HyperParameters:
     return self.values[key]
 
   def _one_of(self, name: str, values: Sequence[Any]) -> Any:
-    """Returns one of `values`; records the draw."""
+    """Returns one of `values`; records the draw in `path`. ValueError for none."""
     def draw() -> Any:
+      """Returns one of `values`, each with the same probability."""
       if not len(values):
         raise ValueError(f'Expected values of {name!r} to choose from, got none.')
       index = self._pick(len(values))
@@ -129,7 +149,10 @@ def _check_sampling(low: float, high: float, sampling: str | None) -> None:
 
 
 def _steps(low: Any, high: Any, step: Any, sampling: str | None) -> Sequence[Any]:
-  """Returns the values from low to high by steps: summands, or factors for 'log'."""
+  """Returns the values from low to high by steps: summands, or factors for 'log'.
+
+  Raises ValueError for a step that does not lead upwards, or with 'reverse_log'.
+  """
   # As in KerasTuner, 1e-8 keeps rounding from losing the last value.
   _check_sampling(low, high, sampling)
   if sampling == 'reverse_log' or not step > (sampling == 'log'):

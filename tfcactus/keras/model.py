@@ -34,9 +34,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
   """A Keras model that trains an inner model privately and predicts as it does.
 
   Compile it with any Keras optimizer and any loss per example, and fit it on
-  `PoissonBatches`. Each step clips the whole gradient of each example, sums, adds noise
-  once, and divides by the plan's expected batch size. An example whose gradient is not
-  finite contributes exactly zero.
+  `PoissonBatches`. Each step clips each example's gradient (see `clipping`), sums, adds
+  noise once, and divides by the plan's expected batch size. An example whose gradient
+  is not finite contributes exactly zero.
 
   Epsilon covers the weights, not the loss and metrics that `fit` logs, which are
   computed on the training data without noise. It covers the `noisy_accuracy` of a plan.
@@ -107,8 +107,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
       local_steps: Number of plain SGD steps of each `unit`; their sum is clipped.
       local_learning_rate: Learning rate of these steps.
       audit: An `Audit`, which plants canaries for `PrivateModel.audit`; not saved.
-      account: A `DataAccount` or its path, whose slot account_label `fit` takes steps
-        from, before they are released; the first `fit` makes a slot for the plan.
+      account: A `DataAccount` or its path. `fit` takes steps from its slot
+        account_label before they are released; the first `fit` makes the slot.
       randomness: 'host', 'device' or 'auto': where noise is made; see `NoiseSampler`.
 
     Raises:
@@ -160,7 +160,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   @property
   def physical_batch_size(self) -> int | None:
-    """Number of examples processed at once."""
+    """Number of examples or units processed at once; None until known."""
     return self._step.rows
 
   @property
@@ -229,7 +229,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._check_inner()
 
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
-    """Calls the wrapped model."""
+    """Calls the wrapped model on inputs, without the mark that batches carry."""
     return self.inner(batch_marks.unmarked(inputs).x, training=training)
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
@@ -246,7 +246,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       metrics: Metrics over the examples drawn, without padding.
       loss_weights: Numbers, in a list or dict. An example's loss is the weighted sum
         over its outputs; the gradient of that sum is clipped.
-      steps_per_execution: As in Keras, without 'auto'; 1 for a `target_epsilon`.
+      steps_per_execution: As in Keras, without 'auto'; 1 for a target of a callback.
       jit_compile: False or 'auto', which means False.
 
     Raises:
@@ -278,7 +278,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """Trains the model; other arguments are as for any Keras model.
 
     Stops before epsilon passes the `target_epsilon` of an `EpsilonCallback`, else, with
-    a warning, that of the plan. Without any it warns beyond the plan's steps.
+    a warning, that of the plan. Without either, warns beyond the plan's steps.
 
     Args:
       x: `PoissonBatches`, for the guarantee of the plan. Arrays have a weaker
@@ -331,7 +331,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       return super().predict(*args, **kwargs)
 
   def _swapping(self, callbacks: list[Any]) -> Any:
-    """Keeps the account valid where a `SwapEMAWeights` swaps weights and averages."""
+    """Returns a context in which a `SwapEMAWeights` does not void the account."""
     return optimizers.swapping(
         callbacks, lambda: self._ledger.keeping_counts(
             optimizer=optimizers.bare_optimizer(self)))
@@ -406,7 +406,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         significance, families)
 
   def train_step(self, data: Any) -> Any:
-    """Makes one noisy update from one logical batch, which may be empty."""
+    """Makes one noisy update from a logical batch, maybe empty; returns the logs."""
     x, y, weights, mark, each = batch_marks.unmarked(
         *keras.utils.unpack_x_y_sample_weight(data))
     losses = self._output_losses
@@ -427,7 +427,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       return training_logs.update(self, losses, x, y, weights, batch, penalty)
 
   def _prepare(self, x: Any, y: Any) -> Any:
-    """Builds and checks the wrapped model while the step is traced."""
+    """Builds and checks the wrapped model in a trace; returns `x` in its shape."""
     compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
@@ -438,7 +438,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return x
 
   def get_config(self) -> Any:
-    """Returns the config for `from_config`; counters are saved with the weights."""
+    """Returns the config for `from_config`, without seed, audit and counters."""
     return {
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,

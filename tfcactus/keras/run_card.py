@@ -37,10 +37,11 @@ WHOLE_SUMS = (
 """The statement for plans of arithmetic='integer' ("Whole numbers")."""
 
 _BEFORE = '; steps made before the model was saved {} as their card says'
-"""Added for a loaded model: its file does not say where noise was made, nor how many
-positions its sums had."""
+"""Added for a loaded model: its file does not say where noise was made, nor how far
+rounding went."""
 
 CHOICES = ' and choices of hyperparameters'
+"""Taken off the card of a search, whose guarantee covers these choices."""
 
 _FLOATS = ('rounding of the distribution of the noise, which is float64 and not '
            'real-valued (mode "float")')
@@ -85,6 +86,8 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
 def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
                   ) -> dict[str, Any]:
   """Returns the run card of a `PrivateModel`, ready for JSON.
+
+  Without a guarantee, its 'epsilon' is None and 'reason' says why.
 
   Args:
     model: The model; the card accounts for all that it released so far.
@@ -163,7 +166,7 @@ def _sums(plan: PrivacyPlan) -> str:
 
 
 def _cost(guarantee: Guarantee) -> dict[str, Any]:
-  """Returns the bounds and the statement of a further guarantee on the card."""
+  """Returns the bounds on epsilon and the statement of a further guarantee."""
   return {'upper': guarantee.upper, 'lower': guarantee.lower,
           'statement': guarantee.statement}
 
@@ -196,7 +199,10 @@ def _rounding(model: PrivateModel) -> list[str]:
 
 
 def _preparation(model: PrivateModel) -> list[str]:
-  """Returns [a line on layers whose vocabulary, bins or moments no release covers]."""
+  """Returns a line on layers whose vocabulary, bins or moments no release covers.
+
+  The line is in a list, which is empty without such layers.
+  """
   covered = {event.digest for event in model.plan.releases
              if isinstance(event, accounting.AdaptedDpEvent)}
   found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.

@@ -59,7 +59,10 @@ class SavedModel(keras.Model):
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
-    """Saves the weights together with the counts of releases."""
+    """Saves the weights together with the counts of releases.
+
+    The account is void from then on if weights changed other than by counted steps.
+    """
     self._ledger.check_weights(optimizers.bare_optimizer(self))
     super().save_weights(*args, **kwargs)
 
@@ -75,14 +78,15 @@ class SavedModel(keras.Model):
     optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
-    """Saves the counters, an adaptive clipping norm, and the factors of LoRA."""
+    """Saves counters, adaptive clipping norm, LoRA factors, and what is trained."""
     self._ledger.save(store, optimizers.bare_optimizer(self))
     trainability.save(self.inner, store)
 
   def load_own_variables(self, store: Any) -> None:
     """Loads what `save_own_variables` saved; the counts of releases never decrease.
 
-    Keras loads the weights of layers next.
+    Keras loads the weights of layers next, and LoRA factors with them. Warns if the
+    model of the file trained other variables.
 
     Raises:
       ValueError: if the file is not of such a model.

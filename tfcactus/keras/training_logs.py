@@ -58,7 +58,10 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Returns weights, in each output's mask's shape if any, which Keras 3 expects."""
+  """Returns weights per output, for an output with a mask in the mask's shape.
+
+  Keras 3 expects that shape. Weights of parts of examples are returned as they are.
+  """
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else
       tf.ones(tf.shape(mask), weight.dtype) * tf.reshape(
@@ -68,7 +71,10 @@ def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
-  """Logs mean losses; `parts` are losses, added losses and weights of examples."""
+  """Logs mean losses: in all, and of each output without its loss weight, as Keras.
+
+  `parts` are the losses, added losses and weights of examples.
+  """
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(
@@ -88,11 +94,11 @@ def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
 class NoisyAccuracyLog(keras.callbacks.Callback):
   """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
 
-  `logs` get `noisy_accuracy`, the mean over the epoch's steps of noisy counts of right
-  answers, divided by the expected batch size (over passes that use each example once:
-  by the number of examples, for the whole epoch). `noisy_accuracy_error` bounds the
-  standard error of this mean: the noise, and the chance of which examples are drawn.
-  Both are computed from what the steps released, and from public numbers.
+  `logs` get `noisy_accuracy`: the sum of the epoch's noisy counts of right answers,
+  each less half of the answers, over the expected number of examples drawn (at most
+  all, in passes that use each example once), plus 1/2. `noisy_accuracy_error` bounds
+  its standard error: the noise, and the chance of which examples are drawn. Both are
+  computed from what the steps released, and from public numbers.
   """
 
   writes_logs = True
@@ -115,7 +121,7 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
     self._before = tf.convert_to_tensor(self._norm.answers).numpy()
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Logs accuracy and error."""
+    """Logs accuracy and error, if the epoch released a step."""
     del epoch
     logs = {} if logs is None else logs
     plan = self._ledger.plan
@@ -134,8 +140,9 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
 
 
 _NOISY = 'noisy_accuracy'
+"""Key of the noisy accuracy in the logs."""
 
 
 def own(norm: ClipNorm, ledger: ModelLedger) -> list[keras.callbacks.Callback]:
-  """Returns the callbacks that log what a plan releases beside the weights."""
+  """Returns [the callback that logs a plan's noisy accuracy]; [] without one."""
   return [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]

@@ -45,8 +45,8 @@ _TOLERANCE = 1e-3
 """Relative tolerance of the noise, which is never too small."""
 
 _PART = 0.7
-"""Part of the target for which the noise of each plan is calibrated at first: there all
-runs have equal epsilon. One factor then changes all noise. Affects utility only."""
+"""Each plan's noise is first calibrated for this part of the target, so that all runs
+cost the same. One factor then scales all noise. The part affects utility only."""
 
 _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_size')
 
@@ -65,7 +65,7 @@ class Found:
     model: The trained `PrivateModel`. It reports no epsilon of its own.
     values: Its settings, by name.
     score: Its score; larger is better.
-    guarantee: The `Guarantee` of the search, for all of this.
+    guarantee: The `Guarantee` of the search: of model, values and score together.
     sampling: Name of the sampling of its batches.
   """
 
@@ -98,8 +98,9 @@ class PrivateSearch:
 
   Attributes:
     guarantee: The `Guarantee` of the search.
-    event: The cost of one search, as if records were on both sides of a split.
-    plans: {text of the arguments that affect the cost: plan of a run}.
+    event: The cost of a search and of `releases`, as if records were on both sides of
+      a split.
+    plans: {text of the arguments that affect the cost: plan of a run, of norm 1}.
   """
 
   def __init__(self, build: Callable[[Any], keras.Model],
@@ -125,8 +126,9 @@ class PrivateSearch:
       delta: Delta of the whole search.
       validation: A `PrivateValidation` with a public num_examples; its last release
         in a run is the score. Or public data (x, y). Or a function of the model that
-        returns a number, larger if better, from no private data and no `objective`.
-      objective: Metric with prefix 'val_' or 'val_private_'; or (metric, direction).
+        returns a number, larger if better, from no private data; needs no objective.
+      objective: Metric with prefix 'val_' or 'val_private_', of accuracy or loss; or
+        (metric, 'max' or 'min').
       runs: Law of the number of runs; by default `LogarithmicRuns(mean=10)`.
       neighboring_relation: As for `search_guarantee`.
       batches: Function of (data, plan) that returns batches; by default the plan's.
@@ -153,7 +155,7 @@ class PrivateSearch:
         _checks.positive('target_epsilon', target_epsilon))
 
   def _calibrated(self, target: float) -> _Account:
-    """Returns plans of runs of equal epsilon, and guarantee and event of the search."""
+    """Returns plans of about equal epsilon, and guarantee and event of the search."""
     shares: dict[str, float] = {}  # The probability of each plan.
     for key, share, _ in self._outcomes.values():
       shares[key] = shares.get(key, 0.0) + share
@@ -197,9 +199,9 @@ class PrivateSearch:
              account_label: str = 'search') -> Found | None:
     """Runs the search and returns the winner.
 
-    Two models of random settings, and an epoch on zeros, show mistakes in `build`
-    before the search counts. Each run has new seeds of Python, NumPy and TensorFlow,
-    and layers are named as in a new process: neither tells which run it was.
+    Two models of random settings, and an epoch on zeros (unless data are `UnitData`),
+    show mistakes in `build` before the search counts. Each run has new seeds of Python,
+    NumPy and TensorFlow, and layer names of a new process: neither tells its number.
 
     Args:
       x: Examples, as for `PoissonBatches`.
@@ -211,8 +213,8 @@ class PrivateSearch:
       The winner; None if there was no run or no run had a score.
 
     Raises:
-      ValueError: if an argument does not fit the plans, or the target or the account
-        covers no further search.
+      ValueError: if an argument or a run does not fit the plans, or the target or the
+        account covers no further search.
     """
     stream = KeyStream()
     data = units_lib.open_data(x, y)
@@ -239,7 +241,7 @@ class PrivateSearch:
       self._score(first)
 
   def _run(self, stream: KeyStream, data: ExampleData) -> tuple[float, Found | None]:
-    """Returns (score, result); (-inf, None) after errors but `_UnaccountedError`."""
+    """Returns (score, result); (-inf, None) after errors. Raises _UnaccountedError."""
     gc.collect()  # Deletes the model of the run before.
     keras.utils.set_random_seed(int(stream.integers(2**31, 1)[0]))
     hp = self._settings(stream)
@@ -265,7 +267,7 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained if there are data; `shorter` has a trial's epochs."""
+    """Returns a model, trained on `data` if any; a trial's `shorter` has its epochs."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)
@@ -310,7 +312,7 @@ class PrivateSearch:
 
   @contextlib.contextmanager
   def _counted(self, account: DataAccount | None, label: str) -> Iterator[None]:
-    """Counts a search before it begins; ValueError if the target covers no more."""
+    """Counts a search before it begins; ValueError if target or account is spent."""
     plan = next(iter(self.plans.values()))
     journal = None if self._journal is None else Journal(self._journal, plan, block=1)
     try:
@@ -340,7 +342,7 @@ def _scheme(plan: PrivacyPlan, arguments: _Arguments
 
 
 def _event(plan: PrivacyPlan, arguments: _Arguments) -> dp_accounting.DpEvent:
-  """Returns the event of all planned steps."""
+  """Returns the event of all planned steps; ValueError for arithmetic='integer'."""
   check_float(plan, 'a private search', NO_DISTANCE)
   scheme, steps = _scheme(plan, arguments).of_plan(plan), plan.steps
   draws = -(-steps // scheme.batches_per_epoch) if scheme.draws_epochs else steps
@@ -353,7 +355,7 @@ class _UnaccountedError(ValueError):
 
 
 class _Zeros(ExampleData):
-  """Examples of zeros, in the number, shapes and dtypes of other data."""
+  """Examples of zeros or empty texts, in the number, shapes and dtypes of `data`."""
 
   def __init__(self, data: ExampleData):
     self.num_examples, self.specs = data.num_examples, data.specs
@@ -367,15 +369,12 @@ class _Zeros(ExampleData):
 
 def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
             stream: KeyStream) -> Any:
-  """Returns the result with the highest score of a secret number of runs.
+  """Returns the result of highest finite score of a secret number of runs, or None.
 
   Args:
     runs: Law of the number of runs.
     run: Function that makes a run and returns (score, result).
     stream: Source of the number of runs, and of the winner among equal scores.
-
-  Returns:
-    The result; None if there was no run or no run had a finite score.
   """
   best: tuple[float, int, Any] = (-math.inf, -1, None)
   for _ in range(runs.quantile(float(stream.uniforms(1)[0]))):
@@ -388,8 +387,9 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 
 def _outcomes(plan: Callable[[Any], _Arguments]
              ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
-  """Yields (path, (key, probability, arguments)) for each outcome of `plan`."""
-  # Walks the tree of draws: the first take `forced`, later ones 0; their others wait.
+  """Yields (path, (key, probability, arguments)) by outcome; ValueError above 64."""
+  # Walks the tree of draws: the first take the indices `forced`, later ones index 0,
+  # and their other indices wait. NaN stands for a `Float` without steps.
   waiting, found = [list[int]()], 0
   while waiting:
     forced = waiting.pop()
@@ -423,7 +423,7 @@ def _key(arguments: _Arguments) -> str:
 
 
 def _check_options(build: object, options: dict[str, Any]) -> None:
-  """Raises ValueError unless `build` is a function, and options are of `privatize`."""
+  """Raises ValueError unless `build` is a function and options are `_OPTIONS`."""
   if not callable(build) or set(options) - set(_OPTIONS):
     raise ValueError(
         f'Expected build to be a function of hp, and options among '
@@ -442,7 +442,7 @@ def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
 
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
-  """Returns the function that scores a model; a larger score is better."""
+  """Returns the function that scores a model, larger if better; or ValueError."""
   if isinstance(validation, PrivateValidation):
     name = objective if isinstance(objective, str) else objective[0]
     if validation.num_examples is None or not str(name).startswith('val_private_'):

@@ -21,7 +21,7 @@ from tfcactus.keras.step import right_answers
 from tfcactus.release import additive_noise
 
 _BLOCK = 256
-"""Number of records to read, and of rows to compute, at once."""
+"""Number of records or units to read, and of rows to compute, at once."""
 
 
 _Metric = tuple[str, float, Optional[Callable[[Any, Any], tf.Tensor]]]
@@ -34,13 +34,14 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
   The metrics of an epoch are one vector with one draw of noise. A coordinate sums,
   over the validation examples, a metric minus half its bound, in units of the bound:
   half of right minus wrong answers, for the accuracy. One example added, removed or
-  zeroed moves m coordinates by sqrt(m) / 2 at most, a replaced one by twice as much.
+  zeroed moves m coordinates by sqrt(m) / 2 at most in l2 norm; one replaced, by twice
+  as much.
 
   The plan counts all planned releases from the start:
   `PrivacyPlan.for_training(..., releases=[validation])`. With a `Split` the guarantee
   is the maximum over its sides; without one it is the composition of training and
-  validation. A stop may be chosen by the releases: the guarantee then counts all
-  planned steps. Callbacks of Keras may read the logs at no further cost.
+  validation. The guarantee counts all planned steps, so that a stop may be chosen by
+  the releases. Callbacks of Keras may read the logs at no further cost.
 
   `logs` get `val_private_accuracy`, and so on, and the standard error of their noise as
   `val_private_accuracy_error`.
@@ -101,7 +102,11 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         *(('', '') if side is None else (side.split.by, side.name)))
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Checks that the plan counts this validation; ValueError if it does not."""
+    """Checks that the plan counts this validation, and tells the fit its logs.
+
+    Raises ValueError if not; if unit, split or workers do not fit; or if the planned
+    releases are used up.
+    """
     del logs
     self._run: Callable[..., Any] | None = None
     ledger, side = _ledger(self.model), self._data.side
@@ -144,7 +149,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         f'val_private_{name}': self.event for name, *_ in self._metrics}
 
   def check_epochs(self, epochs: int) -> None:
-    """Raises ValueError unless training for `epochs` has 1 to `releases` releases."""
+    """Raises ValueError unless so many epochs have 1 to `releases` releases."""
     if not self._every <= epochs <= self._every * self._releases:
       raise ValueError(
           f'Expected 1 to {self._releases} releases of validation in a run, got '
@@ -166,7 +171,10 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         'often (every=...).')
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Releases the metrics, after every so many epochs, into the logs."""
+    """Releases the metrics into the logs, after every so many epochs.
+
+    Raises ValueError beyond the releases planned, or if the logs have such a name.
+    """
     logs = {} if logs is None else logs
     taken = [name for name, *_ in self._metrics if f'val_private_{name}' in logs]
     if taken:
@@ -194,11 +202,14 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     """Lets go of the model of the last fit."""
     self.set_model(None)
     self._run = None
-    del self._ledger
+    vars(self).pop('_ledger', None)  # Absent if no fit began.
 
   def _noisy(self, vector: np.ndarray, sensitivity: float, resolution: float
             ) -> np.ndarray:
-    """Returns a vector, (metrics,), with noise on a grid of `resolution`."""
+    """Returns a vector, (metrics,), of l2 `sensitivity`, with noise.
+
+    The noisy vector is on a grid of `resolution`.
+    """
     return additive_noise.noisy_vector(
         vector, l2_sensitivity=sensitivity, resolution=resolution, noise=self._noise
         ).value
@@ -206,7 +217,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
   def _sums(self) -> tuple[np.ndarray, int]:
     """Returns (exact sums of centred metrics, (metrics,); number of usable examples).
 
-    Rows of weight zero, or with numbers that are not finite, are not usable.
+    With units, sums are of each unit's mean, and the number is that of units. Rows of
+    weight zero, or with numbers that are not finite, are not usable.
     """
     if self._run is None:
       self._run = self._traced()
@@ -240,7 +252,10 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     return np.concatenate(found)
 
   def _traced(self) -> Callable[..., Any]:
-    """Returns the metrics as a graph; on single rows unless proved not to mix rows."""
+    """Returns `_measured` as a function of `_size` rows, which this sets.
+
+    `_size` is 1 unless the function is proved not to mix rows.
+    """
     run = tf.function(self._measured, autograph=False)
     for self._size in (_BLOCK, 1):
       spec = tf.nest.map_structure(
@@ -255,7 +270,10 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     return run
 
   def _measured(self, x: Any, y: Any) -> tf.Tensor:
-    """Returns centred metrics of rows in units of their bounds, (rows, metrics)."""
+    """Returns metrics of rows over their bounds, less 1/2: (rows, metrics).
+
+    NaN counts as the bound.
+    """
     y = None if isinstance(y, tuple) and not y else y
     outputs = self.model.inner(x, training=False)
     columns = []
@@ -267,7 +285,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     return tf.stack(columns, 1)
 
   def _losses(self, y: Any, outputs: Any) -> tf.Tensor:
-    """Returns the compiled loss of each example, (rows,)."""
+    """Returns the compiled loss of each example, summed over outputs, (rows,)."""
     losses = self.model._output_losses  # pylint: disable=protected-access
     found = losses(losses.targets(y, outputs), outputs)
     if found is None:
@@ -334,7 +352,7 @@ def _ledger(model: keras.Model) -> ModelLedger | None:
 
 
 def _metrics(given: Sequence[Any]) -> tuple[_Metric, ...]:
-  """Returns the metrics that a user names; ValueError if one is not known."""
+  """Returns the metrics that a user names; ValueError if unknown, none or equal."""
   found: list[_Metric] = []
   for each in [given] if isinstance(given, str) else given:
     if each == 'accuracy':

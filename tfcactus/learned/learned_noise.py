@@ -1,7 +1,7 @@
 """Noise learned by gradient descent on a model, the method of Sommer et al. (2021).
 
-`tfcactus.design.Truncated` finds better noise in seconds. This method is its baseline,
-in TensorFlow, and serves pairs and models that have no convex program.
+`tfcactus.design.Truncated` usually finds better noise, in seconds. This method is its
+baseline, in TensorFlow, and serves pairs and models that have no convex program.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
   The weight halves every `halving` epochs down to `least_weight`. If `utility` is
-  given, the weight multiplies the noise's utility over that bound. It then doubles
-  every `halving` epochs while the noise exceeds the bound, and the returned table meets
-  the bound. The accountant evaluates the noise regularly, and the table of least delta
-  is the result. The training loss is never reported as a guarantee.
+  given, the weight multiplies the noise's utility divided by that bound, doubles every
+  `halving` epochs while the noise exceeds the bound, and the returned table meets the
+  bound. The accountant evaluates the noise about `CHECKS` times, and the table of least
+  delta is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -59,8 +59,8 @@ class LearnedNoise:
     steps: Number of releases composed.
     sampling_prob: Poisson sampling probability (DP-SGD), both directions learned at
       once; 1 for sensitivity-bounded queries.
-    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2); None for no bound, so that
-      only the weight limits the noise.
+    utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), in units of sensitivity;
+      None for no bound, so that only the weight limits the noise.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
     loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments
@@ -78,7 +78,8 @@ class LearnedNoise:
     factor: Discretisation factor f > 1; None follows the losses.
     patience: Checks by the accountant without a better table before training
       stops; not counted before the noise has reached 98 % of the bound on utility.
-    max_seconds: Maximum training time; None for no limit.
+    max_seconds: Training time after which the next check is the last; None for no
+      limit.
     seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
 
@@ -134,10 +135,10 @@ class LearnedNoise:
       raise ValueError(f'Expected factor > 1, got factor={self.factor!r}.')
 
   def solve(self) -> noise_lib.ScalarTable:
-    """Trains, and returns the table of least delta that was seen.
+    """Trains, and returns the table of least delta seen, to a factor of 1 - 1e-4.
 
-    Its `info['history']` lists (epoch, loss l of the paper, delta by the
-    accountant) at each check.
+    Its `info['history']` lists (epoch, the loss's own delta, the accountant's upper
+    bound on delta) at each check.
     """
     training = Training(self)
     begun, waited, least = time.perf_counter(), 0, math.inf
@@ -174,7 +175,7 @@ class LearnedNoise:
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
-  """Returns the accountant's upper bound on the delta of all steps."""
+  """Returns the accountant's upper bound on the delta of all steps at the epsilon."""
   event = accounting.noise_event(table)
   if request.sampling_prob < 1:
     event = dp_accounting.PoissonSampledDpEvent(request.sampling_prob, event)
@@ -207,6 +208,7 @@ class Training:
   """
 
   def __init__(self, request: LearnedNoise):
+    """Initialises the model from the seed, and the weight, as `request` says."""
     self._request = request
     self._bins, self._cells = tiling.check_range(request.range, request.bins)
     self._cost = tiling.cell_cost(self._cells, self._bins, request.norm)
@@ -293,12 +295,12 @@ class Training:
     return reach / (self._request.buckets // 2)
 
   def table(self) -> noise_lib.ScalarTable:
-    """Returns the current noise, narrowed to meet the bound on utility."""
+    """Returns the current noise, narrowed to meet the bound on utility; sets `wide`."""
     log_mass = self._model().numpy()
     target, norm = self._request.utility, self._request.norm
     self.wide |= target is not None and bool(
         special.softmax(log_mass) @ self._cost >= (0.98 * target)**norm)
-    if self._request.model == 'sigmoid':
+    if self._request.model == 'sigmoid':  # Monotone but for rounding.
       log_mass = np.minimum.accumulate(log_mass)
     w = np.maximum(special.softmax(log_mass) if target is None else
                    _narrowed(log_mass, self._cost, target**norm), SMALLEST)
@@ -307,7 +309,10 @@ class Training:
 
 
 def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarray:
-  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
+  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`.
+
+  Bisection finds a slightly larger a, so that the cost never exceeds the budget.
+  """
   w = special.softmax(log_mass)
   low, high = 0.0, 1.0 / budget
   if w @ cost <= budget:
@@ -325,6 +330,7 @@ class SigmoidModel(tf.Module):
   """Masses in proportion to A^2 + sum_j B_j^2 sigmoid(C (x - F_j)): equation (4)."""
 
   def __init__(self, cells: int, bins: int, sigmoids: int, rng: np.random.Generator):
+    """Initialises A, B and F for `cells` of width 1 / `bins` on each side of zero."""
     super().__init__(name='sigmoid_model')
     reach = cells / bins
     # The cells left of zero, which the rising sigmoids are for; the right half mirrors.
@@ -345,6 +351,7 @@ class ConvolutionModel(tf.Module):
   """Linear layer, ten convolutions, linear layer (Appendix B): not monotone."""
 
   def __init__(self, cells: int, rng: np.random.Generator):
+    """Initialises random linear layers, and filters near the identity."""
     super().__init__(name='cnn_model')
 
     def normal(*shape: int) -> tf.Variable:
@@ -373,6 +380,7 @@ class Adam:
   """Adam (Kingma and Ba, 2015) with an exponentially decaying learning rate."""
 
   def __init__(self, variables: list[tf.Variable], rate: float, decay: float):
+    """Initialises; `decay` multiplies the learning rate `rate` in each update."""
     self._variables = variables
     self._slots = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
                    for v in variables]

@@ -1,9 +1,10 @@
 """Differentiable bounds on delta for learning noise.
 
-The forward pass of PrivacyBuckets is exact: each outcome counts in the bucket above its
-privacy loss, and mass beyond the buckets moves up. Only the derivative with respect to
-a loss, which a count does not have, is replaced: by the slope between the buckets on
-either side, as if the bucket's label followed the loss.
+The forward pass is that of PrivacyBuckets, an upper bound but for rounding: each
+outcome counts in the bucket above its privacy loss, and mass beyond the buckets moves
+up. Only the derivative with respect to a loss, which a count does not have, is
+replaced: by the slope between the buckets on either side, as if the bucket's label
+followed the loss.
 
 Delta is that of approximate DP (ADP) or of probabilistic DP (PDP). PDP counts a mass in
 full if its loss exceeds epsilon, else not at all. The slope sees this step only if the
@@ -27,7 +28,7 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float) -> list[Pair]:
-  """Returns a pair (P, Q) of outcome masses for each direction that differs."""
+  """Returns pairs (P, Q) of outcome masses; without sampling one stands for both."""
   # `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
   # noise is shifted by the sensitivity; P and Q have shape (2 n + bins,).
   nothing = tf.zeros([bins], full.dtype)
@@ -41,7 +42,7 @@ def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float) -> list[Pair
 
 def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
                   ) -> tf.Tensor:
-  """Returns the extended moments accountant's delta, differentiable in the masses."""
+  """Returns the extended moments accountant's delta, differentiable; may exceed one."""
   # It is 1 - (1 - omega)^n + exp(n Gamma - lambda epsilon), with n = `steps`, lambda =
   # `order`, the P-mass omega of outcomes that Q cannot have, and Gamma the log of the
   # sum of P (P / Q)^lambda over the other outcomes.
@@ -60,7 +61,7 @@ def moments_delta(pair: Pair, order: tf.Tensor, epsilon: float, steps: int
 
 def buckets_delta(pair: Pair, epsilon: float, steps: int, width: tf.Tensor,
                   half: int, *, probabilistic: bool) -> tf.Tensor:
-  """Returns the delta of probabilistic or approximate DP by PrivacyBuckets."""
+  """Returns PrivacyBuckets' delta of `steps` releases; of PDP if `probabilistic`."""
   # Probabilistic DP (PDP) counts all mass whose loss exceeds epsilon. Approximate DP
   # (ADP) counts the share 1 - e^(epsilon - loss) of it. `width` is the log of the
   # discretisation factor, `half` is h of the buckets -h..h.

@@ -24,7 +24,7 @@ TABLES: tuple[type[Table], ...] = (ScalarTable, RadialTable)
 """Noise distributions that are tables."""
 
 LAWS: tuple[type[Noise], ...] = (Gaussian, Laplace, SinhNormal, *TABLES, NoNoise)
-"""Noise distributions that can be saved; any other `Noise` is drawn and accounted."""
+"""Noise distributions that can be saved; others can only be drawn and accounted."""
 
 
 def check(noise: object) -> Noise:
@@ -41,7 +41,7 @@ def check(noise: object) -> Noise:
 
 
 def check_scalar(noise: object) -> ScalarNoise:
-  """Returns `noise` if it protects a scalar query; ValueError names a remedy if not."""
+  """Returns `noise` if it is `ScalarNoise` with a known guarantee, else ValueError."""
   if not isinstance(noise, ScalarNoise):
     raise ValueError(f'Expected noise to be {_names(ScalarNoise)}, which protect a '
                      f'scalar query, got {noise!r}.')
@@ -56,7 +56,10 @@ def _names(base: type) -> str:
 
 
 def of_event(event: dp_accounting.DpEvent) -> Noise | None:
-  """Returns the noise of a single-release event; None for any other event."""
+  """Returns the noise of a single-release event; None for any other event.
+
+  Scale 0 gives `NoNoise`; other scales that the noise refuses raise ValueError.
+  """
   if isinstance(event, NoiseTableDpEvent):
     return event.noise
   for law in LAWS:
@@ -72,7 +75,7 @@ def to_config(noise: Noise) -> dict[str, Any]:
   """Returns a noise distribution as plain JSON values.
 
   A noise table is stored whole, with its digest. Raises ValueError if the class is not
-  in `LAWS`, so that it could not be read again.
+  in `LAWS`, since it could not be read again.
   """
   if type(noise) not in LAWS:
     raise ValueError(

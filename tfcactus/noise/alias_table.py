@@ -58,7 +58,7 @@ def table(masses: list[int]) -> Table:
 
 
 def draw(stream: KeyStream, count: int, alias: Table) -> np.ndarray:
-  """Returns `count` independent numbers of a table, int64."""
+  """Returns `count` independent draws of the table's numbers, int64, shape (count,)."""
   packed, fine = alias
   low = np.uint64(COLUMNS - 1)
   # A word is the leading 48 bits of u, then the column. The result is

@@ -29,9 +29,9 @@ _Law = TypeVar('_Law', bound='Noise')
 class Noise(abc.ABC):
   """Base class of noise distributions, symmetric about zero, in units of sensitivity.
 
-  Each distribution is a frozen dataclass of numbers, has its own file, and is listed
-  in `tfcactus.noise.LAWS`. Plans, samplers, accountants, files and releases use it
-  through the methods below only.
+  Each distribution is a frozen dataclass with a file of its own; `tfcactus.noise.LAWS`
+  lists those that can be saved. Plans, samplers, accountants, files and releases use a
+  distribution through the methods below only.
 
   Attributes:
     kind: Name of the distribution in configs and files, unique.
@@ -213,7 +213,7 @@ class ScalarNoise(Noise):
 
   @abc.abstractmethod
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf` for `u` in (0, 1), accurate for tiny u."""
+    """Returns the inverse of `cdf` for u in (0, 1), any shape; accurate for tiny u."""
 
   @abc.abstractmethod
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
@@ -225,7 +225,7 @@ class ScalarNoise(Noise):
     return self.noise_multiplier
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
-    """Draws `dim` independent coordinates, block by block."""
+    """Draws `dim` independent coordinates, float64 of shape (dim,), block by block."""
     if dim <= _BLOCK:
       return self.sample(rng, dim)
     noise = np.empty(dim)
@@ -235,7 +235,7 @@ class ScalarNoise(Noise):
     return noise
 
   def max_error(self, dim: int, beta: float) -> float:
-    """Returns t with P(some of `dim` independent |Z| > t) = beta."""
+    """Returns the t with P(some of `dim` independent |Z| > t) = beta, in (0, 1)."""
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / dim)
     return -float(self.quantile(0.5 * tail))
 
@@ -246,7 +246,7 @@ class ScalarNoise(Noise):
 
   @property
   def log_concave_on_cells(self) -> bool:
-    """Returns whether the densities at z + k, k any integer, are log-concave in k."""
+    """Returns whether the density at z + k is log-concave in integer k for all z."""
     return self.log_concave
 
   def log_mgf(self, t: float) -> float:

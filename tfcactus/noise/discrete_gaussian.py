@@ -4,10 +4,11 @@ One table serves every noise multiplier: the sum that gets the noise is scaled i
 The table has the discrete Gaussian D of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2), cut at
 16 s, as probabilities that are multiples of 2^-128. A draw is exact for these
 probabilities. With m = 2^10, three draws make z = m^2 x2 + m x1 + x0, whose variance is
-`VARIANCE` = s^2 (m^4 + m^2 + 1). docs/soundness.md ("Whole numbers") proves that z is
-within `DISTANCE`, in total variation, of a draw that is added after the continuous
-Gaussian of standard deviation `SCALE` and so reveals no more. A fourth draw makes noise
-that is 2^10 times finer: z = m^3 x3 + m^2 x2 + m x1 + x0.
+`VARIANCE` = s^2 (m^4 + m^2 + 1). docs/soundness.md ("Whole numbers") proves that a
+whole number plus z is within `DISTANCE`, in total variation, of a random rounding of
+that number plus Gaussian noise of standard deviation `SCALE`. So z reveals no more than
+this Gaussian. A fourth draw makes noise that is 2^10 times finer: z = m^3 x3 + m^2 x2 +
+m x1 + x0.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ table, 3 1.03e-34 for three sums of discrete Gaussians, and less than 1e-999 for
 rounding of the continuous draw."""
 
 LARGEST = 2**15 * (2**(2 * _SHIFT) + 2**_SHIFT + 1)
-"""Bound on the absolute value of a draw, about 16 `SCALE`."""
+"""Bound on the absolute value of a draw of `draw`, about 16 `SCALE`."""
 
 _PRECISION = 320
 """Bits after the binary point in which weights e^(-k^2 / 2 s^2) are computed."""
@@ -88,7 +89,7 @@ def table() -> alias_table.Table:
 
 
 def draw(rng: SystemRandom, count: int) -> np.ndarray:
-  """Returns `count` independent draws z, int64."""
+  """Returns `count` independent draws z of scale `SCALE`, int64."""
   return rng.filled(count, np.int64, _draw)
 
 

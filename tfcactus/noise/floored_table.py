@@ -37,7 +37,7 @@ _DIGITS = 60
 def cell_bits(table: ScalarTable) -> int:
   """Returns the binary logarithm of the number of whole numbers in a cell, at least 18.
 
-  Raises ValueError if the table has more than 2^16 cells of mass, or per sensitivity.
+  Raises ValueError if there are more than 2^16 cells to draw, or per sensitivity.
   """
   cells = 2 * (table.log_density.size + _tail_cells(table))
   if cells > alias_table.COLUMNS or table.bins > _LARGEST_BINS:
@@ -57,7 +57,8 @@ def _tail_cells(table: ScalarTable) -> int:
 def probabilities(table: ScalarTable) -> list[int]:
   """Returns the probabilities of cells, left to right, as multiples of 2^-128.
 
-  They add up to one. Without `edge_at_zero`, the middle one is that of cell zero.
+  They add up to one. Without `edge_at_zero` there is an odd number of cells, and the
+  middle probability is that of cell zero.
   """
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
     half = [decimal.Decimal(each).exp() for each in table.log_density.tolist()]
@@ -80,7 +81,7 @@ def _alias(table: ScalarTable) -> tuple[alias_table.Table, int]:
 
 
 def draw(table: ScalarTable, rng: SystemRandom, count: int) -> np.ndarray:
-  """Returns `count` independent draws, int64, in units of 2^-b cells; below 2^33."""
+  """Returns `count` independent draws, int64, in 2^-b cells; at most 2^33 in size."""
   bits = cell_bits(table)
   alias, below = _alias(table)
 

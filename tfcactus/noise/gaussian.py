@@ -21,22 +21,24 @@ from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 from tfcactus.randomness import Random, Size
 
 MIXTURE_CELLS = 1 << 13
-"""Minimum number of cells of a mixture; they are narrower where it has more mass."""
+"""Least number of cells of a mixture over the whole line, half of it over a half-line.
+Cells are narrower where the mixture has more mass."""
 
 CELL_REACH = 0.5
-"""Largest product of a cell's width in a mixture and the distance of its ends from a
-mean."""
+"""Largest product of a mixture's mean cell width and a cell's largest distance from a
+mean: about the change of a component's log density over a cell."""
 
 LARGEST_MU = 50.0
-"""Shifts by more standard deviations than this count as no noise, since
+"""Noise counts as none for shifts by more standard deviations than this, since
 `dominating_pair.LOSS_ROUNDOFF` does not cover losses beyond 3,000."""
 
 LARGEST_ALLOCATED = 25.0
-"""Largest shift, in standard deviations, whose likelihood ratios fit in floats."""
+"""Largest shift, in standard deviations, whose likelihood ratios fit in floats: they
+reach e^612."""
 
 _TAIL = float(special.ndtr(-cells_lib.GAUSSIAN_REACH)) * (1 + 1e-12)
 """Probability of a standard normal beyond the cells, on one side, and of cells that
-count as having none (`cells.LEAST_NORMAL`); rounded up."""
+count as having none (`cells.LEAST_CELL`); rounded up."""
 
 _UNIT = 2.0**-44
 """Edges of equally wide cells are multiples of this, which floats hold up to 2^9."""
@@ -50,7 +52,10 @@ class Gaussian(base.ScalarNoise):
   mechanism.
 
   Attributes:
-    noise_multiplier: Standard deviation over sensitivity.
+    noise_multiplier: Standard deviation over sensitivity, from 1e-100 to 1e100.
+
+  Raises:
+    ValueError: if the noise multiplier is out of range.
   """
 
   noise_multiplier: float
@@ -95,9 +100,9 @@ class Gaussian(base.ScalarNoise):
         _checks.integer('shift', shift, 1) / self.noise_multiplier, CELLS)
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a record of norm one replaced by its negative."""
-    # P has mean `mu` with probability `prob`, Q has mean -mu, and both have mean 0
-    # otherwise. The pair is attained by a record of norm one and its negative.
+    """Returns bounds on the pair of a Poisson-sampled record and its negative."""
+    # P has mean `mu`, in standard deviations, with probability `prob`, Q has mean -mu,
+    # and both have mean 0 otherwise. A record of norm one and its negative attain this.
     mu, prob = 1 / self.noise_multiplier, sampling_prob
     if mu > LARGEST_MU:
       return overlap.no_noise(prob)
@@ -111,10 +116,14 @@ class Gaussian(base.ScalarNoise):
     return cells_lib.from_cells(loss, p, p[::-1], _TAIL)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a zeroed record, with its negative in its place."""
+    """Returns bounds on the pair of a zeroed record, whatever the other records are.
+
+    The worst case has the record's negative in its place in samples without the record.
+    """
     # For alpha >= 1, P has mean 2 mu with probability `prob`, the share of records in
-    # the sample, Q has mean mu, and both have mean 0 otherwise. For alpha < 1, the pair
-    # is the reversed pair of a removed record (see `pairs.overlap`).
+    # the sample, Q has mean mu, and both have mean 0, that of the negative, otherwise.
+    # For alpha < 1, the pair is the reversed pair of a removed record (see
+    # `pairs.overlap`).
     mu, prob = 1 / self.noise_multiplier, sampling_prob
     if mu > LARGEST_MU:
       return overlap.no_noise(prob)
@@ -139,7 +148,7 @@ class Gaussian(base.ScalarNoise):
 
 
 def shifted_pair(mu: float, cells: int) -> PairBounds:
-  """Returns bounds on the pair of a normal law shifted by `mu` standard deviations."""
+  """Returns bounds on the pair (N(0, 1), N(-mu, 1)) from `cells` cells of one width."""
   if mu > LARGEST_MU:
     return overlap.no_noise(1.0)
   # The loss is mu x + mu^2 / 2 with x standard normal under P and
@@ -157,8 +166,9 @@ def shifted_pair(mu: float, cells: int) -> PairBounds:
 def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBounds:
   """Returns bounds on the pair of a record in one of `bins` releases (balls-in-bins).
 
-  `mu` is the sensitivity over the standard deviation of each release. P is the law with
-  the record for direction 'remove', Q for 'add'.
+  `mu` is the sensitivity over the standard deviation of each release, `nodes` the
+  number of quadrature nodes. P is the distribution with the record for direction
+  'remove', Q for 'add'. Above `LARGEST_ALLOCATED` the bounds are crude.
   """
   one = shifted_pair(mu, allocation.CELLS)
   if mu <= LARGEST_ALLOCATED:
@@ -193,7 +203,7 @@ def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
 
 
 def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.ndarray:
-  """Returns edges of >= `cells` cells from `bottom` to `top`, dense near `means`."""
+  """Returns edges of `cells` cells or more from `bottom` to `top`, dense at `means`."""
   # A chord over a cell of width w and mass m costs about m w^2, so the optimal density
   # of edges is proportional to the cube root of the density of mass: e^(-x^2 / 6) for
   # each mean. The constant 1/8 gives the tails edges too.

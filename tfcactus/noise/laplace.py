@@ -22,7 +22,11 @@ class Laplace(base.ScalarNoise):
   """Laplace noise for a scalar query.
 
   Attributes:
-    scale: The parameter b (standard deviation b sqrt 2) over sensitivity.
+    scale: The parameter b (standard deviation b sqrt 2) over sensitivity, from 1e-100
+      to 1e100.
+
+  Raises:
+    ValueError: if the scale is out of range.
   """
 
   scale: float
@@ -67,7 +71,8 @@ class Laplace(base.ScalarNoise):
     u = np.linspace(0.0, top, CELLS + 1)
     q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
     q = np.where(q < LEAST_CELL, 0.0, q)
-    # Rounding of u moves masses by less than `off`; where both are floats, top < 1400.
+    # Rounding of u changes masses relatively by less than `off`. Only for top < 1400 do
+    # cells exist whose masses both exceed LEAST_CELL.
     ends_mass = 0.5 + 0.5 * math.exp(-top)
     middle = from_cells(
         2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass,

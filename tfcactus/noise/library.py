@@ -21,7 +21,8 @@ _NAME = re.compile(
     r'(?P<measure>sigma|budget)(?P<value>[0-9.]+)')
 
 _MATCH = 1e-9
-"""Largest relative difference between a request and a shipped table that answers it."""
+"""Largest relative difference of noise multipliers between a request and a shipped
+table that answers it."""
 
 
 class Entry(NamedTuple):
@@ -71,7 +72,7 @@ def get(name: str) -> Table:
 
 def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
          budget: float | None = None) -> Table:
-  """Loads the shipped table that meets a request to within 1e-9.
+  """Loads the shipped table whose noise multiplier is the requested one to 1e-9.
 
   Args:
     mechanism: 'cactus', 'cactus-paper' (on the grid of the paper's figures),
@@ -82,8 +83,8 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
     budget: E|Z|^2 in units of sensitivity^2, that is dim * noise_multiplier^2.
 
   Raises:
-    ValueError: if no shipped table meets the request; the message lists the shipped
-      tables and the call that solves a new one.
+    ValueError: if an argument is out of range, or no shipped table meets the request;
+      then the message lists the mechanism's tables and the call that solves a new one.
   """
   dim = _checks.integer('dim', dim, 1)
   sigma = _requested_sigma(dim, noise_multiplier, budget)
@@ -114,7 +115,7 @@ def _load(name: str) -> Table:
 
 def _requested_sigma(dim: int, noise_multiplier: float | None,
                      budget: float | None) -> float:
-  """Returns the noise multiplier that exactly one of the other arguments requests."""
+  """Returns the noise multiplier; ValueError unless exactly one request is given."""
   if (noise_multiplier is None) == (budget is None):
     raise ValueError(
         'Expected exactly one of noise_multiplier and budget, got '

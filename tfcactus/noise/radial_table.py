@@ -36,7 +36,9 @@ REACH_ROUNDOFF = 1e-12
 """Relative error allowed in a radius."""
 
 LARGEST_LOG = 700.0
-"""Log of the largest alpha; the profile's value there counts as infinite losses."""
+"""Largest log density ratio x for which alpha = 1 + q (e^x - 1) is looked at, q being
+the sampling probability. The profile's value at the last alpha counts as infinite
+losses."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +63,7 @@ class RadialTable(table_file.NoiseTable):
     info: Provenance of the table. Not part of its identity.
 
   Raises:
-    ValueError: if an argument is out of range or the mass is not one.
+    ValueError: if an argument is out of range or the mass is not one to 1e-9.
 
   Source: Definition 2 of Alghamdi et al., "Optimal Multidimensional
   Differentially Private Mechanisms in the Large-Composition Regime" (ISIT 2023).
@@ -161,7 +163,10 @@ class RadialTable(table_file.NoiseTable):
     return hollow
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power of the Euclidean norm, power > 0, exact for the table."""
+    """Returns E|Z|^power of the Euclidean norm, power > 0, in sensitivity^power.
+
+    Leaves out a tail of mass 1e-30.
+    """
     power = _checks.positive('power', power)
     # Inside a shell the radius has density m rho^(m-1) / (b^m - a^m).
     ratio = np.expm1(self.log_hollow * (1 + power / self.dim)) / np.expm1(
@@ -171,7 +176,7 @@ class RadialTable(table_file.NoiseTable):
 
   @functools.cached_property
   def noise_multiplier(self) -> float:
-    """sqrt(E|Z|^2 / dim): the standard deviation of one coordinate."""
+    """sqrt(E|Z|^2 / dim): standard deviation of one coordinate over sensitivity."""
     return float(np.sqrt(self.moment(2) / self.dim))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
@@ -187,7 +192,7 @@ class RadialTable(table_file.NoiseTable):
     return self._log_density_of(shell) - log_ball
 
   def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Returns P(|Z| <= radius) for radii of any shape."""
+    """Returns P(|Z| <= radius) for finite radii of any shape."""
     radius = np.maximum(np.asarray(radius, dtype=np.float64), 0.0)
     shell = np.maximum(np.ceil((radius - self.first_radius) / self.width),
                        0).astype(np.int64)
@@ -226,6 +231,7 @@ class RadialTable(table_file.NoiseTable):
     return drawn
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
+    """Draws one noise vector, shape (dim,); ValueError unless `dim` is the table's."""
     if dim != self.dim:
       raise ValueError(
           f'Expected {self.dim} coordinates in total, as {self!r} was built for, '
@@ -251,7 +257,7 @@ class RadialTable(table_file.NoiseTable):
     return shifted_pair(self, _checks.integer('shift', shift, 1))
 
   def replaced_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a sampled record of norm one and its negative.
+    """Returns bounds on the pair of a Poisson-sampled record and its negative.
 
     The upper pair comes from the joint law of the distances to three points of a line.
     The lower pair compares the record with one that contributes nothing.
@@ -262,9 +268,10 @@ class RadialTable(table_file.NoiseTable):
         sampling_prob)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a sampled record of norm one and a zero.
+    """Returns bounds on the pair of a zeroed record in samples of a fixed size.
 
-    They come from the same laws as those of `replaced_pair`.
+    The upper pair comes from the joint law of the distances to three points of a line,
+    as in `replaced_pair`.
     """
     near = base.known_pair(self, 1)
     above = overlap.mixture_bounds(
@@ -336,7 +343,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 def _rates(further: np.ndarray) -> np.ndarray:
-  """Returns chances of moves out by d + 1 shells from those of more than d shells."""
+  """Returns chances of moves out by d + 1 shells, given those by more than d shells."""
   # In the last column are the moves beyond the band.
   survival = np.clip(further, 0.0, 1.0)
   survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]

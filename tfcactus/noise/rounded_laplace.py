@@ -53,7 +53,7 @@ def probabilities() -> list[int]:
 
 
 def draw(rng: SystemRandom, count: int) -> np.ndarray:
-  """Returns `count` independent draws, int64."""
+  """Returns `count` independent draws of a rounded Laplace of scale `SCALE`, int64."""
   return rng.filled(count, np.int64, _draw)
 
 

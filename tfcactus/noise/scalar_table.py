@@ -49,7 +49,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       identity.
 
   Raises:
-    ValueError: if an argument is out of range or the mass is not one.
+    ValueError: if an argument is out of range, `log_density` has fewer than two
+      entries, or the mass is not one to 1e-9.
 
   Source: Definition 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
@@ -97,8 +98,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       info: Provenance of the noise.
 
     Raises:
-      ValueError: if the masses are negative, do not sum to one, are not
-        symmetric, or are zero between others.
+      ValueError: if the masses are negative, do not sum to one or are not symmetric
+        (both to 1e-9), are zero between others, or fill a single cell on each side.
     """
     masses = _checks.vector('masses', masses)
     if np.any(masses < 0):
@@ -186,7 +187,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def half_density(self) -> np.ndarray:
-    """Log densities of cells 0, 1, ..., (cells,); the tail down to a mass of 1e-30."""
+    """Log densities of cells 0, 1, ..., (cells,); leaves out a tail of mass 1e-30.
+
+    Raises ValueError if that takes more than `table_file.MAX_CELLS` cells of the tail.
+    """
     return np.concatenate(
         [self.log_density, self.log_density[-1] + self.log_tail_ratio *
          np.arange(1, 1 + self._tail_cells)]
@@ -194,7 +198,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def _tail_cells(self) -> int:
-    """Number of cells beyond N in `half_density`; 0 for noise without a tail."""
+    """Number of cells beyond N in `half_density`; 0 without a tail. May raise."""
     if np.isneginf(self.log_tail_ratio):
       return 0
     count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
@@ -206,7 +210,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return max(int(count), 1)
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power, power > 0, exact for the piecewise-constant density."""
+    """Returns E|Z|^power, power > 0, in units of sensitivity^power.
+
+    Includes the uniform dither in a cell; leaves out a tail of mass 1e-30.
+    """
     power = _checks.positive('power', power)
     half = self.half_density
     outer = (np.arange(half.size) + self._outer) * self.width
@@ -223,13 +230,14 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return self._log_density_of(self._cell_at(np.abs(np.asarray(z, dtype=np.float64))))
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
-    """Returns the index of the cell that holds z >= 0; the range's end is inside."""
+    """Returns the index of the cell that holds a finite z >= 0, the range included."""
     cell = np.floor(z * self.bins + 1 - self._outer)
     last = self.log_density.size - 1
     return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(
         self.log_tail_ratio) else cell
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
+    """Returns P(Z <= z) for finite `z` of any shape."""
     z = np.asarray(z, dtype=np.float64)
     upper_tail = self._upper_tail(np.abs(z))
     return np.where(z < 0, upper_tail, 1 - upper_tail)
@@ -246,10 +254,11 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                     np.maximum(edges[cell] - z, 0.0), 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
+    """Returns the inverse of `cdf` at `u`; ValueError unless all are in (0, 1)."""
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
-    tail = np.minimum(u, 1 - u)  # The quantile is symmetric.
+    tail = np.minimum(u, 1 - u)  # By symmetry, quantile(1 - u) = -quantile(u).
     density = np.exp(self.half_density)
     mass = density * self.width
     beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
@@ -279,7 +288,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   @functools.cached_property
   def log_concave_on_cells(self) -> bool:
-    """Returns whether the cells' densities are log-concave, up to rounding."""
+    """Returns whether the density is log-concave over the cells, up to rounding."""
     log, ratio = self.log_density, self.log_tail_ratio
     slope = np.append(np.diff(log), ratio)
     if np.any(slope > 0) or np.all(np.diff(slope) <= 0):
@@ -313,7 +322,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
         2 * table_file.MASS_TOLERANCE)
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Returns the exact pair if monotone; else bounds over all whole-cell shifts."""
+    """Returns the exact pair of the full shift if monotone.
+
+    Otherwise returns bounds over all shifts of at most `shift` sensitivities.
+    """
     cells = _checks.integer('shift', shift, 1) * self.bins
     if self.monotone:
       return PairBounds.exact(shifted_pair(self, cells))
@@ -341,7 +353,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
                 edge_at_zero: bool) -> np.ndarray:
-  """Returns log masses of |cell| = 0..N-1 and, in the last entry, of the whole tail."""
+  """Returns log masses of |cell| = 0..N-1 and of all |cell| >= N; needs two entries."""
   # Cells other than a middle one count twice; the tail is a geometric series.
   log_mass = log_density - np.log(bins) + np.log(2.0)
   if log_mass.size == 1:
@@ -354,7 +366,7 @@ def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
 
 
 def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
-  """Returns a scalar table's exact pair against its shift by `cells` cells."""
+  """Returns the exact pair of the table (P) and its shift by `cells` cells (Q)."""
   log_p, log_q = _shifted_log_masses(table, (0, cells))
   return log_mass_pair(log_p, log_q)
 
@@ -376,7 +388,7 @@ def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray
 
 def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
   """Returns the pair of two laws on common outcomes, from their log masses."""
-  # Both laws come from one table, whose total mass is one only up to rounding.
+  # Both laws come from one table, whose total mass is one up to MASS_TOLERANCE only.
   total = np.sum(np.exp(log_p))
   both = np.isfinite(log_p) & np.isfinite(log_q)
   p, q = np.exp(log_p) / total, np.exp(log_q) / total

@@ -18,7 +18,7 @@ from scipy import special
 from tfcactus.noise import table_file
 
 REACH_TAIL = 1e-24
-"""Probability of a change of radius beyond the band of `transition`."""
+"""Largest probability of a change of radius beyond the band of `transition`."""
 
 BODY_ROUNDOFF = 2e-15
 """Bound on the error of a central cap's fraction of its ball, and
@@ -36,7 +36,8 @@ LEAST = 1e-300
 """Caps below this have lost digits, or are zero."""
 
 TAIL_START = 2.0
-"""A cap is computed as a tail where dim * s^2 exceeds this, else as a body."""
+"""A unit ball's cap beyond the distance s from its centre is computed as a tail where
+dim * s^2 exceeds this, else as one half less the part between."""
 
 MANY = 200
 """In more dimensions a cap is nearly a normal tail, and a series is faster and
@@ -51,10 +52,11 @@ SERIES_REACH = 0.5
 """Largest -log(1 - s^2) for which the series is used; it converges below 2 pi."""
 
 SERIES_TERMS = 24
+"""Number of coefficients; the sum stops sooner once a term is below 1e-18 of it."""
 
 
 def reach(dim: int, first_radius: float, width: float) -> int:
-  """Returns how many shells a unit shift crosses, except with chance `REACH_TAIL`."""
+  """Returns the most shells a unit shift crosses, except with chance `REACH_TAIL`."""
   # This number is the half bandwidth of `transition`.
   change = 1.0
   if first_radius > 1 and dim > 1:
@@ -127,7 +129,7 @@ def outward(dim: int, first_radius: float, width: float, shells: int
 
 
 def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
-  """Returns dim * log(inner radius / outer radius) of each shell, shape (shells,)."""
+  """Returns dim * log(inner / outer radius) of shells, (shells,); -inf for shell 0."""
   with np.errstate(divide='ignore'):
     found = dim * np.log1p(-np.minimum(width / radii, 1.0))
   found[0] = -np.inf  # Shell 0 is a ball for any first radius.
@@ -136,7 +138,8 @@ def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
 
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray) -> np.ndarray:
   """Returns, for each shell, the volumes that a unit shift moves further in."""
-  # They are moved to shells i - band..i - 1, over the volume of ball i; (shells, band).
+  # Entry (i, k) of the result, shape (shells, band), is the volume that moves from
+  # shell i to shell i - band + k, over the volume of ball i.
   # lens[j, d], (shells, band + 2), is the fraction of ball j outside ball j + d after
   # the shift. Ball j and shell i share lens[j, i - j - 1] - lens[j, i - j] of ball j:
   # lenses are small and do not cancel, as volumes of nearly whole balls would. A
@@ -176,7 +179,7 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """Returns the fraction of the ball B(0, a) in B(e, a + step), for a unit vector e."""
+  """Returns the fraction of the ball B(0, a) in B(e, a + step), and its complement."""
   # `step` is an argument because a difference of large radii would lose its digits.
   a, step = np.broadcast_arrays(a, step)
   b = a + step
@@ -211,8 +214,9 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
 
 def _cap(dim: int, s: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (fraction beyond, before, errors of both) of a unit ball cut at s."""
-  # The smaller fraction has relative precision.
+  """Returns a unit ball's fractions beyond and before a plane at s, and both errors."""
+  # s is the plane's distance from the centre, negative if the centre is beyond it. The
+  # smaller fraction has relative precision; errors are bounds on absolute ones.
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -233,7 +237,7 @@ def _cap(dim: int, s: np.ndarray
 
 
 def _beta_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns a unit ball's fraction beyond `size` and its error, by incomplete beta."""
+  """Returns a unit ball's fraction beyond `size` >= 0 and its error in the tail."""
   shape = 0.5 * (dim + 1)
   in_tail = dim * size * size > TAIL_START
   small = np.empty_like(size)
@@ -297,7 +301,8 @@ def enumerate_shells(dim: int, first_radius: float, width: float,
                      ) -> tuple[np.ndarray, np.ndarray]:
   """Returns log densities and log masses of all shells, the tail down to 1e-30.
 
-  Densities are per volume of the innermost ball. Both arrays are read-only.
+  Densities are per volume of the innermost ball. Both arrays are read-only. Raises
+  ValueError if the tail takes more than `table_file.MAX_CELLS` shells.
   """
   last = log_density.size - 1
   tail = 0 if np.isneginf(log_tail_ratio) else max(64, last // 4)

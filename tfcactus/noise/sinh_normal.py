@@ -2,9 +2,9 @@
 
 `SinhNormal` is the law. The functions below it compute its privacy to rounding: delta
 and epsilon of one release, Renyi moments, and a dominating pair. The density is
-log-concave, so the privacy loss of the noise against its shift increases from
-left to right, and the best test is a threshold. The delta of one release is therefore
-in closed form, to rounding; epsilon is its inverse.
+log-concave if bend >= sigma. Then the privacy loss of the noise against its shift is
+monotone along the line, and the best test is a threshold. The delta of one release is
+therefore in closed form, to rounding; epsilon is its inverse.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018) for the noise;
 exact accounting is this library's.
@@ -60,7 +60,7 @@ class SinhNormal(base.ScalarNoise):
       sensitivity.
 
   Raises:
-    ValueError: if an argument is out of range.
+    ValueError: if an argument is not from 1e-100 to 1e100.
 
   Source: section 4 of Bun, Dwork, Rothblum and Steinke, "Composable and
   Versatile Privacy via Truncated CDP" (STOC 2018).
@@ -97,7 +97,8 @@ class SinhNormal(base.ScalarNoise):
   @property
   def noise_multiplier(self) -> float:
     """Standard deviation over sensitivity."""
-    # E Z^2 over the underlying normal y; the trapezoidal rule is exact to rounding.
+    # E Z^2 over the underlying normal y. The trapezoidal rule is exact to rounding if
+    # bend >= sigma, and to 1e-5 if bend is sigma / 100.
     y = np.linspace(-39, 39, 4001)
     weight = np.exp(-0.5 * y * y)
     return float(np.sqrt(np.sum(weight * self._bent(y)**2) / np.sum(weight)))
@@ -122,7 +123,7 @@ class SinhNormal(base.ScalarNoise):
     return self._bent(special.ndtri(np.asarray(u)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns the log density at `z`; -inf where it is below the least float."""
+    """Returns the log density at `z` of any shape; -inf where it is below -1e308."""
     z = np.abs(np.asarray(z, dtype=np.float64)) / self.bend
     log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
     straight = self._straight(z * self.bend)
@@ -131,11 +132,15 @@ class SinhNormal(base.ScalarNoise):
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
+    """Returns an upper bound on log E exp(t Z), for t > 0."""
     # E exp(t Z) = E cosh(t Z), and |Z| <= |Y| for the underlying Y ~ N(0, sigma^2).
     return 0.5 * (self.sigma * t)**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
-    """Returns bounds from cells, with Renyi moments to rounding."""
+    """Returns bounds from cells; the upper pair has the noise's own Renyi moments.
+
+    Raises ValueError if bend < sigma.
+    """
     self.check_accounted()
     shift = _checks.integer('shift', shift, 1)
     # y is the outcome minus shift / 2: the loss is odd and increasing in y.
@@ -157,7 +162,7 @@ class SinhNormal(base.ScalarNoise):
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
-  """Returns delta of one release of log-concave noise at `epsilon`, to rounding.
+  """Returns delta of one release of log-concave noise at `epsilon` >= 0, to rounding.
 
   Rounding goes to either side: an accountant has an upper bound.
   `shift` is the change of the query over its sensitivity: 1 for add or remove, 2 for a
@@ -187,17 +192,17 @@ def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  #
 
 
 def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
-  """Returns the order below which Renyi divergences are finite."""
+  """Returns the order below which Renyi divergences at `shift` are finite."""
   # The log density falls like -c e^(2 |z| / bend), so the moment converges as long as
   # order > (order - 1) e^(2 shift / bend).
   return -1 / math.expm1(-2 * shift / noise.bend)
 
 
 def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0) -> float:
-  """Returns the Renyi divergence D_order of the noise from its shift, order > 1.
+  """Returns the Renyi divergence D_order of the noise from its shift, by quadrature.
 
-  It is inf from `renyi_limit` on. If the noise is not log-concave, smaller shifts may
-  cost more.
+  It is inf from `renyi_limit` on; orders of at most 1 raise ValueError. If the noise is
+  not log-concave, smaller shifts may cost more.
   """
   order = _checks.real('order', order)
   shift = _checks.positive('shift', shift)
@@ -281,7 +286,8 @@ def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 def _with_tail(pair: pair_lib.DominatingPair, p: float, q: float
                ) -> pair_lib.DominatingPair:
-  """Returns the pair plus its tail as one atom (p, q): merging lowers the profile."""
+  """Returns a lower pair plus a tail of masses p and q as one atom."""
+  # Merging outcomes lowers the profile. An atom with p <= q would gain nothing.
   p, q = ((1 - _TAIL_ROUNDOFF) * mass for mass in (p, max(q, 1e-300)))
   if p <= q:
     return pair
@@ -298,7 +304,10 @@ class _SinhNormalPair(pair_lib.DominatingPair):
   shift: int = 1
 
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
-    """Returns D_order of the noise, or of the finite atoms if `finite` or order < 1."""
+    """Returns D_order of the noise; of the finite atoms if `finite` or order < 1.
+
+    Order 1 raises ValueError.
+    """
     if finite or order < 1:
       return super().renyi_divergence(order, finite=True)
     return renyi_divergence(self.noise, order, shift=self.shift)

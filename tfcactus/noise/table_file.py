@@ -28,7 +28,7 @@ MASS_TOLERANCE = 1e-9
 
 LOG_TAIL_FLOOR = -69.0
 """Log mass (1e-30) down to which a geometric tail is enumerated: less than any
-guarantee can notice, and less than a float64 uniform can reach in one draw."""
+guarantee can notice."""
 
 MAX_CELLS = 10_000_000
 """Maximum number of enumerated cells; more are a mistake in the tail ratio."""
@@ -40,7 +40,7 @@ _Table = TypeVar('_Table', bound='NoiseTable')
 
 
 def check_tail_ratio(value: object) -> float:
-  """Returns a log tail ratio, checked to be below zero; -inf stands for no tail."""
+  """Returns a log tail ratio if below zero, else ValueError; -inf means no tail."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):
     return float('-inf')
   value = _checks.real('log_tail_ratio', value)
@@ -90,7 +90,7 @@ class NoiseTable(Noise):
       object.__setattr__(self, name, checked)
 
   def _check_mass(self, log_masses: np.ndarray) -> None:
-    """Raises ValueError unless the masses, given by their logs, add up to one."""
+    """Raises ValueError unless masses, given by logs, add up to one to 1e-9."""
     log_mass = _numerics.log_sum(log_masses)
     if not abs(np.expm1(log_mass)) <= MASS_TOLERANCE:
       raise ValueError(
@@ -123,12 +123,15 @@ class NoiseTable(Noise):
   @abc.abstractmethod
   def from_arrays(cls: type[_Table], arrays: Mapping[str, np.ndarray],
                   info: Info) -> _Table:
-    """Builds the table from the arrays of a file."""
+    """Builds the table from the arrays of a file; KeyError for a missing one."""
 
   @classmethod
   def from_file(cls: type[_Table], arrays: Mapping[str, np.ndarray], place: str
                 ) -> _Table:
-    """Builds and checks the table from the arrays of the file `place`."""
+    """Builds the table from a file's arrays; errors call the file `place`.
+
+    Raises ValueError if an array is missing or invalid, or the digest does not match.
+    """
     try:
       table = cls.from_arrays(arrays, parse_info(arrays['info']))
     except (KeyError, TypeError) as error:
@@ -193,7 +196,10 @@ class NoiseTable(Noise):
 
   @classmethod
   def from_config(cls: type[_Table], config: Mapping[str, Any]) -> _Table:
-    """Returns the table that `to_config` saved; its digest equals the stored one."""
+    """Returns the table that `to_config` saved; its digest equals the stored one.
+
+    Raises TypeError unless 'npz' is the only entry, ValueError if it is damaged.
+    """
     place = 'the noise table in the config'
     if set(config) != {'npz'}:
       raise TypeError('a table has one entry, npz')

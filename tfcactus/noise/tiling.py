@@ -16,7 +16,8 @@ CELLS = 400
 """Number of cells on one side that the default width aims at."""
 
 MAX_BINS = 20
-"""Largest number of cells per unit that is chosen by default."""
+"""Largest number of cells per unit that the default aims at; it takes up to 39 more if
+fewer do not tile the range."""
 
 _WHOLE = 1e-9
 """Relative distance from a whole number that counts as rounding."""
@@ -29,7 +30,7 @@ def cell_cost(cells: int, bins: int, norm: int) -> np.ndarray:
 
 
 def check_norm(norm: int) -> int:
-  """Returns the norm of the utility: 1 or 2."""
+  """Returns `norm` if it is 1 or 2; ValueError otherwise."""
   norm = _checks.integer('norm', norm, 1)
   if norm not in NORMS:
     raise ValueError(f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
@@ -40,7 +41,8 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range), both whole numbers.
 
   `bins` None chooses cells that tile the range. Raises ValueError if the range is at
-  most 1/2, so that the noise would never hide a full change, or if no cells tile it.
+  most 1/2, so that the noise would never hide a full change, if the cells do not tile
+  it, or if there are fewer than two or more than `MAX_CELLS` up to it.
   """
   value = _checks.positive('range', value)
   if value <= 0.5:

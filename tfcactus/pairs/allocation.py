@@ -85,7 +85,8 @@ class _Mean:
     with np.errstate(over='ignore', under='ignore'):
       ratio, q = np.exp(pair.loss), pair.q
     # Ratios or Q-masses that are hardly floats: the upper bound counts their P-mass at
-    # infinity, the lower bound leaves out large ratios and small Q-masses.
+    # infinity, the lower bound leaves out large ratios and small Q-masses. It raises
+    # small ratios to _LEAST: only outcomes that P cannot have are at zero.
     beyond = (ratio > _MOST) | (q < _LEAST)
     small = ratio < _LEAST
     if raises:

@@ -138,7 +138,7 @@ def upper(pieces: Sequence[Piece]) -> DominatingPair:
 
 
 def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
-  """Returns (pivot, room): a loss near the middle of the mass, and a distance."""
+  """Returns (pivot, room): a loss near the middle, and a distance; zeros if unknown."""
   # If the bounds [low, high] at some end of a cell contain the pivot, then high is at
   # most pivot + room or low is at least pivot - room. This does not hold for bounds
   # that are both farther from the pivot than WIDEST_ROOM.
@@ -209,10 +209,10 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spread(p: float, q: float, pivot: float, room: float) -> DominatingPair:
-  """Returns `p`, `q` at losses pivot +- room, or at log(p / q) if outside these."""
+  """Returns atoms of masses p, q at pivot +- room, or at log(p / q) outside these."""
   # Both masses are one minus a sum. If one of them is mostly rounding error, up to
   # SUM_ROUNDOFF of it is moved to outcomes of that distribution only. If one is hardly
-  # a float, so is all of both.
+  # a float, all of both masses are moved so.
   whole_p, whole_q = p, q
   p, q = (max(p - SUM_ROUNDOFF, min(p, q * math.exp(pivot + room))),
           max(q - SUM_ROUNDOFF, min(q, p * math.exp(room - pivot))))
@@ -259,7 +259,7 @@ def lower(pieces: Sequence[Piece]) -> DominatingPair:
 
 def _with_rest(p: np.ndarray, q: np.ndarray, alone_p: np.ndarray, alone_q: np.ndarray
                ) -> DominatingPair:
-  """Returns the pair of the outcomes, and of another of loss zero with all the rest."""
+  """Returns the pair of the outcomes and of one more, which has the rest at loss 0."""
   # `alone_p` is True for outcomes with mass under P only, `alone_q` under Q only.
   rest = max(1 - max(float(np.sum(p)), float(np.sum(q))), 0.0)
   p_inf, q_inf = float(np.sum(p[alone_p])), float(np.sum(q[alone_q]))

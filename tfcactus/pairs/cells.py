@@ -14,17 +14,18 @@ from tfcactus._numerics import EPS
 from tfcactus.pairs import dominating_pair as pair_lib
 
 CELLS = 1 << 14
-"""Number of cells that bracket a continuous loss; the relative error of the divergence
-falls with its square, here below 1e-6."""
+"""Number of cells that bracket a continuous loss; the widths of bounds fall with its
+square."""
 
 GAUSSIAN_REACH = 12.0
 """Standard deviations kept in cells; the mass beyond is below 2e-33 on each side."""
 
 RATIO_ROUNDOFF = 1e-13
-"""Bound on the relative error of the ratio of a cell's two masses at loss zero."""
+"""Bound on the relative error of the ratio of a cell's two masses at loss zero; for
+other losses see `ratio_roundoff`."""
 
 NARROWEST = 1e-200
-"""Width of a cell whose ends have the same loss to rounding."""
+"""Stands for the width of a cell whose ends have the same loss to rounding."""
 
 NORMAL_ROUNDOFF = 1e-14
 """Bound on the relative error of a normal mass; 4e-15 were measured."""
@@ -34,7 +35,7 @@ LEAST_CELL = 1e-300
 all of them have is less than 1e-13 of the mass beyond `GAUSSIAN_REACH`."""
 
 WIDEST = 1.0
-"""Width of a cell times |x| + 4 up to which six Gauss points suffice."""
+"""Largest width of a cell at x, times |x| + 4, for which six Gauss points suffice."""
 
 
 def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float, *,
@@ -42,12 +43,12 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
                off: float | np.ndarray = 0.0) -> pair_lib.PairBounds:
   """Returns bounds on a pair from the masses of cells of increasing loss.
 
-  `edges` are the losses at the cells' ends; `width` is their distance where it is one
-  number, without the rounding of `edges`. `p_beyond` bounds the P-mass of larger losses
-  from above. `q_elsewhere` is the Q-mass outside the cells for which the caller has
-  atoms of its own; all other Q-mass outside them is the upper pair's `q_inf`. `off`,
-  for each cell, bounds what `MASS_ROUNDOFF` does not cover of the relative errors of
-  its two masses.
+  `edges`, (cells + 1,), are the losses at the cells' ends; `width` is their distance
+  where it is one number, without the rounding of `edges`. `p_beyond` bounds the P-mass
+  of larger losses from above. `q_elsewhere` is the Q-mass outside the cells for which
+  the caller has atoms of its own; all other Q-mass outside them, and what raising
+  losses leaves over, is the upper pair's `q_inf`. `off`, for each cell, bounds what
+  `MASS_ROUNDOFF` does not cover of the relative errors of its two masses.
   """
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(
@@ -66,7 +67,7 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
 def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
                   width: float | None = None, off: float | np.ndarray = 0.0
                   ) -> np.ndarray:
-  """Returns P-masses at the losses `edges`, where each cell's two masses are moved."""
+  """Returns P-masses at the losses `edges`, to which both masses of cells are moved."""
   # Rounding may reverse losses that are the same.
   widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
   share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
@@ -130,7 +131,7 @@ def normal_cells(first: np.ndarray, width: npt.ArrayLike, shift: float = 0.0
 
 def _between(x: np.ndarray, x_low: np.ndarray, y: np.ndarray, y_low: np.ndarray
              ) -> np.ndarray:
-  """Returns normal masses between x + x_low and y + y_low, where they differ much."""
+  """Returns normal masses between x + x_low and y + y_low, which are far apart."""
   # On one side of zero subtract tails, on both sides add error functions: nothing
   # cancels.
   left = y <= 0

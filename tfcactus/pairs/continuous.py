@@ -2,16 +2,16 @@
 
 Between breaks that the user names, log p - log q is monotone, so that the loss on a
 cell lies between those at its ends. The masses of cells are differences of the
-distribution functions. Both give, cell by cell,
+distribution functions. Losses and masses give, cell by cell,
 
-- a pair that dominates: each cell's masses go to the losses at its ends, both kept, and
-  uncertainty raises the distribution of the loss stochastically;
+- a pair that dominates: each cell's P- and Q-mass, both kept, move to the losses at its
+  ends, and uncertainty raises the distribution of the loss stochastically;
 - a pair that is dominated: each cell is one outcome, and uncertainty brings its two
   masses closer to each other.
 
 Source: sections 4.3 and E of Zhu, Dong and Wang (AISTATS 2022), Algorithm 2 with
-Definition 38 and Lemma 39, which go to one end of a cell; keeping both masses makes the
-error one of second order. The bounds on rounding are this library's.
+Definition 38 and Lemma 39, where a cell moves to one of its ends; keeping both masses
+makes the error one of second order. The bounds on rounding are this library's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAIL = 1e-40
 """About the mass of each distribution in each tail outside all cells."""
 
 _PILOT = 200
-"""Number of quantiles of each tail that are the first edges of cells."""
+"""Number of quantiles, of each tail of each law, that are the first edges of cells."""
 
 _SHARE = 0.5
 """Share of the cells that is spread over losses."""
@@ -133,7 +133,7 @@ class _Checked:
   accuracy: float
 
   def tails(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns P(X <= x) and P(X > x), also at infinite x."""
+    """Returns P(X <= x) and P(X > x), also at infinite x; ValueError if impossible."""
     inner = np.isfinite(x)
     below, above = (x > 0).astype(np.float64), (x < 0).astype(np.float64)
     for name, tail in (('cdf', below), ('sf', above)):
@@ -152,11 +152,11 @@ class _Checked:
     return below, above
 
   def masses(self, x: np.ndarray) -> cell_bounds.Masses:
-    """Returns the masses of cells between points."""
+    """Returns the masses of cells between increasing or decreasing points."""
     return cell_bounds.Masses.of(self.tails(x), self.accuracy)
 
   def log_density(self, x: np.ndarray) -> np.ndarray:
-    """Returns the log density at finite points."""
+    """Returns the log density at finite points; ValueError for NaN or +inf."""
     value = np.asarray(self.law.logpdf(x), dtype=np.float64)
     if value.shape != x.shape or np.any(np.isnan(value)) or np.any(value == np.inf):
       raise ValueError(
@@ -194,7 +194,7 @@ _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
           ) -> Iterator[cell_bounds.Piece]:
-  """Yields cells between neighbouring breaks or beyond one, and what is beside them."""
+  """Yields cells with edges `x`, between or beyond breaks, and what is beside."""
   at_break = x[0] in breaks, x[-1] in breaks
   start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
   stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
@@ -224,7 +224,7 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
 
 def _piece(p: _Checked, q: _Checked, x: np.ndarray, low: np.ndarray, high: np.ndarray
            ) -> cell_bounds.Piece:
-  """Returns cells between points `x`, by loss; `low`, `high` bound it as in `Piece`."""
+  """Returns cells between points `x`, which are in order of loss; bounds as `Piece`."""
   return cell_bounds.Piece(low=low, high=high, p=p.masses(x), q=q.masses(x))
 
 
@@ -273,9 +273,11 @@ def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
 
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns (low, high, way): bounds on the loss at points `x`, and its direction."""
-  # `way` is 1 where the loss increases with x, -1 where it decreases, 0 where its
-  # errors allow both.
+  """Returns (low, high, way): bounds on the loss at points `x`, and its direction.
+
+  `way` is 1 if the loss increases with x, -1 if it decreases, 0 if its errors allow
+  both. Raises ValueError if they allow neither.
+  """
   log_p, log_q = p.log_density(x), q.log_density(x)
   with np.errstate(invalid='ignore'):
     loss = np.where(np.isneginf(log_p), -np.inf, log_p - log_q)
@@ -285,7 +287,8 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
   unseen = np.isneginf(log_p) & np.isneginf(log_q)
   low = np.where(unseen, -np.inf, loss - error)
   high = np.where(unseen, np.inf, loss + error)
-  # A monotone loss is above all before it and below all after it, or the reverse.
+  # A rising loss is at least all losses before it and at most all after it; a falling
+  # one is the reverse.
   rising = np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
   falling = np.maximum.accumulate(low[::-1])[::-1], np.minimum.accumulate(high)
   rises, falls = (bool(np.all(a <= b)) for a, b in (rising, falling))
@@ -307,7 +310,7 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
 
 def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
              breaks: np.ndarray, cells: int) -> list[np.ndarray]:
-  """Returns increasing cell edges for each interval between breaks."""
+  """Returns increasing cell edges for each interval between or beyond breaks."""
   # There are about `cells` cells in all. Any edges give valid bounds. Moving a cell's
   # masses to the losses at its ends raises the privacy profile. Half of the cells lie
   # where that raises the profile most. The other half is spread evenly over losses, so
@@ -324,7 +327,7 @@ def _quantiles(tails: Tails) -> np.ndarray:
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
   for which, sign in ((0, 1), (1, -1)):
-    # Bisect on a scale that reaches every float; sinh(709) is the largest.
+    # Bisect on a scale that reaches sinh(709), about 4e307, on both sides of zero.
     low, high = np.full(_PILOT, -709.0), np.full(_PILOT, 709.0)
     for _ in range(90):
       middle = 0.5 * (low + high)
@@ -337,7 +340,7 @@ def _quantiles(tails: Tails) -> np.ndarray:
 
 def _refined(edges: np.ndarray, laws: Sequence[Tails],
              loss: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
-  """Returns the edges after each cell is cut into equal parts, about `count` in all."""
+  """Returns the edges after cells are cut into equal parts, at most `count` more."""
   mass = np.zeros(edges.size - 1)
   for tails in laws:
     below, above = tails(edges)
@@ -345,7 +348,8 @@ def _refined(edges: np.ndarray, laws: Sequence[Tails],
   with np.errstate(invalid='ignore'):
     move = np.abs(np.diff(loss(edges)))
   move = np.minimum(np.nan_to_num(move, nan=0.0, posinf=_WIDEST), _WIDEST)
-  # A chord over a loss w of mass m costs about m w^2 / 8.
+  # A cell of mass m over losses of width w raises the profile by about m w^2 / 8, and n
+  # parts of it by 1 / n^2 of that: the best n are as the cube roots of m w^2.
   cost = np.cbrt(np.maximum(mass, 0.0) * move**2)
   parts = np.zeros(mass.size)
   for share, weight in ((1 - _SHARE, cost), (_SHARE, move)):

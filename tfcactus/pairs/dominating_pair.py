@@ -1,9 +1,9 @@
 """Dominating pairs of discrete distributions, and operations that keep dominance.
 
-A pair (P, Q) dominates a mechanism if at every trade-off P and Q are at least as easy
-to tell apart as the outputs of any neighbouring inputs. Each operation either keeps the
-privacy profile H(alpha) = sup_A P(A) - alpha Q(A) exactly, raises it ("upper"
-versions), or lowers it ("lower" versions); its docstring says which.
+A pair (P, Q) dominates a mechanism if its privacy profile H(alpha) = sup_A P(A) - alpha
+Q(A) is, for every alpha >= 0, at least that of the mechanism's outputs on any two
+neighbouring inputs. Each operation keeps the profile, raises it ("upper" versions) or
+lowers it ("lower" versions); its docstring says which.
 
 Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
 Characteristic Function" (AISTATS 2022), called "the paper" below.
@@ -19,10 +19,10 @@ import numpy.typing as npt
 from tfcactus import _checks, _numerics
 
 MASS_TOLERANCE = 1e-12
-"""How far from one the masses of a pair may sum: the rounding of a long sum."""
+"""How far from one the masses of P, or of Q, may sum: the rounding of a long sum."""
 
 _LOSS_TOLERANCE = 1e-12
-"""Relative tolerance of a loss against log(p / q): rounding."""
+"""Tolerance of a loss against log(p / q), in units of 1 + |loss|: rounding."""
 
 MASS_ROUNDOFF = 1e-13
 """Bound on the relative error of a computed mass: 1e-14 for a cell of normal laws
@@ -38,8 +38,9 @@ LARGEST_LOSS = 700.0
 below -LARGEST_LOSS, with such a P-mass, count as minus infinity."""
 
 LEAST_MASS = 1e-290
-"""Atoms with a smaller P- or Q-mass are not kept, since products may underflow: where a
-pair is raised, their mass moves to infinite losses; where it is lowered, they merge."""
+"""Bounds from cells (`cell_bounds`) keep no atoms with a smaller P- or Q-mass, since
+products may underflow: the upper pair has their mass at infinite losses, the lower pair
+merges them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,8 +52,8 @@ class DominatingPair:
     p: Shape (atoms,), P-masses; non-negative.
     q: Shape (atoms,), Q-masses; non-negative.
     p_inf: P-mass where Q has none: the loss is +infinity.
-    q_inf: Q-mass where P has none. Invisible in (P, Q), visible once the pair is
-      reversed or subsampled.
+    q_inf: Q-mass where P has none. It adds nothing to the profile of (P, Q), but
+      counts once the pair is reversed or subsampled.
   """
 
   loss: np.ndarray
@@ -70,7 +71,7 @@ class DominatingPair:
       q: Shape (outcomes,), probabilities under Q.
 
     Raises:
-      ValueError: if either is not a probability vector of the same length.
+      ValueError: unless both are probability vectors, of one length.
     """
     p, q = _checks.vector('p', p), _checks.vector('q', q)
     if p.shape != q.shape:
@@ -96,7 +97,8 @@ class DominatingPair:
 
     Raises:
       ValueError: if an array is not float64 of shape (atoms,), masses are negative or
-        do not sum to one, or a loss is not the logarithm of their ratio.
+        do not sum to one, an atom has mass under one of P and Q only, or the loss of an
+        atom with mass is not log(p / q).
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
@@ -132,13 +134,14 @@ class DominatingPair:
                              ) -> DominatingPair:
     """Returns the symmetric pair whose profile is the lower convex hull of points.
 
-    The reverse of the pair has the same profile, as for any symmetric noise. If the
-    values bound the profile of a symmetric mechanism at the points, the pair dominates
+    The reverse of the pair has the same profile, as for any symmetric noise. The first
+    value is lowered where the others and symmetry show that it is too large. If the
+    values are upper bounds on the profile of a symmetric mechanism, the pair dominates
     the mechanism: chords lie above a convex function.
 
     Args:
-      alpha: Shape (points,), increasing from one; symmetry gives the profile below.
-      value: Shape (points,), H(alpha); constant beyond the last point.
+      alpha: Shape (points,), increasing from one; symmetry gives the profile below one.
+      value: Shape (points,), H(alpha); the last holds for all larger alpha.
 
     Source: Lemma 9 and Corollary 25 of the paper.
     """
@@ -157,7 +160,7 @@ class DominatingPair:
   def symmetric(cls, loss: np.ndarray, p: np.ndarray, q: np.ndarray,
                 p_inf: float) -> DominatingPair:
     """Returns the pair that equals its own reverse, with given masses at losses > 0."""
-    # Atoms at other losses are left out. All mass that is left over has loss zero.
+    # Atoms at other losses or without Q-mass are left out. Mass left over has loss 0.
     real = (q > 0) & (loss > 0)
     loss, p, q = loss[real], p[real], q[real]
     rest = max(1 - p_inf - float(np.sum(p) + np.sum(q)), 0.0)
@@ -177,7 +180,7 @@ class DominatingPair:
     return float(np.sum(self.p[above] * gain) + self.p_inf)
 
   def log_phi(self, t: np.ndarray) -> np.ndarray:
-    """Returns log E_P[exp(i t loss)] over finite losses, at real `t` of shape (n,)."""
+    """Returns complex log E_P[exp(i t loss)], finite losses only, at real `t`, (n,)."""
     t = np.asarray(t, dtype=np.float64)
     return np.log(np.exp(1j * np.multiply.outer(t, self.loss)) @ self.p)
 
@@ -188,6 +191,9 @@ class DominatingPair:
       order: Positive, other than one.
       finite: Leave the P-mass of infinite losses out; the rest of P is not normalised
         again.
+
+    Raises:
+      ValueError: if the order is not positive, or is one.
     """
     order = _checks.positive('order', order)
     if order == 1:
@@ -201,10 +207,11 @@ class DominatingPair:
   def poisson(self, sampling_prob: float) -> tuple[DominatingPair, DominatingPair]:
     """Returns the pairs of a mechanism on a Poisson sample of the records.
 
-    This pair has to dominate the mechanism on all records when a record is added.
+    This pair has to dominate the mechanism on all records when a record is added: P is
+    the law without the record, Q the law with it.
 
     Args:
-      sampling_prob: Probability with which each record is drawn.
+      sampling_prob: Probability, in (0, 1], with which each record is drawn.
 
     Returns:
       (add, remove): pairs that dominate the subsampled mechanism when a record is added
@@ -215,7 +222,7 @@ class DominatingPair:
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
       return self, self.reversed()
-    # Outcomes with mass under P only get a finite loss: the record may be left out.
+    # Outcomes with mass under P only get a finite loss: a sample may lack the record.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
     # log((1-s) + s e^-loss), with e^-loss factored out where it is large.
@@ -244,7 +251,7 @@ class PairBounds:
 
   @classmethod
   def exact(cls, pair: DominatingPair) -> PairBounds:
-    """Returns bounds that coincide."""
+    """Returns bounds of which both are `pair`."""
     return cls(pair, pair)
 
   def reversed(self) -> PairBounds:
@@ -267,8 +274,8 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
   A label is an integer; the mean of label times `width` is the loss, or `floor` for
   smaller losses. Given the atom, the label is drawn alike under P and Q, so that labels
-  are post-processing. Returns the least label, and the masses of it and the next ones
-  under P and under Q.
+  are post-processing. Returns (first, p, q): the least label, and the P- and Q-masses
+  of the labels first, first + 1, ...; `p_inf` and `q_inf` are left out.
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
@@ -285,8 +292,11 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
                    width: np.ndarray) -> np.ndarray:
-  """Returns p's share to put at low + width, the rest at low: H rises to its chord."""
-  # This share keeps both masses: p_up = (p - e^low q) / (1 - e^-width).
+  """Returns the share of `p` that moves to loss low + width, the rest to low.
+
+  The share keeps both masses, p and q, so that H rises to its chord.
+  """
+  # The P-mass that moves up is (p - e^low q) / (1 - e^-width).
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     excess = -np.expm1(low + np.log(q) - np.log(p))
     share = excess / -np.expm1(-width)
@@ -298,12 +308,12 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """Returns a pair with a higher profile: (first, p) on losses (first + j) * width.
 
   `p` has the P-masses of the finite losses; Q-masses are p e^-loss. Losses below
-  `floor` are raised to it first.
+  `floor` are raised to `floor` first.
   """
   loss = np.maximum(pair.loss, floor)
   cell = np.floor(loss / width).astype(np.int64)
   low = cell * width
-  # The share that moves up keeps P- and Q-mass; rounding only raises it.
+  # The share that moves up keeps P- and Q-mass; LOSS_ROUNDOFF only raises the share.
   share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
   share = np.clip(share, 0.0, 1.0)
   first = int(cell.min())

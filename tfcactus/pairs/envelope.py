@@ -13,15 +13,15 @@ from tfcactus.pairs import dominating_pair as pair_lib
 from tfcactus.pairs.cells import CELLS
 
 SUM_ROUNDOFF = 2 * np.finfo(np.float64).eps
-"""Relative error of a running sum of positive masses, per mass: half of it for the
-additions, the rest for the masses."""
+"""Relative error of a running sum of positive masses, per mass: for the additions, and
+as much for the masses."""
 
 
 def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   """Returns bounds on a pair of the maximum of the profiles that `parts` bound.
 
-  The caller vouches that the maximum is symmetric: that it also bounds the profiles of
-  the pairs' reverses.
+  The caller vouches that the maximum also bounds the profiles of the pairs' reverses,
+  so that it is the profile of a symmetric pair.
   """
   log_alpha = profile_grid([part.upper for part in parts])
   alpha = np.exp(log_alpha)
@@ -41,7 +41,7 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
 
 def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns the profile, its slope and a bound on its error, at alpha = e^log_alpha."""
+  """Returns a profile, its slope and the profile's rounding, at alpha = e^log_alpha."""
   order = np.argsort(pair.loss)
   above = np.searchsorted(pair.loss[order], log_alpha, side='right')
   p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[above]
@@ -51,10 +51,10 @@ def profile_at(pair: pair_lib.DominatingPair, log_alpha: np.ndarray
 
 
 def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
-  """Returns losses >= 0 at which to evaluate profiles, dense where there is mass."""
-  # A chord over a cell of width w and mass m costs about m w^2 / 8, so the best density
-  # of points is the cube root of the density of mass. Mass at losses above LARGEST_LOSS
-  # is counted at infinity.
+  """Returns CELLS + 1 losses >= 0, dense where mass is, at which to take profiles."""
+  # A chord over a cell of width w and mass m raises the profile by about m w^2 / 8, so
+  # the best density of points is the cube root of the density of mass. Mass at losses
+  # above LARGEST_LOSS is counted at infinity.
   top = min(max(np.max(np.abs(pair.loss), initial=0.0) for pair in pairs),
             pair_lib.LARGEST_LOSS)
   edges = np.linspace(0, max(top, 1e-6), 4097)

@@ -32,7 +32,8 @@ MOST_ROWS = 1000
 """Largest number of rows of one person that is accounted for exactly."""
 
 NOTHING = 1e-40
-"""Mass of numbers of rows that are left out; the upper pair counts it."""
+"""Largest probability of the numbers of rows that are left out; the upper pair counts
+it."""
 
 MOST_ATOMS = 1 << 15
 """Atoms beyond which neighbouring ones are merged. Affects speed and width only."""
@@ -52,7 +53,7 @@ def poisson_weights(rows: int, sampling_prob: float) -> np.ndarray:
 
 
 def fixed_size_weights(rows: int, size: int, total: int) -> np.ndarray:
-  """Returns log P(j of `rows` rows are in a sample of `size` of `total` records)."""
+  """Returns log P(j of `rows` rows are in a sample of `size` of `total`), j >= 0."""
   def falling(first: int) -> list[int]:
     """Returns the products first (first - 1) ... of 0, 1, ..., `rows` factors."""
     return list(itertools.accumulate(
@@ -74,9 +75,9 @@ def _log_share(part: int, whole: int) -> float:
 
 
 def most_likely(weights: np.ndarray) -> tuple[np.ndarray, float]:
-  """Returns probabilities of likely numbers of rows, and the mass of larger numbers."""
-  # `weights` has the probabilities of all numbers. The mass, at most `NOTHING`, also
-  # counts as that of the largest number that is kept.
+  """Returns probabilities of 0, 1, ..., n rows, and that of more, at most `NOTHING`."""
+  # `weights` has the probabilities of all numbers of rows. That of more than n is added
+  # to that of n as well.
   beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
   last = max(int(np.argmax(beyond <= NOTHING)), 1)
   return np.append(weights[:last], weights[last] + beyond[last]), float(beyond[last])

@@ -84,7 +84,10 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 
 
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
-  """Returns bounds, as `replaced`, on a zeroed record's pair in fixed-size samples."""
+  """Returns bounds on a zeroed record's pair in fixed-size samples, as `zeroed_by`.
+
+  The arguments are those of `replaced`, and so is the proof.
+  """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
                    near, sampling_prob)
@@ -92,11 +95,11 @@ def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBound
 
 def mixture_bounds(near: PairBounds, alpha: np.ndarray, value: np.ndarray,
                    sampling_prob: float) -> PairBounds:
-  """Returns bounds on a symmetric pair of mixtures, given upper bounds on its profile.
+  """Returns bounds on a pair of mixtures, given upper bounds on its profile.
 
   `near` bounds the noise's pair over all shifts up to one, `value` the profile at
-  `alpha`, which increases from one. The lower pair of the result compares a record with
-  one that contributes nothing.
+  `alpha`, which increases from one. The upper pair is symmetric. The lower pair
+  compares a record with one that contributes nothing.
   """
   return PairBounds(near.poisson(sampling_prob)[1].lower,
                     DominatingPair.from_symmetric_profile(alpha, value))
@@ -134,6 +137,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
 
 def no_noise(prob: float) -> PairBounds:
   """Returns bounds for any noise: the upper pair shows the record if it is drawn."""
+  # The lower pair shows nothing.
   zero, one = np.zeros(1), np.ones(1)
   return PairBounds(
       DominatingPair(zero, one, one),

@@ -1,1 +1,1 @@
-"""Statements of the five papers that training and accounting do not need."""
+"""Statements of README.md's five papers that training and accounting do not need."""

@@ -63,11 +63,12 @@ _ROUNDOFF = 1e-15
 def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPair:
   """Returns a pair that dominates every pair whose loss CDF is at least `cdf`.
 
-  Mass between two points moves to the upper point, mass beyond the last point to
-  infinity. Under P the loss only grows, and with it the profile H(alpha) = E_P (1 -
-  alpha e^-loss)+. `loss` increases; `cdf`, P-probabilities of losses up to `loss` or
-  lower bounds on them, does not fall. Raises ValueError unless E_P e^-loss <= 1, as for
-  any privacy loss.
+  Mass up to the first point, and between two points, moves to the upper point, mass
+  beyond the last point to infinity. Under P the loss only grows, and with it the
+  profile H(alpha) = E_P (1 - alpha e^-loss)+. `loss` increases; `cdf`, P-probabilities
+  of losses up to `loss` or lower bounds on them, does not fall. Raises ValueError for
+  other arrays, and unless the moved masses have E_P e^-loss <= 1, as any privacy loss
+  has.
 
   Source: appendix B of Zhu, Dong and Wang (AISTATS 2022).
   """
@@ -131,8 +132,8 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
 
   `log_moment` takes s > 0 and returns log E_P exp(-s loss) over finite losses, which is
   (s - 1) D_s(Q || P), to the digits of the current decimal context. The caller vouches
-  for it; ValueError if the result shows that it lacks digits. No loss is below -`most`;
-  `terms` is k.
+  for it. No loss is below -`most` < 0; `terms` is k, at least two. Raises ValueError
+  unless epsilon > -most, and if the result shows that log_moment lacks digits.
   """
   most, k = _checks.positive('most', most), _checks.integer('terms', terms, 2)
   distance = _checks.real('epsilon', epsilon) + most

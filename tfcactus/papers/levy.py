@@ -82,7 +82,7 @@ class PhiFunction:
       the truncated part of the sum.
     p_inf: P-mass of an infinite loss.
     accuracy: Bound on the error of `log_phi`, in units of 1 + |log_phi|; or a function
-      of t that bounds the error of phi itself.
+      of t, shape (n,), that bounds the absolute error of phi.
   """
 
   log_phi: Callable[[Array], Array]
@@ -102,7 +102,7 @@ class PhiFunction:
 
   @classmethod
   def gaussian(cls, mu: float) -> PhiFunction:
-    """Returns phi of the Gaussian mechanism; mu = sensitivity / standard deviation."""
+    """Returns phi of the Gaussian mechanism; `mu` is sensitivity / deviation."""
     half = 0.5 * _checks.positive('mu', mu)**2
     return cls(lambda t: half * t * (1j - t), lambda t: -half * t * t)
 
@@ -128,7 +128,10 @@ class PhiFunction:
         None, pair.p_inf, lambda t: rounded + PHASE_ROUNDOFF * (1 + t * size))
 
   def values(self, t: Array) -> tuple[Array, Array]:
-    """Returns log phi at t > 0 and a bound on log(|phi| + error) - log |phi|."""
+    """Returns log phi at t > 0 and a bound on log(|phi| + error) - log |phi|, (n,).
+
+    Raises ValueError if `log_phi` or `accuracy` return what cannot be right.
+    """
     own = np.asarray(self.log_phi(t), dtype=np.complex128)
     if own.shape != t.shape or np.any(np.isnan(own)) or np.any(np.isinf(own.imag)):
       raise ValueError(
@@ -152,7 +155,7 @@ class PhiFunction:
     return real + 1j * own.imag, error + 4 * EPS * size
 
   def decay(self, t: Array) -> Array:
-    """Returns the log of a bound on |phi| at t and beyond, at most P(finite)."""
+    """Returns log of a bound on |phi| at t and beyond: at most that of P(finite)."""
     mass = math.log1p(-self.p_inf)
     if self.log_decay is None:
       return np.full(np.shape(t), mass)
@@ -195,9 +198,10 @@ class LevyComposition:
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
-    `estimate` is the epsilon at which the estimate of delta is `delta`. Without
-    `log_decay` its error may be far smaller than the bounds are apart, but that is not
-    proved.
+    All are inf if `delta` is at most the mass of infinite losses. If a search fails,
+    `upper` is inf and `lower` may be zero. `estimate` is the epsilon at which the
+    estimate of delta is `delta`. Without `log_decay` its error may be far smaller than
+    the bounds are apart, but that is not proved.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.
@@ -240,7 +244,7 @@ class LevyComposition:
 
   @functools.cached_property
   def finite_mass(self) -> float:
-    """P-probability of a finite loss."""
+    """P-probability of a finite total loss."""
     return math.exp(self._log_finite_mass)
 
   @functools.cached_property

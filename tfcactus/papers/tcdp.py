@@ -30,7 +30,7 @@ _GAPS = np.geomspace(1e-3, 30, 200)
 
 
 def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float:
-  """Returns an upper bound on the mutual information of answer and data, in nats."""
+  """Bounds the mutual information of answer and data from above, in nats, or by inf."""
   # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
   # 9, which Theorem 26 relaxes in its last step, for any distribution of n records.
   guarantee = truncated_cdp.check_guarantee(guarantee)
@@ -57,7 +57,10 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
-  """Returns the least number n of records that is not ruled out for a histogram."""
+  """Returns the least number n of records that is not ruled out for a histogram.
+
+  Raises ValueError unless num_bins > 4, or if that number is above 2^60.
+  """
   # With fewer records n, under (rho, omega)-tCDP for one replaced record, some data
   # have a largest count error of n / 2 or more with probability above one half.
   # Otherwise the largest count would identify n copies of a random value with
@@ -80,8 +83,11 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
 
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
-  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho))."""
-  # A histogram needs at least so many records. A negative result says nothing.
+  """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
+
+  A histogram needs at least so many records. A negative result says nothing. Raises
+  ValueError unless omega is finite, rho > 0 and num_bins > 4.
+  """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:
     raise ValueError(
@@ -162,7 +168,7 @@ def approximate_zcdp(rho: float, delta: float, loss: npt.ArrayLike) -> np.ndarra
 
 
 def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
-  """Returns the guarantee of Theorem 17, whose rho is an order of magnitude too large.
+  """Returns the loose guarantee of Theorem 17, with 16 times the rho of normal noise.
 
   Raises ValueError if its hypothesis 1 < sqrt(2) sigma <= bend fails, or bend <= 8.
   """
@@ -181,9 +187,9 @@ def sinh_normal_bound(noise: SinhNormal) -> truncated_cdp.TCDP:
 def histogram_noise(rho: float, omega: float) -> SinhNormal:
   """Returns the noise of Corollary 18 for a histogram under (rho, omega)-tCDP.
 
-  A replaced record changes two counts by one. The proof needs omega >= 1 / sqrt(2 rho),
-  which the printed hypothesis (1 / (8 sqrt rho)) does not give. For smaller omega the
-  divergence is computed, and refused if it exceeds the claim.
+  A replaced record changes two counts by one. The proof needs rho < 1 and omega >= 1 /
+  sqrt(2 rho); the printed hypothesis on omega, 1 / (8 sqrt(rho)), is too weak. Where
+  they fail, the divergence is computed; ValueError if it exceeds the claim.
   """
   rho, omega = _checks.positive('rho', rho), truncated_cdp.check_omega(omega)
   noise = SinhNormal(4 / math.sqrt(rho), 8 * omega)
@@ -205,7 +211,10 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
 
 
 def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> float:
-  """Returns Corollary 18's bound on the largest count error, with chance 1 - `beta`."""
+  """Returns Corollary 18's bound on the largest count error, with chance 1 - `beta`.
+
+  Raises ValueError where the corollary is false, as `histogram_noise` does.
+  """
   histogram_noise(rho, omega)  # Refuses where the corollary is false.
   num_bins = _checks.integer('num_bins', num_bins, 1)
   log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
@@ -214,8 +223,11 @@ def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> 
 
 def subsampled_divergence(divergence: Callable[[int], float], order: int,
                           sampling_prob: float) -> float:
-  """Returns D_order(sP + (1-s)Q || Q), given divergence(k) = D_k(P || Q) for k >= 2."""
-  # Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018); s is `sampling_prob`.
+  """Returns D_order(sP + (1-s)Q || Q), given divergence(k) = D_k(P || Q) for k >= 2.
+
+  s is `sampling_prob`; order is an integer >= 2. Upper bounds on divergences give one.
+  """
+  # Lemma 15 of Bun, Dwork, Rothblum and Steinke (STOC 2018).
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)
   k = np.arange(2, order + 1)

@@ -21,8 +21,9 @@ def batches(records: Records, array: Callable[[object], np.ndarray] | None = Non
             ) -> Iterator[np.ndarray]:
   """Yields arrays of records, whose first axis runs over records.
 
-  `array` turns a batch into an array; None takes arrays of numbers. Raises ValueError
-  if a batch is no such array, or may be a single record.
+  An array, list, tuple or range is one batch. `array` turns a batch into an array; None
+  takes arrays of numbers. Raises ValueError if a batch is no such array, or may be a
+  single record.
   """
   array = array or _array
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):
@@ -80,8 +81,9 @@ def check_one_array(batch: object) -> None:
 
 
 def _array(batch: object) -> np.ndarray:
-  """Returns a batch as an array of real numbers, shape (n, ...)."""
-  # Floats become float64 and booleans int64; other integers keep their type.
+  """Returns a batch as an array of real numbers, shape (n, ...); ValueError for NaN."""
+  # Floats and integers beyond 64 bits become float64, booleans int64. Other integers
+  # keep their type.
   check_one_array(batch)
   try:
     array = np.asarray(batch)

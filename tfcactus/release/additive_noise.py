@@ -13,6 +13,7 @@ from tfcactus.release import _records, noise_sources, whole_numbers
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
+"""Most counts of a histogram, which memory holds."""
 
 _SUM_FINENESS = 30
 """Summands are truncated to a grid of about clipping norm / 2^30: sums of up to 2^32
@@ -29,12 +30,16 @@ def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNois
     sensitivity: The largest change of the value by one added or removed record.
     noise: Scalar noise, in units of the sensitivity.
     resolution: A power of two of which the answer is a multiple, whatever the records:
-      1 for integer queries, whose answer is an int. None rounds to a float on a grid of
-      about 2^-20 of the sensitivity, so that low bits leak nothing. The type of `value`
-      has no effect.
+      1 for integer queries, whose answer is an int. None rounds to a grid of about
+      2^-20 of the sensitivity, so that low bits leak nothing. The type of `value` has
+      no effect.
     seed: For repeatable experiments; None draws from the system.
     arithmetic: 'float'; or 'integer', which adds the noise of a Gaussian, a Laplace law
-      or a scalar table in whole numbers and counts all rounding. It is a little larger.
+      or a scalar table in whole numbers and counts all rounding. The noise is then up
+      to 2 % larger.
+
+  Returns:
+    Release whose value is a float, or an int on a grid of whole numbers.
 
   Raises:
     ValueError: if an argument is out of range or the value is not finite.
@@ -65,6 +70,9 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
     resolution: As for `noisy_value`, of all coordinates.
     seed: For repeatable experiments; None draws from the system.
     arithmetic: As for `noisy_value`.
+
+  Returns:
+    Release whose value has shape (dim,).
 
   Raises:
     ValueError: if an argument is out of range, or the noise does not protect such a
@@ -108,6 +116,13 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
       it from the records.
     seed: For repeatable experiments; None draws from the system.
     arithmetic: As for `noisy_value`.
+
+  Returns:
+    Release whose value is a number, or has shape (dim,).
+
+  Raises:
+    ValueError: if an argument is out of range, records have several shapes or entries
+      that are not finite, or the noise does not protect such a sum.
   """
   clip = noise_sources.sensitivity(l2_norm_clip, 'l2_norm_clip')
   step = noise_sources.step_below(clip, _SUM_FINENESS)
@@ -216,7 +231,7 @@ def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 're
 
 def _noisy_number(steps: np.ndarray, step: float, scale: float,
                   noise: noise_lib.Noise, seed: int | None, arithmetic: str) -> Release:
-  """Releases steps * step with noise; one record changes it by at most `scale`."""
+  """Releases the number steps * step, which a record changes by at most `scale`."""
   law = noise_lib.check_scalar(noise)
   found = _noisy_steps(steps, step, scale, law, seed, arithmetic, 1.0, 1,
                        f'a number with {law.name} noise', 'absolute error')

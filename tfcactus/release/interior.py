@@ -39,12 +39,16 @@ _DEFAULT_BETA = 0.05
 """Probability of exceeding a rank error that is chosen by default."""
 
 _LARGEST_DOMAIN = 2**62
+"""Most values of a domain, so that indices of nodes fit into an int64."""
 
 _EXACT_FLOATS = 2**53
 """Up to here float64 represents every integer."""
 
 _DEFAULT_ANSWERS = 1e6
+"""Number of answers of a quantile, less one, by default."""
+
 _MOST_ANSWERS = 2.0**61
+"""Largest number of answers of a quantile, less one."""
 
 
 def interior_point(records: _records.Records, *, num_values: int,
@@ -65,7 +69,11 @@ def interior_point(records: _records.Records, *, num_values: int,
   Returns:
     Release whose value is an int. It lies between the least and the largest record if
     its rank error is below both `fraction` and 1 - `fraction` times the number of
-    records.
+    records. `error(beta)` bounds the rank error; for 'recursion' it is infinite where
+    `rank_error` is not proved to hold with probability 1 - beta.
+
+  Raises:
+    ValueError: if an argument is out of range.
   """
   size = _checks.integer('num_values', num_values, 2)
   value = interior_draw(
@@ -126,7 +134,10 @@ class Balance:
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
-    """Sorts the records; raises ValueError if one is no integer in [1, size]."""
+    """Returns the balance of unsorted records; ValueError unless integers in [1, size].
+
+    Floats that are integers will do up to `_EXACT_FLOATS` values.
+    """
     fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
       raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
@@ -154,7 +165,7 @@ class Balance:
     return below - self.fraction * self.records.size
 
   def clipped(self, j: np.ndarray, width: float) -> np.ndarray:
-    """Clips g(j) + width to [0, 2 width]: 0 for j <= 0 and 2 width for j > size."""
+    """Returns g(j) + width, clipped to [0, 2 width]; the ends for j <= 0 or > size."""
     inner = np.clip(self(j) + width, 0, 2 * width)
     return np.where(j <= 0, 0.0, np.where(j > self.size, 2 * width, inner))
 
@@ -216,7 +227,8 @@ def _levels(size: int) -> int:
 def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
   """Returns the least j in [low, high] with `ask(j)` true, else `high`, (runs,)."""
-  # Asks exactly `halvings` questions.
+  # By binary search: noisy answers of `ask`, (runs,), may lead to another j. It is
+  # asked exactly `halvings` times.
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)
   for _ in range(halvings):
@@ -318,14 +330,15 @@ def quantile(records: _records.Records, fraction: float, *, low: float, high: fl
       number of queries, which never depends on the records or their type: pass 1 for a
       domain of whole numbers. Answers are ints if `low` and `resolution` are whole.
     rank_error: For 'recursion', the error w that it is built for; None for the least
-      that is exceeded with probability 0.05. Not used by 'binary-search'.
+      that is proved to be exceeded with probability 0.05 at most. None for
+      'binary-search'.
     method: 'binary-search', or 'recursion', which asks fewer queries in a large domain
       with a larger margin each: below 2^62 values it costs more for equal error.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release; with probability 1 - beta at most `error(beta)` records lie between the
-    answer and the quantile.
+    Release; with probability 1 - beta at most `error(beta)` records, each rounded to an
+    answer, lie between the answer and the quantile; as for `interior_point`.
 
   Raises:
     ValueError: if an argument is out of range.

@@ -15,7 +15,8 @@ from tfcactus.randomness import Size, SystemRandom
 
 _FINENESS = 20
 """Values are rounded to about sensitivity / 2^20 before noise is added, unless they are
-multiples of a public resolution. This raises the sensitivity by two millionths."""
+multiples of a public resolution. This raises the sensitivity of a number by at most two
+millionths."""
 
 ROUNDING = 2
 """Steps by which rounding can increase the distance of two values: each moves by half a
@@ -93,12 +94,13 @@ def step_below(scale: float, fineness: int) -> float:
 
 def lattice(value: npt.ArrayLike, sensitivity_: float,
             resolution: float | None = None) -> tuple[np.ndarray, float, float]:
-  """Returns values on a public grid: (int64 steps, step, sensitivity on the grid).
+  """Returns values on a public grid: (int64 steps, step, sensitivity of a value there).
 
   A release on the grid has no low bits that leak the data. The grid depends on the
   arguments alone, never on the values or their type, which could reveal a record.
   `resolution` is a power of two of which all values are multiples, whatever the
-  records; None rounds values to about a millionth of the sensitivity.
+  records; None rounds values to about a millionth of the sensitivity. Raises ValueError
+  for values that are not finite, not such multiples, or too large beside their noise.
   """
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':

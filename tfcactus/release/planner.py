@@ -20,18 +20,18 @@ FAMILIES = (*_SCALED, 'sinh-normal')
 """Names of closed-form noise distributions."""
 
 _LARGEST_BEND = 1e4
-"""Bend, in standard deviations, at which noise is Gaussian to eight digits."""
+"""Largest bend over sigma that is tried: noise is then Gaussian to eight digits."""
 
 _CLOSE = 1e-9
-"""Relative tolerance of epsilon: compared errors differ by more."""
+"""Relative tolerance of sigma where errors are compared, which differ by more."""
 
 
 def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
                    arithmetic: str = 'float') -> float:
-  """Returns the smallest count that is told from empty counts by their threshold.
+  """Returns the smallest count, an int, that is told from empty counts by a threshold.
 
-  Report the counts of a `histogram` at or above `count_threshold`. With probability
-  1 - beta no empty count is reported, and a given count of this size is.
+  Report the counts of a `histogram` at or above the `count_threshold` of beta / 2. With
+  probability 1 - beta no empty count is reported, and a given count of this size is.
 
   Args:
     noise: The histogram's noise.
@@ -49,7 +49,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
 
 def _of_histogram(noise: noise_lib.ScalarNoise, arithmetic: str
                   ) -> tuple[float, float]:
-  """Returns the factor by which noise is larger than asked for, and the rounding."""
+  """Returns (factor of noise beyond the law, most that rounding moves a count)."""
   modes.check_mode(arithmetic)
   if arithmetic == 'float':
     return 1.0, 0.5
@@ -99,7 +99,8 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
 
   Args:
     family: 'gaussian', 'laplace' or 'sinh-normal'.
-    error: Bound on the largest of `count` errors, in units of the query.
+    error: Bound on the largest of `count` errors, in units of the query. Releases round
+      to a grid too, which is not counted.
     beta: Probability that the largest error exceeds the bound.
     count: Number of noisy values.
     sensitivity: Sensitivity of the query.

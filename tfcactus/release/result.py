@@ -34,8 +34,8 @@ class Release(guarantee_lib.ReleasedStatistic):
   def error(self, beta: float) -> float:
     """Returns a bound that the error exceeds with probability at most beta.
 
-    The bound comes from the noise's own quantiles, in units of the query; see
-    `error_kind`. It does not depend on the data.
+    The bound comes from the law of the noise, in units of the query; see `error_kind`.
+    It does not depend on the data, and may be infinite.
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 
@@ -63,11 +63,15 @@ class Release(guarantee_lib.ReleasedStatistic):
     return found.seeded_by('noise') if self.seeded else found
 
   def tcdp(self, delta: float) -> accounting.TCDP:
-    """Returns the truncated CDP of this release with the least epsilon at `delta`."""
+    """Returns the truncated CDP of this release with the least epsilon at `delta`.
+
+    Raises:
+      ValueError: if there is none, as losses may be infinite.
+    """
     return accounting.TCDPAccountant().compose(self.event).best(delta)
 
   def report(self, delta: float, beta: float = 0.05) -> str:
-    """Returns the guarantee, its truncated CDP bound and the accuracy, in words."""
+    """Returns guarantee (add-or-remove), truncated CDP bound and accuracy, in words."""
     guarantee = self.guarantee(delta)
     lines = [f'{self.mechanism}: {guarantee}']
     try:

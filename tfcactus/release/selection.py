@@ -126,7 +126,7 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  """Puts the scores, more than m, on a grid: (int64 steps, step, sensitivity on it)."""
+  """Returns more than m scores on a grid: (int64 steps, step, sensitivity there)."""
   scale = noise_sources.sensitivity(sensitivity)
   steps, step, scale = noise_sources.lattice(scores, scale)
   if steps.ndim != 1 or steps.size <= m:
@@ -209,6 +209,8 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
                  ) -> float:
   """Returns the smallest gap at which `gap_max` is right with probability 1 - beta.
 
+  It is in units of the scores. For 'histogram' it is a bound: a smaller one may do.
+
   Args:
     noise: Noise in units of the sensitivity.
     num_options: k, at least two.
@@ -255,8 +257,8 @@ def exponential_mechanism(
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is an int in [0, k). With probability 1 - beta its score is at
-    most `error(beta)` below the best.
+    Release whose value is an int in [0, k). With probability at least 1 - beta its
+    score is at most `error(beta)` below the best.
   """
   epsilon = check_epsilon(epsilon)
   steps, step, scale = _scores(scores, sensitivity, 1)

@@ -18,6 +18,7 @@ from tfcactus.release import _records, additive_noise, interior, noise_sources
 from tfcactus.release.result import Release, repeated
 
 _DEEPEST = 20
+"""Most rounds of a sketch: 2^depth parts are counted."""
 
 
 def thresholds(records: _records.Records, *, num_values: int,
@@ -57,7 +58,8 @@ class ThresholdSketch(NamedTuple):
 
   Attributes:
     points: Shape (m,), int64, increasing values.
-    counts: Shape (m + 1,), int64: records <= points[i]; the last counts all records.
+    counts: Shape (m + 1,), int64: noisy numbers of records <= points[i]; the last is
+      that of all records.
   """
 
   points: np.ndarray
@@ -80,13 +82,13 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
     depth: Rounds, at least one: at most 2^depth - 1 values are named.
     noise: Log-concave closed-form noise, in units of one record.
     method: How interior points are found, as for `interior_point`.
-    rank_error: As for `interior_point`.
+    rank_error: As for `quantile`.
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
     Release whose value is a `ThresholdSketch`; its `error(beta)` bounds the error of
-    all counts at the named points. Between two points the true count lies between their
-    counts.
+    all counts at the named points. Between two points the true count lies between the
+    true counts at both.
   """
   depth = _checks.integer('depth', depth, 1)
   if depth > _DEEPEST:

@@ -25,8 +25,8 @@ _BITS = 20
 """Bits of the scale. Products with 32 bits of a value are then exact in float64."""
 
 _FINEST = 64
-"""Fewest whole numbers of a sensitivity over what rounding adds to it. The noise is at
-most 2 % larger than asked for then."""
+"""Least size of a sensitivity, in whole numbers, over what rounding adds to it. The
+noise is then at most 2 % larger than asked for."""
 
 OFF = 1.5
 """Whole numbers by which rounding may move a value (by half of one) and its noise (of a
@@ -43,7 +43,7 @@ class _Law(NamedTuple):
   """Noise that is drawn in whole numbers.
 
   Attributes:
-    size: Whole numbers of a sensitivity.
+    size: How many whole numbers a sensitivity is.
     distance: Bound on the total variation distance of one draw.
     draw: Returns so many draws, int64.
   """
@@ -74,7 +74,8 @@ class Scaled(NamedTuple):
   """Whole numbers of a value's steps, and what their noise is.
 
   Attributes:
-    unit: Whole numbers of a step of the value, of at most `_BITS` bits.
+    unit: How many whole numbers a step of the value is: a float of at most `_BITS`
+      significant bits, which may be below one.
     larger: Factor by which the noise is larger than the law that was asked for.
     event: The cost: that of the law, and of the distance of the draws from it.
   """
@@ -92,8 +93,8 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
     noise: Noise in units of the sensitivity.
     scale: Sensitivity of the value.
     step: The value is in whole multiples of it.
-    coordinates: Number of those that one added or removed record may change.
-    rounding: Bound on what rounding to whole numbers adds to the sensitivity.
+    coordinates: Most coordinates that one added or removed record may change.
+    rounding: Bound on what rounding adds to the sensitivity, in whole numbers.
   """
   size = _law(noise).size
   if not size >= _FINEST * rounding:
@@ -120,7 +121,7 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
         f'released on (of {step!r}), got {noise!r} at sensitivity {scale!r}; take a '
         'coarser resolution.')
   event = cost(noise, coordinates)
-  leak = event.leak(2)
+  leak = event.leak(2)  # Of a replaced record; it is less for one added or removed.
   if not leak <= _LARGEST_LEAK:
     raise ValueError(
         "Expected with arithmetic='integer' noise large enough that its distance from "
@@ -138,20 +139,20 @@ def cost(noise: noise_lib.Noise, coordinates: int) -> accounting.DistanceDpEvent
 def released(steps: np.ndarray, noise: noise_lib.Noise, unit: float, rng: SystemRandom
              ) -> np.ndarray:
   """Returns steps with noise, rounded to whole steps: float64 whole numbers."""
-  # Rounding and the division are functions of the whole noisy numbers.
+  # Division and rounding are functions of the whole noisy numbers: post-processing.
   whole = rounded(steps, unit)
   noisy = whole + _law(noise).draw(rng, whole.size).reshape(whole.shape)
   return np.rint(noisy * (1 / unit))
 
 
 def rounded(steps: np.ndarray, unit: float) -> np.ndarray:
-  """Returns int64 steps times `unit`, rounded from the exact products."""
+  """Returns int64 steps times `unit`, rounded; ValueError if too large for an int64."""
   if not np.max(np.abs(steps.astype(np.float64)), initial=0.0) * unit <= _LARGEST:
     raise ValueError(
         'Expected values below 2^30 standard deviations of the noise with '
         "arithmetic='integer', got larger ones; check the units of the sensitivity, or "
         "take arithmetic='float'.")
-  # Both products, their fractions and the sum of these are exact, up to 2^-52.
+  # Both products and their fractions are exact, and the sum of these is up to 2^-52.
   size = np.abs(steps)
   parts = [(size >> 32) * (2.0**32 * unit), (size & (2**32 - 1)) * unit]
   below = [np.floor(part) for part in parts]

@@ -29,8 +29,8 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
   together. Order and choice of the words follow the noisy numbers.
 
   Args:
-    words: The words of each record, of type str, bytes or int; others do not count. A
-      repeated word of a record counts once.
+    words: The words of each record, of type str, bytes or int; others do not count, nor
+      do booleans. A repeated word of a record counts once.
     noise: Noise in units of what one record adds to the numbers: the square root of
       words_per_record under Gaussian noise, else words_per_record. Log-concave, and in
       closed form unless words_per_record is one.
@@ -40,15 +40,19 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
     seed: For repeatable experiments; None draws from the system.
 
   Returns:
-    Release whose value is a dict: words by falling noisy number, equal ones by `repr`.
-    `error(beta)` is the number of records whose word is left out with probability at
-    most beta.
+    Release whose value is a dict of words and their noisy numbers, by falling number,
+    equal ones by `repr`. A word that counts for `error(beta)` records is left out with
+    probability at most beta.
+
+  Raises:
+    ValueError: if an argument is out of range, or a record is a text.
   """
   most = _checks.integer('words_per_record', words_per_record, 1)
   law = noise_sources.spread_noise(noise, whole=most == 1)
   # A record changes `most` numbers by one. Rounded up: the root must not be too small.
   scale = float(most) if law.gaussian_std is None else math.nextafter(
       math.sqrt(most), math.inf)
+  # One more than for empty counts: words of one record have a count of one.
   threshold = 1 + planner.count_threshold(
       law, num_bins=most, beta=_checks.delta(delta), scale=scale)
   counts = _counted(words, most, KeyStream(seed, 'words of records'))
@@ -68,7 +72,7 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
 
 def _counted(words: Iterable[Collection[Hashable]], most: int, stream: KeyStream
              ) -> Counter[Hashable]:
-  """Returns how many records hold each word, with at most `most` words of each."""
+  """Returns how many records hold each word, counting at most `most` words of each."""
   counts: Counter[Hashable] = Counter()
   for record in words:
     if isinstance(record, (str, bytes)):

@@ -34,11 +34,11 @@ def suitable(sampling: type[SamplingScheme] | None, bands: int | None
 
   Args:
     sampling: None chooses `PoissonSampling`, or `CyclicAllocationSampling` with bands.
-    bands: Number of steps over which the plan's noise is correlated; one is
-      independent noise, which fits all schemes. None for a plan without correlation.
+    bands: Number of steps over which the plan's noise is correlated. One is independent
+      noise, given as a correlation, and fits all schemes. None for other plans.
 
   Raises:
-    ValueError: if the noise needs another scheme.
+    ValueError: if `sampling` is no scheme, or the noise needs another one.
   """
   if sampling is not None and not (
       isinstance(sampling, type) and issubclass(sampling, SamplingScheme)):

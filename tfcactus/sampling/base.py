@@ -31,7 +31,10 @@ class PlannedNumbers(Protocol):
 
   @property
   def groups(self) -> int:
-    """Number of groups of examples that steps use in turn; one without groups."""
+    """Number of groups of examples that steps use in turn; one without groups.
+
+    This is the number of bands of the plan's noise.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +106,11 @@ class SamplingScheme(abc.ABC):
     Args:
       batch_size: Expected number of examples in a batch.
       num_examples: Size of the training set.
-      groups: For a cyclic scheme, the bands of the noise.
+      groups: For a cyclic scheme, the bands of the noise; others ignore it.
 
     Raises:
-      ValueError: if batch_size is below one or above num_examples.
+      ValueError: if batch_size is below one or above num_examples, or if a cyclic
+        scheme has no multiple of groups near num_examples / batch_size.
     """
     del groups
     num_examples = _checks.integer('num_examples', num_examples, 1)
@@ -136,10 +140,10 @@ class SamplingScheme(abc.ABC):
         'worker.')
 
   def beside(self: _Scheme, count: int) -> _Scheme:
-    """Returns a scheme for `count` other records, at this sampling rate or a lower one.
+    """Returns a scheme for `count` other records, drawn as often as examples, or less.
 
-    An epoch has as many batches, or fewer. The scheme may be for more than `count`
-    records: callers leave out indices from `count` on.
+    A draw has as many batches as a draw of this scheme, or fewer. The scheme returned
+    may be for more than `count` records: callers leave out indices from `count` on.
 
     Raises:
       ValueError: if none of them would ever be drawn.
@@ -149,7 +153,7 @@ class SamplingScheme(abc.ABC):
   @property
   @abc.abstractmethod
   def batches_per_epoch(self) -> int:
-    """Batches in an epoch, which uses each example once (on average)."""
+    """Batches in an epoch, which uses each example once, or about once on average."""
 
   def most_steps(self, draws: int) -> int:
     """Returns the largest number of steps that `draws` draws can be released in."""
@@ -170,7 +174,10 @@ class SamplingScheme(abc.ABC):
     """
 
   def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
-    """Returns a function that makes successive draws; fixed choices are drawn here."""
+    """Returns a function that makes successive draws.
+
+    Choices that stay the same in all draws, such as groups, are drawn by this call.
+    """
     return functools.partial(self.draw, stream)
 
   @abc.abstractmethod
@@ -238,7 +245,10 @@ class SamplingScheme(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class SizedSampling(SamplingScheme):
-  """Base class of schemes given by a number of examples and a batch size."""
+  """Base class of schemes given by a number of examples and a batch size.
+
+  Raises ValueError unless 1 <= batch_size <= num_examples.
+  """
 
   num_examples: int
   batch_size: int
@@ -261,7 +271,10 @@ def checked_size(batch_size: object, num_examples: int, name: str = 'batch_size'
 
 @dataclasses.dataclass(frozen=True)
 class DealtSampling(SamplingScheme):
-  """Base class of schemes that split every epoch into a fixed number of batches."""
+  """Base class of schemes that split every epoch into a fixed number of batches.
+
+  Raises ValueError unless 1 <= num_batches <= num_examples.
+  """
 
   relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
   draws_epochs = True

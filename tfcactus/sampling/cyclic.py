@@ -61,13 +61,19 @@ class CyclicSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls: type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
-    """Returns 1 / sampling_prob batches; ValueError unless a multiple of groups."""
+    """Returns the scheme with 1 / sampling_prob batches in an epoch.
+
+    Raises ValueError unless that is a multiple of the plan's groups.
+    """
     return cls(plan.num_examples, base.whole_batches(plan), plan.groups)
 
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """Returns one over the multiple of groups closest to num_examples / batch_size."""
+    """Returns one over the multiple of groups closest to num_examples / batch_size.
+
+    Raises ValueError if that multiple is far from it, or above num_examples.
+    """
     groups = _checks.integer('groups', groups, 1)
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)
@@ -91,6 +97,7 @@ class CyclicSampling(base.DealtSampling):
             f'{whose}')
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
+    """Draws groups and one epoch; only `drawer` keeps the groups for more epochs."""
     return self.drawer(stream)()
 
   def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
@@ -108,7 +115,7 @@ class CyclicPoissonSampling(CyclicSampling):
   """Cyclic Poisson sampling (BandMF): Poisson sampling of the group of each step.
 
   A step takes each example of its group with probability groups / num_batches,
-  independently. For a group, an epoch costs `visits` Poisson samples.
+  independently. An epoch costs an example `visits` Poisson samples.
 
   Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
   Theorem 4.
@@ -146,7 +153,7 @@ class CyclicAllocationSampling(CyclicSampling):
   """Cyclic random allocation (balls-in-bins): allocation within groups of examples.
 
   Each example enters one of its group's batches of an epoch, drawn uniformly and anew
-  for each epoch, so that an epoch uses every example once. For a group, an epoch costs
+  for each epoch, so that an epoch uses every example once. An epoch costs an example
   random allocation to `visits` batches. The proof follows that for Poisson samples
   (Choquette-Choo et al., "(Amplified) Banded Matrix Factorization", 2023): a group's
   turns are released in disjoint blocks of rows.

@@ -31,7 +31,10 @@ class FixedSizeSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
-    """Returns batches of sampling_prob * num_examples; ValueError unless whole."""
+    """Returns the scheme with batches of sampling_prob * num_examples examples.
+
+    Raises ValueError unless that is a whole number above zero, up to rounding.
+    """
     expected = plan.sampling_prob * plan.num_examples
     size = round(expected)
     if not math.isclose(size, expected, rel_tol=1e-9):
@@ -53,7 +56,7 @@ class FixedSizeSampling(base.SizedSampling):
 
   @property
   def batches_per_epoch(self) -> int:
-    """num_examples / batch_size rounded."""
+    """num_examples / batch_size rounded: an epoch uses examples about once each."""
     return max(round(self.num_examples / self.batch_size), 1)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:

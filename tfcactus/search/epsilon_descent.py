@@ -44,11 +44,12 @@ _ACCURACY = 1e-9
 
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
-  """Returns the gradient of epsilon, at fixed delta, with respect to masses."""
-  # An entry is the derivative with respect to the mass of one stored cell. The cell's
-  # mirror image changes with it, and the tail changes with the last cell. Only changes
-  # that keep the total mass have a meaning. The neighbours differ by adding or removing
-  # a record, whichever costs more, at the full shift: the table must be monotone.
+  """Returns the gradient of epsilon at fixed delta with respect to masses, (N + 1,)."""
+  # `epsilon` is that of `table`, which needs a tail and a cell around zero. An entry is
+  # the derivative with respect to the mass of one stored cell. The cell's mirror image
+  # changes with it, and the tail changes with the last cell. Only changes that keep the
+  # total mass have a meaning. The neighbours differ by adding or removing a record,
+  # whichever costs more, at the full shift: the table must be monotone.
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
   epsilon = _checks.non_negative('epsilon', epsilon)
@@ -114,7 +115,7 @@ class _Tilted(convex_program.Program):
 
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
-  """Takes one mirror step from a table of `Monotone`, or of a step before."""
+  """Returns the table one mirror step from that of `Monotone` or of an earlier step."""
   # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
   # the curvature of epsilon; 0 leaves the density unchanged. The result is
   # monotone, of the same grid and cost as `table`, without a certificate.

@@ -18,7 +18,7 @@ _SCALAR_BINS = 100
 """Cells per unit of sensitivity of scalar designs."""
 
 _LARGEST_DIM = 1000
-"""Above this dimension finite shells lose more than a design gains on the Gaussian."""
+"""Above this dimension quantisation on shells costs more than a design gains."""
 
 # Renyi orders tried first, number of orders tried between them, and the largest one.
 _FIRST_ORDERS = (2.0, 4.0, 8.0, 16.0)
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
   Attributes:
     label: The noise, with its objective.
-    epsilon: The accountant's upper bound; inf if no design was certified.
+    epsilon: The accountant's upper bound; inf if no design was certified or accounted.
   """
 
   label: str
@@ -52,7 +52,7 @@ class OptimalNoise:
     noise: The noise.
     label: Kind and objective of the noise.
     guarantee: The guarantee of the plan with this noise, with bounds.
-    candidates: All noise tried, by epsilon.
+    candidates: All noise tried, in increasing order of epsilon.
     certified: What is proved about the choice.
     searched: What is searched and not proved about the choice.
   """
@@ -91,10 +91,10 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   Returns:
     The best of the Gaussian, the Laplace (dim 1), the cactus (dim 1) and the monotone
     or isotropic designs for KL, chi-square and Renyi orders, by the accountant's upper
-    bound; the Gaussian if dim is above 1000, where nothing else is tried. A monotone
-    design is then refined by the gradient of epsilon. This gains 1 to 2 % for one to
-    three full releases, 0.1 % for ten, and less than 0.01 % for hundreds, where the
-    certified design is returned.
+    bound; the Gaussian if dim is above 1000, where nothing else is tried. If a monotone
+    design (dim 1) is the best, the gradient of epsilon refines it. This gains 1 to 2 %
+    for one to three full releases, 0.1 % for ten, and less than 0.01 % for hundreds,
+    where the certified design is returned.
 
   Raises:
     ValueError: if an argument is out of range.

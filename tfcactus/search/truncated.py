@@ -37,13 +37,13 @@ class TruncatedNoise:
     noise: The table; its `info` says how it was found.
     delta: Bounds on delta at `epsilon`, the larger of adding and removing one
       record. The full shift is accounted if the density never increases with |z|,
-      else the envelope of all smaller shifts. Publish `delta.upper`.
+      else the envelope of all shifts up to it. Publish `delta.upper`.
     epsilon: The epsilon at which delta was evaluated.
     steps: Number of releases composed.
     sampling_prob: Poisson sampling probability of a release.
     utility: E|Z| (norm 1) or sqrt(E Z^2) (norm 2) of the table.
-    omega: Probability that any release distinguishes the neighbours with
-      certainty; part of delta.
+    omega: Upper bound on the probability that some release distinguishes the
+      neighbours with certainty; part of delta.
     method: How the noise was found.
     certified: Whether no table of the same grid within the utility that never
       increases with |z| has a delta smaller by more than one part in 10^4, at
@@ -75,7 +75,7 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
 
   Raises:
     ValueError: if an argument is out of range.
-    SolverError: if a program with a global optimum was not proved to be at it.
+    SolverError: if a linear program fails or is not proved to be at its optimum.
   """
   request = design.Truncated(
       range, utility, epsilon, steps=steps, sampling_prob=sampling_prob,
@@ -90,10 +90,10 @@ def truncated_noise(range: float, *, utility: float,  # pylint: disable=redefine
 def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
             sampling_prob: float = 1.0, norm: int = 2, method: str = 'given',
             seconds: float = 0.0) -> TruncatedNoise:
-  """Accounts for the delta of a scalar table without a tail.
+  """Returns a given scalar table with its account for `steps` releases.
 
-  `method` tells how the table was found, in `seconds` of wall time. Other arguments and
-  the result are as for `truncated_noise`.
+  `method` tells how the table was found, in `seconds` of wall time. Other arguments are
+  those of `tfcactus.design.Truncated`; ValueError if one is out of range.
   """
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')
@@ -171,8 +171,8 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
 
   Returns:
     The best table seen, a truncated Gaussian or a design. After one release, by
-    'direct' or 'lp', its utility is within the tolerance of the least one, and
-    `lower_bound` shows it.
+    'direct' or 'lp', its utility is within the tolerance of `lower_bound`, unless a
+    solver failed or delta is too small for a proof (about 1e-10).
 
   Raises:
     ValueError: if an argument is out of range, or no noise found reaches delta.
@@ -235,7 +235,7 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
 
 def _gaussian(reach: float, bins: int | None, delta: float, ask: dict[str, Any]
               ) -> TruncatedNoise | None:
-  """Returns the narrowest truncated Gaussian with at most this delta, or None."""
+  """Returns a narrow truncated Gaussian within this delta; None if none was found."""
   def of_scale(log_scale: float) -> TruncatedNoise:
     """Returns the truncated Gaussian of scale exp(log_scale) with its account."""
     table = design.TruncatedGaussian(
@@ -243,7 +243,7 @@ def _gaussian(reach: float, bins: int | None, delta: float, ask: dict[str, Any]
     return account(table, method='truncated Gaussian', **ask)
 
   # Scales from next to no noise to nearly uniform noise. delta decreases with the scale
-  # until truncation at the range dominates.
+  # until truncation at the range dominates. The least scale is found to one in 1000.
   low, high = math.log(0.05), math.log(4 * reach)
   too_small = None
   for log_scale in (low + (high - low) * i / _SCALES for i in range(_SCALES + 1)):

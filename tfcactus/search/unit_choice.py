@@ -15,24 +15,25 @@ from tfcactus.accounting import calibration
 from tfcactus.pairs import groups
 
 TOLERANCE = 1e-3
-"""Relative tolerance of noise multipliers, on the safe side."""
+"""Relative tolerance of noise multipliers, which may be too large by it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class UnitCost:
-  """Noise within one epsilon per user, if a user has at most `cap` rows.
+  """Noise that row and user sampling need for one epsilon per user, at one cap.
 
   Noise per row is the standard deviation of the noise in the mean gradient of a step,
   in clipping norms of one row.
 
   Attributes:
-    cap: Row sampling keeps this many rows of each user; user sampling takes this many
-      rows of a drawn user in a step.
-    rows: Number of rows that row sampling keeps.
+    cap: Row sampling keeps at most this many rows of each user; user sampling takes at
+      most this many rows of a drawn user in a step.
+    rows: Number of rows of all users that row sampling keeps.
     row_noise_multiplier: Noise multiplier of row sampling, with the account of groups
       of `cap` rows; infinite if `cap` is too large for an account.
     row_noise: Noise per row of row sampling.
-    user_noise_multiplier: Noise multiplier of user sampling.
+    user_noise_multiplier: Noise multiplier of user sampling, relative to the clipping
+      norm of a user's mean gradient.
     user_noise: Noise per row of user sampling.
   """
 
@@ -56,17 +57,17 @@ class UnitChoice:
 
   @property
   def by_user(self) -> UnitCost:
-    """The cap with which user sampling has the least noise per row."""
+    """The costs at the cap where user sampling has the least noise per row."""
     return min(self.costs, key=lambda cost: cost.user_noise)
 
   @property
   def by_row(self) -> UnitCost:
-    """The cap with which row sampling has the least noise per row."""
+    """The costs at the cap where row sampling has the least noise per row."""
     return min(self.costs, key=lambda cost: cost.row_noise)
 
   @property
   def unit(self) -> str:
-    """'user' or 'example', whichever has less noise per row."""
+    """'user' or 'example', whichever has less noise per row at its best cap."""
     users = self.by_user.user_noise <= self.by_row.row_noise
     return 'user' if users else 'example'
 
@@ -77,18 +78,19 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
   """Compares drawing rows with drawing users, within one epsilon per user.
 
   Both draw Poisson samples with Gaussian noise, and compute about `batch_size` rows in
-  a step. The numbers of rows are used as they are: what is chosen by private ones is
-  no longer private. Give public or released numbers, and as `caps` the value of a
+  a step. The numbers of rows are used without noise: a choice made from private numbers
+  is not private. Give public or released numbers, and as `caps` the value of a
   `tfcactus.release.quantile` over users.
 
   Args:
     rows_per_user: Number of rows of each user, shape (users,).
-    batch_size: Rows computed in a step. User sampling draws batch_size / cap users.
+    batch_size: Rows computed in a step, on average. User sampling draws batch_size /
+      cap users; no more than there are.
     steps: Number of steps.
     target_epsilon: Epsilon for all rows of any one user, added or removed.
     delta: Delta of that epsilon.
     caps: Largest numbers of rows of a user to compare; by default the powers of two
-      below the largest number of rows, and that number.
+      below the largest number of rows, and that number. Larger caps are lowered to it.
     alike: Share of a gradient's squared norm that all rows of a user have in common,
       from 0 to 1; a public guess. The less it is, the smaller is the norm of a user's
       mean gradient, to which user sampling clips.
@@ -133,7 +135,7 @@ def _cost(rows: np.ndarray, cap: int, batch_size: int, alike: float,
 
 def _noise_multiplier(sampling_prob: float, rows_of_one: int, steps: int,
                       target_epsilon: float, delta: float) -> float:
-  """Returns the least noise multiplier within the target; infinite without account."""
+  """Returns the least noise multiplier; inf for `rows_of_one` above `MOST_ROWS`."""
   if rows_of_one > groups.MOST_ROWS:
     return math.inf
 

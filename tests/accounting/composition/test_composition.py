@@ -152,6 +152,15 @@ def test_order_and_grouping_of_steps_do_not_matter():
   assert curve[0] > curve[1] > curve[2]
 
 
+def test_delta_equal_to_the_mass_at_infinity_needs_all_finite_losses():
+  rare = DominatingPair.from_masses([0.6 - 1e-5, 0.4, 1e-5], [0.4, 0.6, 0.0])
+  many = DominatingPair.from_masses(*np.random.default_rng(0).dirichlet(np.ones(60), 2))
+  found = Composition([
+      (PairBounds.exact(rare), 1), (PairBounds.exact(many), 30)]).epsilon(1e-5)
+  largest = np.max(rare.loss) + 30 * np.max(many.loss)
+  assert 100 < found.lower <= largest <= found.upper < 1.0001 * largest
+
+
 def test_delta_below_the_mass_at_infinity_is_infinite():
   pair = DominatingPair.from_masses([0.1, 0.9, 0], [0, 0.9, 0.1])
   composition = Composition([(PairBounds.exact(pair), 2)])

@@ -8,6 +8,7 @@ from tests.representatives import representatives
 import tfcactus
 from tfcactus import noise as noise_lib
 from tfcactus.keras import (
+  AllocatedBatches,
   DPKerasSGDOptimizer,
   EpsilonCallback,
   FixedSizeBatches,
@@ -111,3 +112,14 @@ def test_samples_of_random_size_get_no_epsilon_but_a_remedy():
   ledger = optimizer.training_ledger(model, plan, batches).ledger()
   found, reason = ledger.guarantee()
   assert found is None and 'expected_batch_size=8' in reason
+
+
+def test_batches_that_are_drawn_for_an_epoch_have_no_ledger():
+  batches = AllocatedBatches(_X, _Y, num_batches=3)
+  plan = tfcactus.PrivacyPlan(
+      noise=noise_lib.Gaussian(1.0), l2_norm_clip=_CLIP, num_examples=24,
+      sampling_prob=8 / 24, steps=3, delta=1e-5)
+  optimizer = DPKerasSGDOptimizer(_CLIP, 1.0, learning_rate=_RATE, plan=plan)
+  model = _fit(optimizer, _X, _Y, batch_size=8)
+  with pytest.raises(ValueError, match='drawn for a whole epoch'):
+    optimizer.training_ledger(model, plan, batches)

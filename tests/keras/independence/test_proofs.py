@@ -428,3 +428,23 @@ def test_a_list_of_constants_by_place_stays_one():
   assert _found(alike, _B) == dependence.ROW_WISE
   own = lambda x: _first_item(tf.transpose(x, [1, 0, 2]))
   assert _found(own, _B) == dependence.ROW_WISE
+
+
+def test_the_shape_of_the_items_of_a_list_tells_the_number_of_examples():
+  def shape_of(handle):
+    return tf.raw_ops.TensorListElementShape(input_handle=handle, shape_type=tf.int32)
+
+  def by_reserved(x):
+    reserved = tf.raw_ops.TensorListReserve(
+        element_shape=tf.shape(x)[:1], num_elements=1, element_dtype=tf.float32)
+    return x / tf.cast(shape_of(reserved)[0], tf.float32)
+
+  def by_items(x):
+    items = tf.raw_ops.TensorListFromTensor(
+        tensor=tf.transpose(x, [1, 0, 2]), element_shape=[-1, _D])
+    return x / tf.cast(shape_of(items)[0], tf.float32)
+
+  for function in (by_reserved, by_items):
+    graph = tf.function(function).get_concrete_function(
+        tf.TensorSpec((None, _T, _D))).graph
+    assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)

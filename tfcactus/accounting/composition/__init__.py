@@ -1,1 +1,1 @@
-"""Bounds on delta and epsilon of compositions: one method per file."""
+"""Bounds on delta and epsilon of compositions; `composition` chooses the method."""

@@ -6,12 +6,15 @@
 | subsampled or randomly allocated Gaussians | contour at one tilt | 1e-9, mostly |
 | several rows of a person, subsampled | contour without rare samples | 1e-10, mostly |
 | removal, too few or too rare for one tilt | several contours | 1e-9, mostly |
-| two Gaussians, any direction | cells and a closed form | 1e-7, mostly 1e-9 |
+| two Gaussians, addition or removal | cells and a closed form | 1e-7, mostly 1e-9 |
 | addition, too few or too rare | fine lattice | about 1e-8 |
-| few discrete outcomes | enumeration | 1e-12 per step |
+| few discrete outcomes | enumeration | 1e-12 of epsilon per step |
 | Laplace releases of one scale | residues in integers | rounding |
-| discrete or Laplace steps beside Gaussians | contour | 1e-12 per step |
-| other discrete steps | lattice | about 1e-6 of epsilon, at most 2e-5 |
+| Laplace or Gaussian steps beside others | contour | 1e-12 of epsilon per step |
+| other steps, also replacement in samples | lattice | about 1e-6, mostly |
+
+Widths are relative to the bounded epsilon or delta, but 'of epsilon per step' is
+absolute.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ GOOD = 1e-8
 """Bounds of this width, relative to min(upper, 1), are accepted at once."""
 
 FAIR = 1e-4
-"""Allocated releases with bounds of at most this relative width need no lattice."""
+"""Relative width of bounds up to which Gaussian releases that are allocated, or of
+several rows of a person, need no lattice."""
 
 FLOOR = 2e-14
 """Width per step from rounding, in every method. Such bounds are accepted at once."""
@@ -57,7 +61,7 @@ PILOT_CELLS = 1 << 12
 """Number of cells per continuous loss that suffices to choose a tilt and a window."""
 
 COARSE_CELLS = 1 << 14
-"""Number of cells per continuous loss beside discrete ones."""
+"""Number of cells per continuous loss by default, as beside discrete ones."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +71,8 @@ class StepLoss:
   Attributes:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
       of a continuous loss.
-    loss: The loss of a Gaussian release, sampled or not, as a formula; or None.
+    loss: The loss of a Gaussian release, sampled, allocated or of all records, as a
+      formula; or None, also if a record is replaced in a sample.
     scalar: The loss of another mechanism as a formula, or None.
   """
 
@@ -85,7 +90,7 @@ class StepLoss:
     return cls(lambda cells: bounds)
 
   def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
-    """Returns bounds on the step's dominating pair, from below and above."""
+    """Returns bounds on the step's pair, with `cells` cells of a continuous loss."""
     return self.make_bounds(cells)
 
   def renyi_divergence(self, orders: np.ndarray, *, finite: bool = False) -> np.ndarray:
@@ -98,8 +103,9 @@ class StepLoss:
     loss, found = self.loss, np.empty(orders.shape)
     if loss is not None and loss.normal:
       return 0.5 * orders * loss.mu**2
-    # Orders below one have no formula. They use the upper pair, whose hockey-stick
-    # divergences are larger: a Renyi divergence increases with each of these.
+    # Orders below one, and steps without `loss`, have no formula. They use the upper
+    # pair, whose hockey-stick divergences are larger: a Renyi divergence increases with
+    # each of these.
     of_pair = (orders < 1) | (loss is None)
     above = orders[~of_pair] - 1
     if loss is not None and above.size:
@@ -117,7 +123,8 @@ class StepLoss:
 class Composition:
   """The composition of groups of steps, in one direction (add, remove or replace).
 
-  Dominating pairs are composed as if independent, also for steps chosen adaptively.
+  Dominating pairs are composed as if independent. That composition also dominates
+  steps that are chosen adaptively.
 
   Attributes:
     groups: Pairs (StepLoss or PairBounds, number of steps).
@@ -134,13 +141,17 @@ class Composition:
     object.__setattr__(self, 'groups', groups)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
+
+    All are inf if `delta` is below `p_inf[0]`.
+    """
     delta = _checks.delta(delta)
-    losses = self._losses  # None unless all steps are Gaussian releases.
+    losses = self._losses  # None unless all steps have a `loss`.
     if self._total_variation <= delta:
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
-    if losses is None and math.isinf(bounds.upper) and delta > self._lattice.p_inf[1]:
+    if losses is None and math.isinf(bounds.upper) and (
+        delta >= self._lattice.p_inf[1]):
       # At this delta, epsilon is at most the largest finite total loss.
       top = max(self._lattice.top, bounds.lower)
       bounds = Bounds(bounds.lower, min(bounds.estimate, top), top)
@@ -159,7 +170,7 @@ class Composition:
     return self._ask(lambda method: method.delta(epsilon))
 
   def repeated(self, rows: int) -> Composition | Repeated:
-    """Returns the account of a person with several rows, each as in this composition.
+    """Returns the account of a person with several rows; this one is for one row.
 
     Args:
       rows: Number of rows, all added, all removed, or all replaced.
@@ -193,7 +204,7 @@ class Composition:
     """Returns the composition's Renyi divergence D_order(P || Q), or a bound above it.
 
     Args:
-      order: Positive, other than one, any shape.
+      order: Positive, other than one (else ValueError), any shape.
       finite: Leave out the P-mass of infinite losses.
     """
     order = np.asarray(order, dtype=np.float64)
@@ -205,7 +216,7 @@ class Composition:
 
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
     """Returns the first method's bounds within tolerance, else the narrowest."""
-    # The lattice is the last resort, and narrows wide bounds on allocated releases.
+    # The lattice is the last resort. If `_allocates`, it also narrows wide bounds.
     found = []
     for make in self._methods():
       try:
@@ -251,7 +262,7 @@ class Composition:
             lambda: whole, lambda: split]
 
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
-    """Returns constructors of the methods to try if not all releases are Gaussian."""
+    """Returns constructors of the methods to try if some step has no `loss`."""
     mixed: list[Callable[[], Method]] = []
     if self._laplace is not None:
       top, count = self._laplace
@@ -280,21 +291,24 @@ class Composition:
 
   @functools.cached_property
   def _losses(self) -> tuple[tuple[ReleaseLoss, int], ...] | None:
-    """The losses with counts if all steps are Gaussian releases, else None."""
+    """The losses with counts if all steps have a (Gaussian) `loss`, else None."""
     losses = tuple((step.loss, count) for step, count in self.groups
                    if step.loss is not None)
     return losses if len(losses) == len(self.groups) else None
 
   @functools.cached_property
   def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
-    """The losses with counts if all are Gaussian and none is allocated, else None."""
+    """The losses with counts if all are `GaussianLoss`, else None.
+
+    Allocated releases, and those of several rows of a person, are not.
+    """
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None
 
   @property
   def _allocates(self) -> bool:
-    """Returns whether all releases are Gaussian, some of them by random allocation."""
+    """Returns whether all are Gaussian, some allocated or of several rows at once."""
     return self._losses is not None and self._gaussians is None
 
   @property
@@ -333,6 +347,6 @@ class Composition:
 
 
 def _unsampled(losses: Sequence[tuple[ReleaseLoss, int]]) -> ClosedForm:
-  """Returns the single Gaussian release that composes the releases without sampling."""
+  """Returns the one Gaussian release that all releases compose to if unsampled."""
   mu = math.sqrt(math.fsum(count * loss.mu**2 for loss, count in losses))
   return ClosedForm(GaussianLoss(mu, 1.0, 'remove'))

@@ -11,8 +11,8 @@ Laplace transform of (1 - e^-x)^+. The number c is the tilt, and phi(t) = M(c + 
 M(c). The integral becomes a sum over t = 0, h, 2 h, ...; its values of phi serve every
 eps nearby. All errors are bounded:
 
-- aliasing: the sum also holds delta at eps + 2 pi m / h for all integers m, times e^(2
-  pi c m / h), which Chernoff's inequality bounds;
+- aliasing: the sum also holds delta at eps + 2 pi m / h for all other integers m, times
+  e^(2 pi c m / h), which Chernoff's inequality bounds;
 - truncation: each loss bounds |phi| at all later t;
 - errors of M and rounding: node by node.
 
@@ -63,7 +63,7 @@ REACHES = (0.8, 40.0)
 normal loss of equal variance."""
 
 LOG_NOTHING = -650.0
-"""If log delta is smaller, delta is bounded below by zero and above by about this."""
+"""If log delta is smaller, bounds on delta are zero and about e^LOG_NOTHING."""
 
 NOTHING_ROOM = 10.0
 """Allowance for rounding, added to LOG_NOTHING in the upper bound."""
@@ -94,7 +94,7 @@ def _threads() -> threadpoolctl.ThreadpoolController:
 
 
 def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
-  """Returns `method` on one BLAS thread: on several, it takes ten times as long."""
+  """Returns `method` run on one BLAS thread: several can take many times as long."""
   @functools.wraps(method)
   def limited(*args: object) -> Bounds:
     with _threads().limit(limits=1):
@@ -106,8 +106,8 @@ def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). A `quick` contour refuses to take more
-  than tenths of a second: another method exists then.
+  `groups` are pairs (loss, number of steps). A `quick` contour raises IntractableError
+  where it would take more than tenths of a second: another method exists then.
   """
 
   groups: Sequence[tuple[base.Loss, int]]
@@ -117,7 +117,10 @@ class Contour:
 
   @one_thread
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
+
+    Raises IntractableError if a contour is too hard.
+    """
     # A table of phi is made for one epsilon, `near`, and serves others close to it.
     log_delta = math.log(delta)
     saddles = self.saddles(log_delta=log_delta)
@@ -158,7 +161,7 @@ class Contour:
 
   @property
   def _moments_are_proved(self) -> bool:
-    """Returns whether `cumulants` of every loss is right up to rounding."""
+    """Returns whether all losses' `cumulants` give log M, or more, up to rounding."""
     return all(loss.moments_are_proved for loss, _ in self.groups)
 
   @property
@@ -202,7 +205,11 @@ class Contour:
 
   def table(self, saddles: Saddles, epsilon: float, log_delta: float
             ) -> inversion.Table:
-    """Returns phi on enough nodes for delta near `epsilon`; `log_delta` is rough."""
+    """Returns phi on enough nodes for delta near `epsilon`.
+
+    `log_delta` is a rough log of that delta. Raises IntractableError if too many nodes
+    are needed.
+    """
     log_moment = None if self._moments_are_proved else functools.lru_cache(
         self.log_moment)
     best = saddles.nearest(epsilon)
@@ -258,7 +265,7 @@ class Contour:
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns t from which on the integral can be dropped, and a bound on log |phi|."""
+    """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
     # `log_need` is minus log of the part of the integral that may be dropped, over
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
@@ -355,7 +362,7 @@ class GroupedContours:
     steps = sum(count for _, count in self.groups)
     groups, aside = [], 0.0
     for loss, count in self.groups:
-      # Without the rows the output has no such samples: nothing is set aside.
+      # For addition P is the output without the rows: nothing is set aside.
       if isinstance(loss, GroupedGaussian) and loss.direction == 'remove':
         loss, mass = loss.truncated(most / steps)
         aside += count * mass

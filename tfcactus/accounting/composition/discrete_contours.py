@@ -24,6 +24,7 @@ MAX_ATOMS = 20_000
 """Compositions with a step of more atoms go to other methods. Affects speed only."""
 
 Part = Union[base.Loss, pair_lib.PairBounds]
+"""A loss in closed form, or bounds on the pair of a discrete loss."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,7 +82,11 @@ class MixedContours:
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on epsilon; raises IntractableError if delta or phi allow none."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
+
+    Raises IntractableError if `delta` may be no larger than the mass of infinite
+    losses, if there are too many atoms, or if phi decays too slowly.
+    """
     if delta <= self.p_inf[1]:
       raise IntractableError
     # Bounds on the delta of finite losses.
@@ -97,7 +102,10 @@ class MixedContours:
                   upper)
 
   def delta(self, epsilon: float) -> Bounds:
-    """Returns bounds on delta; raises IntractableError if phi decays too slowly."""
+    """Returns bounds on delta at `epsilon` >= 0.
+
+    Raises IntractableError if there are too many atoms, or phi decays too slowly.
+    """
     low, high = (self._side(side).delta(max(epsilon + move, 0.0)) for side, move in (
         ('lower', self._slack), ('upper', -self._slack)))
     lower, upper = infinite_mass.beside(low.lower, high.upper, self.p_inf)
@@ -108,7 +116,7 @@ class MixedContours:
 
   @property
   def _slack(self) -> float:
-    """Bound on the error of the sum of all atoms' losses."""
+    """Bound on the error of a total loss from rounding of the atoms' losses."""
     return pair_lib.LOSS_ROUNDOFF * sum(
         count for part, count in self.groups if isinstance(part, pair_lib.PairBounds))
 

@@ -26,8 +26,9 @@ MAX_OUTCOMES = 4_000_000
 OPERATIONS = 64
 """Bound on the operations behind the loss or the log mass of an outcome, each with an
 error of EPS / 2 of the largest intermediate. Within MAX_OUTCOMES a pair has at most
-twelve releases or at most twelve atoms, since C(25, 12) > 4e6. Each takes one product
-and two sums. Several pairs have fewer each, because their outcome counts multiply."""
+twelve releases or at most twelve atoms, since C(25, 12) > 4e6. Each release, or each
+atom, takes one product and two sums. Several pairs have fewer each, because their
+outcome counts multiply."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Outcomes:
 
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]) -> Outcomes | None:
-    """Returns all outcomes of (pair, number of releases), or None if too many."""
+    """Returns all outcomes of groups (pair, number of releases), None if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
       return None
@@ -170,7 +171,7 @@ class Enumeration:
     return Bounds(low, 0.5 * (low + high), high)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0 at `delta`."""
+    """Returns bounds on the least epsilon >= 0 at `delta`; inf below `p_inf[0]`."""
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)

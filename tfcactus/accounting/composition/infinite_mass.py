@@ -32,7 +32,10 @@ def composed(masses: Iterable[tuple[float, int]], sign: int) -> float:
 
 
 def without(delta: float, p_inf: PInf) -> tuple[float, float]:
-  """Returns (upper, lower) bounds on `delta` minus the mass of infinite losses."""
+  """Returns (upper, lower) bounds on `delta` minus the mass of infinite losses.
+
+  They may be negative.
+  """
   return (_difference(delta, p_inf[0], math.inf),
           _difference(delta, p_inf[1], -math.inf))
 

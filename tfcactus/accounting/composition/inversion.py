@@ -1,4 +1,4 @@
-"""Tilts of a composition, and bounds on delta and epsilon from phi values at one.
+"""Tilts of a composition, and bounds on delta and epsilon from phi at one of them.
 
 A contour integrates along a vertical line, the tilt. `Saddles` are the tilts to choose
 from, `Alias` bounds the error of the trapezoidal rule along the line, and a `Table` has
@@ -27,11 +27,12 @@ MAX_NEWTON = 80
 """Largest number of Newton steps before the tables are given up. Affects speed only."""
 
 MAX_DOUBLINGS = 8
-"""Number of times a bound on epsilon is moved outwards. Affects speed only."""
+"""Most times that a bound on epsilon is moved outwards. Affects speed only."""
 
 MAX_NORMALISATION = 0.05
-"""Error of the log normalisation of all steps' phi beyond which another method is
-tried: clipping phi to its possible range assumes that it is about right."""
+"""Error of the log normalisation of phi^steps beyond which another method is tried, for
+losses whose phi is clipped to its possible range: clipping assumes a normalisation that
+is about right."""
 
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
@@ -53,7 +54,7 @@ LEAST = 1e-300
 class Saddles:
   """Tilts c with the epsilon and delta whose saddle point they are."""
 
-  orders: np.ndarray  # Increasing tilts c.
+  orders: np.ndarray  # Shape (n,), increasing tilts c.
   mgf: np.ndarray  # K(c), the log moment generating function of the total loss.
   mean: np.ndarray  # K'(c).
   variance: np.ndarray  # K''(c).
@@ -226,7 +227,8 @@ def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
                count: int) -> tuple[np.ndarray, np.ndarray]:
   """Returns log phi of a sum at spacing * (0..count-1), and `slack`, both (count,).
 
-  phi is off by at most |phi| (e^slack - 1).
+  phi is off by at most |phi| (e^slack - 1). `tilted` is as for `Table`. Raises
+  IntractableError if `MAX_NORMALISATION` is exceeded.
   """
   t = spacing * np.arange(count)
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
@@ -265,8 +267,11 @@ class Profile:
             sum(above for _, above in errors) + self.omitted(epsilon))
 
   def solve(self, delta: float, epsilon: float) -> float:
-    """Returns the epsilon whose estimate is `delta`, by Newton's method on its log."""
-    # `epsilon` is a guess. Raises IntractableError if the method does not converge.
+    """Returns the epsilon, maybe negative, whose estimate of delta is `delta`.
+
+    `epsilon` is a guess. Newton's method on the log of the estimate; IntractableError
+    if it does not converge.
+    """
     if not self.tables:
       raise IntractableError
     reach = 2 / max(table.order for table in self.tables)  # Limits a Newton step.
@@ -298,7 +303,10 @@ class Profile:
     return Bounds(value - below, value, value + above)
 
   def bracket(self, delta: float, epsilon: float) -> Bounds:
-    """Returns checked bounds on the epsilon of `delta`; `epsilon` estimates it."""
+    """Returns checked bounds on the least epsilon at `delta`, estimated by `epsilon`.
+
+    Raises IntractableError if `MAX_DOUBLINGS` moves of an end are too few.
+    """
     _, slope = self._at(epsilon)
     down, up = (1e-15 * (1 + abs(epsilon)) + 1.01 * error / abs(slope)
                 for error in self._errors(epsilon))
@@ -330,5 +338,5 @@ def solved(make: Callable[[float], Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns how far below its epsilon a table's errors at tilt `order` are small."""
+  """Returns how far from its epsilon a table at tilt `order` has small errors."""
   return 2 / order  # Errors, in proportion to e^(-order epsilon), grow by e^2 at most.

@@ -36,10 +36,10 @@ from tfcactus._numerics import EPS
 from tfcactus.accounting.bounds import Bounds, first_end, IntractableError, root
 
 QUICK_COUNT = 128
-"""Number of releases that takes hundredths of a second."""
+"""Most releases where a contour is fast too. Affects speed only."""
 
 MAX_COUNT = 300
-"""Most releases: the cost is cubic, here tenths of a second. Affects speed only."""
+"""Most releases where no contour is fast: the cost is cubic. Affects speed only."""
 
 DECAYED = -40.0
 """If the atoms bring log |phi| below this, a contour is fast."""
@@ -160,7 +160,10 @@ def _horner(coefficients: Iterable[int], degree: int, h: int, bits: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _polynomials(count: int) -> list[list[int]]:
-  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2."""
+  """Returns coefficients of (w + 1)^(n - k - 1) (w - 1)^(k - 1) for 0 < k < n / 2.
+
+  n is `count`. There is a list for each k, with the coefficient of w^0 first.
+  """
   rows: list[list[int]] = []
   row = [math.comb(count - 2, m) for m in range(count - 1)] if count > 2 else []
   for _ in range((count - 1) // 2):

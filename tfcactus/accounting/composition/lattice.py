@@ -1,6 +1,6 @@
 """Composition on a lattice of losses: rigorous bounds for any discrete pairs.
 
-The phi function of each step's privacy loss is evaluated at all points of a vertical
+The phi function E_P[e^(s loss)] of each step is evaluated at all points of a vertical
 line Re s = c by one FFT of exponentially tilted masses, raised to the number of steps,
 and transformed back. The tilt puts the precision where epsilon is, so that results keep
 their relative accuracy at any delta.
@@ -10,9 +10,9 @@ their relative accuracy at any delta.
 - Lower: each atom is given an unbiased random lattice label (post-processing); every
   threshold on the sum of labels is a test, and every test is a bound.
 - Chernoff's inequality bounds wrap-around, the norm of the transform bounds rounding.
-- Steps whose loss is below a small share of epsilon cannot reach it together. The mass
-  of outcomes with such losses only is left out, exactly, so that it does not drown a
-  handful of rare large losses.
+- Losses below epsilon over the number of steps cannot add up to epsilon. Outcomes with
+  such losses only are left out, so that their mass does not drown a handful of rare
+  large losses.
 
 Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi function; the
 two-sided bounds are this library's.
@@ -44,19 +44,21 @@ of steps (the bulk) cannot add up to epsilon without a larger one, so that sums 
 alone are left out."""
 
 LEAST_TOLERANCE = 1e-9
-"""Least effect of the lattice on epsilon: rounding is as large. Affects speed only."""
+"""Least effect of the lattice on epsilon that is aimed at: rounding is as large."""
 
 ENOUGH = 3e-6
-"""Relative effect on epsilon for which a lattice may be larger than for less."""
+"""Effect on epsilon, relative to max(epsilon, 1), for which a lattice may have the
+second number of `Resolution.max_points`, which may be larger than the first."""
 
 MAX_FACTOR = 700.0
-"""Log of the largest factor of tilted masses; beyond it no bound on delta but one."""
+"""Log of the largest factor that turns tilted masses into masses. Beyond it the upper
+bound on delta is one, and that on epsilon inf."""
 
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
 
 Groups = Sequence[tuple[pair_lib.PairBounds, int]]
-"""Bounds on a step's dominating pair, and the number of such steps."""
+"""Pairs (bounds on a step's dominating pair, number of such steps)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +78,7 @@ FINE = Resolution(1e-9, max_points=(1 << 19, 1 << 19))
 
 
 def _infinite(groups: Groups, side: str, sign: int) -> float:
-  """Returns the probability of an infinite loss of the pairs `side`, as a bound."""
+  """Bounds P(infinite total loss) of `side` pairs: above (`sign` 1) or below (-1)."""
   return infinite_mass.composed(
       ((getattr(bounds, side).p_inf, count) for bounds, count in groups), sign)
 
@@ -89,8 +91,9 @@ class Lattice:
                pilot: Groups | None = None):
     """Initialises the composition of `groups`.
 
-    The tilt, the window and the floor of the losses are chosen from `pilot`, in less
-    time: bounds on the same steps with fewer atoms. Any choice gives valid bounds.
+    `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
+    window and the floor of the losses are chosen from it, in less time. Bounds are
+    valid for any choice of these three.
     """
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
@@ -103,9 +106,9 @@ class Lattice:
     return _infinite(self.groups, 'lower', -1), _infinite(self.groups, 'upper', 1)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon at `delta`."""
+    """Returns bounds on the least epsilon >= 0 at `delta` > 0."""
     p_low, p_high = self.p_inf
-    if delta <= p_low:
+    if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)
     if delta >= 1 or self._empty:
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
@@ -141,8 +144,8 @@ class Lattice:
       return log_mass - c * epsilon + float(_numerics.log_kernel(c))
     tilt, bound = self._tilt(reached, bulk)
     if bound < -MAX_EXPONENT:
-      # The pilot's upper pair bounds the steps too: its finite losses add less than
-      # e^-600 to delta, with room for rounding less than 1e-250.
+      # The pilot's upper pairs bound the steps too: delta is at most the mass of their
+      # infinite losses, plus e^-600 for finite ones, with room for rounding 1e-250.
       most = max(p_high, _infinite(self.pilot, 'upper', 1))
       upper = infinite_mass.beside(0.0, 1e-250, (p_low, most))[1]
       return Bounds(p_low, p_high, upper)
@@ -158,7 +161,7 @@ class Lattice:
 
   @property
   def known_below(self) -> bool:
-    """Returns whether all lower pairs have finite losses; else they give no bound."""
+    """Returns whether all lower pairs have finite losses; else only `p_inf` bounds."""
     return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
 
   @functools.cached_property
@@ -169,7 +172,11 @@ class Lattice:
                  2 * pair_lib.LOSS_ROUNDOFF) for bounds, count in self.groups)
 
   def log_mgf(self, order: float, bulk: float = -math.inf) -> float:
-    """Estimates log M(order) without outcomes whose losses are all <= `bulk`."""
+    """Estimates log M(order) without outcomes whose losses are all <= `bulk`.
+
+    M(order) is E_P[e^(order loss)] of the pilot's finite total loss; -inf if none is
+    left.
+    """
     # M is A - B: A is the product of the steps' M, B that of their small losses' M.
     # `small` is log B, `ratio` is log(A / B).
     small, ratio = 0.0, 0.0
@@ -251,7 +258,7 @@ class _View:
 
   @functools.cached_property
   def _too_large(self) -> bool:
-    """Returns whether the upper pair's factor overflows: losses far above epsilon."""
+    """Returns whether the upper pair's factor is beyond e^`MAX_FACTOR`."""
     return self._upper.log_factor(self._near) + self._upper.slack > MAX_FACTOR
 
   @functools.cached_property
@@ -265,7 +272,7 @@ class _View:
     return self._scale * self._upper.error(self._near)[self._range]
 
   def upper_epsilon(self, delta: float) -> float:
-    """Returns an epsilon >= 0 at which the upper pair's delta is at most `delta`."""
+    """Returns an epsilon >= 0 at which finite losses give at most `delta`, or inf."""
     if self._too_large:
       return math.inf
     head, tail, x = self._raised(0), self._raised(1), self._losses

@@ -29,7 +29,8 @@ from tfcactus.accounting.bounds import Bounds, Method
 from tfcactus.pairs.dominating_pair import lower_hull
 
 FIRST = 16
-"""Number of the first lines over a range of epsilon as wide as the scale."""
+"""Number of first lines per range of epsilon as wide as the scale. The first lines
+cover two such ranges, from zero on."""
 
 LARGEST = 650.0
 """Largest epsilon at which delta is computed: e^epsilon is a float."""
@@ -44,7 +45,8 @@ MOST_KINKS = 300
 """Kinks examined at once."""
 
 LEAST_SCALE = 1e-3
-"""Least scale: at epsilon zero there is no other. Affects speed only."""
+"""Least scale of the lines for delta, and the scale at epsilon zero. Affects speed and
+width only."""
 
 FALLS = 0.9
 """Ratio of delta over `FIRST` lines above which no larger epsilon is tried."""
@@ -151,7 +153,7 @@ class Repeated:
       return Bounds(0.0, 0.0, 0.0)
 
     def solve(lines: Lines, sign: int) -> tuple[float, float]:
-      """Returns an epsilon, rounded towards `sign`, and the level that decides it."""
+      """Returns an epsilon, rounded up (`sign` 1) or down (-1), and the deciding b."""
       if lines.power(np.zeros(1), self.rows)[0] > delta:
         return math.inf, 0.0
       level, value = lines.best(self.rows, lambda b, r: (r - delta) / b)
@@ -165,7 +167,7 @@ class Repeated:
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on the least delta at `epsilon` >= 0."""
     def solve(lines: Lines, sign: int) -> tuple[float, float]:
-      """Returns a delta, rounded towards `sign`, and the level that decides it."""
+      """Returns a delta, rounded up (`sign` 1) or down (-1), and the deciding b."""
       slope = math.exp(min(epsilon, LARGEST))
       level, value = lines.best(self.rows, lambda b, r: r - slope * b)
       at_zero = float(lines.power(np.zeros(1), self.rows)[0])

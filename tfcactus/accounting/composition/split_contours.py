@@ -10,11 +10,12 @@ steps, M_n^k is a telescoping sum,
     M_n^k = M_1^k + sum over i > 1 of (M_i^k - M_(i-1)^k).
 
 Term i is the part of the composition whose largest loss lies between levels i - 1 and
-i: a positive measure, which decays like a step's own such part. To `contour.Contour` it
-is a loss like any other (`gaussian_parts.RareLoss`). A term is left out if Chernoff's
-inequality shows that it is negligible at epsilon.
+i: a positive measure, whose phi decays like that of one step's losses between these
+levels. To `contour.Contour` it is a loss like any other (`gaussian_parts.RareLoss`). A
+term has no contour if Chernoff's inequality shows that it is negligible at epsilon; the
+upper bound counts it.
 
-Source: this library's; the bounds are those of `gaussian.GaussianLoss`.
+Source: this library's; `losses.gaussian_parts` bounds the parts.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ LADDER = 8.0
 """Ratio of a level to the one before."""
 
 TOP = 0.5
-"""Largest level: losses beyond it grow slowly enough."""
+"""Largest level after the first. Losses beyond it grow slowly enough with the output
+for one tilt."""
 
 MAX_RISE = 1e3
 """Epsilon is sought up to this far above the largest epsilon of a single measure."""
 
 LOG_OMITTED = -34.0
-"""Log of the share of delta below which a measure is left out."""
+"""Log of the share of delta below which a measure is bounded, not computed."""
 
 OMITTED_SLACK = 1e-6
 """Room for rounding in the log bound on omitted measures, as `inversion.ROUNDOFF`."""
@@ -66,7 +68,7 @@ CHECK_SPACING = 3
 
 @dataclasses.dataclass(frozen=True)
 class SplitContours:
-  """A composition of subsampled Gaussians by removal."""
+  """A composition of subsampled Gaussians by removal; IntractableError for others."""
 
   groups: Groups
 
@@ -119,7 +121,10 @@ class SplitContours:
 
 
 def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns the first attempt(share) in `SHARES` that raises no IntractableError."""
+  """Returns the first attempt(share), for `SHARES`, without an IntractableError.
+
+  Raises IntractableError if all attempts do.
+  """
   for share in SHARES:
     try:
       return attempt(share)
@@ -141,9 +146,10 @@ class _Split:
   @classmethod
   def of(cls, groups: Groups, share: float, near: float, **target: float) -> _Split:
     """Splits a composition at levels of a step's loss; `near` is a guess of epsilon."""
-    # The first level is `share` times the distance from the least total loss to `near`;
-    # each further one is `LADDER` times the last, up to `TOP`. `target` is epsilon= or
-    # log_delta=, as for `Contour.saddles`.
+    # Levels count from a step's least loss. The first one is `share` times the distance
+    # from the least total loss to `near`; each further one is `LADDER` times the last,
+    # up to `TOP`. `target` is epsilon= or log_delta=, as for `Contour.saddles`. Raises
+    # IntractableError unless all losses are by removal from a sample.
     if any(loss.direction != 'remove' or loss.sampling_prob == 1 for loss, _ in groups):
       raise IntractableError
     least = math.fsum(count * math.log1p(-loss.sampling_prob) for loss, count in groups)

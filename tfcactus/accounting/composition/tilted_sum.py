@@ -22,7 +22,8 @@ MAX_PADDING = 64
 many losses it spreads the sum by less than a twentieth of the window."""
 
 LOG_TAIL = 34.0
-"""Minus log of the tilted mass outside the lattice, which is counted. For speed."""
+"""Minus log of the tilted mass outside the window that is aimed at. Bounds count the
+actual mass: affects speed and width only."""
 
 FFT_ROUNDOFF = 8 * _numerics.EPS
 """Bound on the error of an FFT coefficient per level of the transform, over the sum of
@@ -30,13 +31,15 @@ the moduli of the input: a computed root of unity and its product are within 2.5
 sum within EPS / 2 (Higham, section 24.1)."""
 
 MAX_EXPONENT = 600.0
-"""Larger exponents overflow and are left out; bounds are suffix sums near epsilon."""
+"""Lattice points with larger exponents, which may overflow, are left out or capped:
+bounds are suffix sums near epsilon."""
 
 APART = 30.0
 """Log of a ratio of two products beyond which each is computed separately."""
 
 NEGLIGIBLE = -30.0
-"""Outcomes of small losses only are left out if their log tilted mass is above."""
+"""Outcomes of small losses only are left out if the log of their tilted mass is above
+this; less mass does no harm."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +97,9 @@ class TiltedSum:
   """Masses of a sum of lattice variables under an exponential tilt.
 
   The mass at loss x is exp(log_mgf - tilt * x) times the tilted mass. Sums of losses
-  that are all at most `bulk` are left out. `groups` are tuples (first index, masses,
-  steps): a step's masses lie on consecutive lattice points, from the first index on.
+  that are all at most `bulk` are left out, unless they are `NEGLIGIBLE`. `groups` are
+  tuples (first index, masses, steps): a step's masses lie on consecutive lattice
+  points, from the first index on.
   """
 
   def __init__(self, groups: Sequence[tuple], window: Window, tilt: float, bulk: float):
@@ -179,7 +183,10 @@ class TiltedSum:
     ) + pair_lib.MASS_ROUNDOFF * sum(count for *_, count in self._groups)
 
   def suffix(self, near: float, shift: int) -> np.ndarray:
-    """Returns suffix sums of tilted mass(x) exp(-(tilt + shift) (x - near))."""
+    """Returns suffix sums over x of tilted mass(x) exp(-(tilt + shift) (x - near)).
+
+    The shape is (points,).
+    """
     # Multiplied by exp(log_factor(near)) they are sums of masses.
     terms = np.maximum(self._mass, 0.0) * self._decay(near, shift)
     return np.cumsum(terms[::-1])[::-1]

@@ -47,7 +47,7 @@ BEYOND = float(2 * special.ndtr(-cells_lib.GAUSSIAN_REACH))
 """P-mass outside all cells, counted as if its loss were infinite."""
 
 MAX_MU = 24.0
-"""Above this a cell within reach has less P0-mass than the least float."""
+"""Above this a cell within reach may have less P0-mass than the least float."""
 
 MAX_EPSILON = 1e5
 """Epsilon is not sought beyond this."""
@@ -68,7 +68,7 @@ class TwoSteps:
 
   @classmethod
   def of(cls, one: GaussianLoss, other: GaussianLoss) -> TwoSteps:
-    """Puts the noisier release into cells; raises IntractableError if mu is large."""
+    """Puts the noisier release into cells; IntractableError if its mu is too large."""
     if min(one.mu, other.mu) > MAX_MU:
       raise IntractableError
     return cls(*sorted((one, other), key=lambda loss: loss.mu))
@@ -78,7 +78,10 @@ class TwoSteps:
     return self._at(self._cells(epsilon), epsilon)
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0; raises IntractableError on failure."""
+    """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
+
+    Raises IntractableError if a search fails, or epsilon is beyond `MAX_EPSILON`.
+    """
     even = self._even
     if self._at(even, 0.0).lower <= delta and self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)

@@ -11,7 +11,8 @@ def solve(program: convex_program.Program, start: np.ndarray, *, solver: str,
           warm: bool = False) -> convex_program.Solution:
   """Solves a program from positive masses `start`; `warm` if they are near the optimum.
 
-  Raises SolverError if there is no solution or the program is too large.
+  The result is not yet certified. Raises SolverError if the solver fails or the program
+  is too large for it, ValueError if it does not take the objective.
   """
   if solver == 'cvxpy':
     return conic.solve(program, start)

@@ -22,7 +22,8 @@ NEGLIGIBLE = 1e-13
 """Masses below this share of the largest count as zero."""
 
 _Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
-"""(objective, A, b, mass): minimise objective @ x within A x <= b, mass @ x = 1."""
+"""(objective, A, b, mass): minimise objective @ x over x in [0, 1] with A x <= b and
+mass @ x = 1."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Problem:
     return dataclasses.replace(self, bins=bins, cells=self.cells * bins // self.bins)
 
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns outcome masses (P, Q) of one release, for each direction that differs."""
+    """Returns outcome masses (P, Q) of a release; two pairs if sampled, else one."""
     return composed_delta.sampled_pairs(*shifted(w, self.bins), self.sampling_prob)
 
   def delta(self, w: np.ndarray) -> tuple[float, np.ndarray]:
@@ -75,7 +76,7 @@ class Problem:
 
 
 def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns noise w and w shifted by `bins` cells, on 2 * cells + bins common cells."""
+  """Returns masses of noise w and of w shifted by `bins`, on 2 * cells + bins cells."""
   full = 0.5 * np.concatenate([w[::-1], w])
   nothing = np.zeros(bins)
   return np.append(full, nothing), np.append(nothing, full)
@@ -93,8 +94,9 @@ class Solution:
 def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   """Returns the masses of least delta of one release under the full shift.
 
-  `monotone` asks for masses that never increase outwards. Without it the full shift is
-  not the worst, and the delta of the solution is not the table's privacy cost.
+  `monotone` asks for masses that never increase outwards. Without it the full shift may
+  not be the worst, and the solution's delta is not the table's privacy cost. Raises
+  SolverError if the linear program has no result.
   """
   objective, upper, right, mass = program = _program_of(problem, monotone)
   result = optimize.linprog(
@@ -147,7 +149,7 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 
 
 def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
-  """Returns `Problem.pairs`, a (P, Q) for each direction, as matrices acting on w."""
+  """Returns `Problem.pairs`, (P, Q) for each direction, as matrices that multiply w."""
   n, bins = problem.cells, problem.bins
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
   nothing = sparse.csr_matrix((bins, n))

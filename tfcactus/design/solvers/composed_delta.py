@@ -43,9 +43,10 @@ class Value:
 
 def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
                    points: int | None = None) -> Value:
-  """Returns delta of `steps` independent releases with outcome masses p against q.
+  """Returns delta of `steps` independent releases, masses p against q, with gradients.
 
-  `points` is the size of the grid of losses, None for the default.
+  `points` is the size of the grid of losses, None for the default. Delta is accurate to
+  the grid, and no bound.
   """
   both = (p > 0) & (q > 0)
   a, b = p[both], q[both]
@@ -110,7 +111,7 @@ class _Grid:
 
   def composed(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
                ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns delta's derivatives with respect to mass and to loss, and delta."""
+    """Returns delta's derivatives by mass and by loss, and delta of finite losses."""
     # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
     cell = np.floor(loss / self.width).astype(np.int64)
     share = loss / self.width - cell

@@ -77,7 +77,7 @@ def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarr
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
                price: float) -> np.ndarray:
-  """Replaces the tail, where the solver's absolute tolerance leaves only noise."""
+  """Returns p with a better tail, where the solver's tolerance leaves only noise."""
   # With the multipliers fixed, the Lagrangian is convex in the tail cells; they are set
   # to its minimum. The lower bound, valid at every positive point, chooses the cut.
   theta = np.maximum(theta, 0.0)
@@ -95,9 +95,10 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
 
 def _relax(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,
            price: float, cut: int) -> np.ndarray:
-  """Minimises the Lagrangian over cells from `cut` on, by damped Newton in log p."""
-  # `theta` multiplies the divergences, `price` the cost, and `nu` the mass. All three
-  # stay fixed. With this `nu` the slopes at the first `p` sum to zero.
+  """Returns p that minimises the Lagrangian over cells from `cut` on."""
+  # Damped Newton in log p. `theta` multiplies the divergences, `price` the cost, and
+  # `nu` the mass. All three stay fixed. With this `nu` the slopes at the first `p` sum
+  # to zero.
   nu = -float(theta @ program.divergences(p) + price * (program.cost @ p))
   nu /= float(program.mass @ p)
   for _ in range(60):

@@ -50,7 +50,7 @@ class Shift:
 
 
 class _Edges(NamedTuple):
-  """Edges of all shifts; starts[k] is shift k's first, `row` their shift (0 if one)."""
+  """Edges of all shifts: starts[k] is the first of shift k, `row` each edge's shift."""
 
   first: np.ndarray
   second: np.ndarray
@@ -125,7 +125,7 @@ class Program:
 
   @functools.cached_property
   def bandwidth(self) -> int:
-    """The largest distance between the ends of an edge; at least one."""
+    """The largest distance, in cells, between the ends of an edge; at least one."""
     return max(1, max(int(np.max(np.abs(s.second - s.first))) for s in self.shifts))
 
   def edges(self, p: np.ndarray, theta: np.ndarray) -> np.ndarray:
@@ -169,9 +169,9 @@ class Program:
 
 
 def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
-  """Returns max over price >= 0 of min_i (lead_i + price cost_i), by cutting lines."""
-  # The minimum over i is concave in the price, and each of its values at price >= 0 is
-  # a valid lower bound. `price` is a first guess.
+  """Returns max over price >= 0 of min_i (lead_i + price cost_i), or slightly less."""
+  # Cutting lines find the maximum: the minimum over i is concave in the price. Each of
+  # its values at price >= 0 is a valid lower bound. `price` is a first guess.
   def least(price):
     """Returns the minimum over i at this price, and its index i."""
     values = lead + price * cost
@@ -225,20 +225,20 @@ def _running_sum(values: np.ndarray, log_volume: np.ndarray) -> np.ndarray:
 class Solution:
   """The result of a solver: not trusted, only certified."""
 
-  p: np.ndarray  # The unknowns, positive.
-  theta: np.ndarray  # Multipliers of the shifts.
+  p: np.ndarray  # The unknowns, positive; shape (N + 1,).
+  theta: np.ndarray  # Multipliers of the shifts; shape (shifts,).
   price: float  # Multiplier of the cost.
   iterations: int  # Number of iterations.
 
 
 def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
             tolerance: float) -> dict[str, float]:
-  """Returns the recomputed objective of masses `p`, a lower bound, and their gap.
+  """Returns the recomputed 'objective' of masses `p`, a 'lower_bound' and their 'gap'.
 
-  Under 'objective', 'lower_bound' and 'gap', relative to the objective, in units of
-  `Divergence.report`. `theta` and `price` only select a valid lower bound: no solver is
-  trusted. Raises SolverError, naming the residual, if the relative gap before `report`
-  exceeds `tolerance`, or mass, cost or monotonicity is off by more than `FEASIBILITY`.
+  Both are in units of `Divergence.report`, the gap relative to the objective. `theta`
+  and `price` only select a valid lower bound: no solver is trusted. Raises SolverError,
+  naming the residual, if the relative gap before `report` exceeds `tolerance`, or mass,
+  cost or monotonicity is off by more than `FEASIBILITY`.
   """
   objective = float(np.max(program.divergences(p)))
   bound = program.lower_bound(p, theta, price)
@@ -265,8 +265,8 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
 
 
 def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns multipliers as JSON values, those of shifts '1', '2', ... of sum one."""
-  # Tiny ones are left out: any multipliers give a valid bound.
+  """Returns {'shifts': {'1': theta_1, ...}, 'price': price} as JSON values."""
+  # Thetas are scaled to sum one. Tiny ones are left out: any give a valid bound.
   theta = np.maximum(theta, 0.0)
   theta = theta / np.sum(theta)
   return {'shifts': {str(k + 1): float(theta[k])

@@ -24,19 +24,19 @@ class Cost(abc.ABC):
 
   @abc.abstractmethod
   def at(self, radius: np.ndarray) -> np.ndarray:
-    """Returns the cost at distances from zero."""
+    """Returns the cost at distances from zero, in sensitivities, of any shape."""
 
   @abc.abstractmethod
   def size(self, budget: float) -> float:
-    """Returns the distance that costs the budget."""
+    """Returns the distance whose cost is `budget`."""
 
   @abc.abstractmethod
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """Returns the mean cost between two radii, by volume in R^dim."""
+    """Returns mean costs between pairs of radii, by volume in R^dim; (cells,)."""
 
 
 class PowerCost(Cost):
-  """The cost |z|^power, integrated exactly."""
+  """The cost |z|^power, with means in closed form."""
 
   power: float
 
@@ -62,7 +62,8 @@ class PowerCost(Cost):
 class FunctionCost(Cost):
   """A cost given by a function of an array of distances, which may contain zero.
 
-  The constructor checks the papers' assumptions on a grid of distances.
+  The constructor raises ValueError unless the papers' assumptions hold on a grid of
+  distances.
 
   Source: Assumption 1 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022), and of
   Alghamdi et al. (ISIT 2023).
@@ -128,7 +129,7 @@ class FunctionCost(Cost):
     return values
 
   def size(self, budget: float) -> float:
-    """Returns the distance, between e^-14 and e^14, that costs the budget."""
+    """Returns the distance whose cost is `budget`, moved into e^-14 to e^14."""
     low, high = -14.0, 14.0
     for _ in range(80):
       middle = 0.5 * (low + high)
@@ -150,8 +151,8 @@ def make(power: object, function: Callable[[np.ndarray], np.ndarray] | None = No
          ) -> Cost:
   """Returns the cost `function`, or |z|^power if it is None.
 
-  ValueError for a function with a `power` other than 2, the default of designs: one of
-  the two would be ignored.
+  Raises ValueError unless `power` is positive, and for a function with a `power` other
+  than 2, the default of designs: one of the two would be ignored.
   """
   if function is None:
     return PowerCost(_checks.positive('power', power))

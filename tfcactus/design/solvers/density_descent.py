@@ -46,7 +46,7 @@ LOG_FLOOR = -80.0
 """Log of the smallest mass of a cell relative to the innermost."""
 
 Value = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""Maps masses to a positive objective and its gradient."""
+"""Maps masses to an objective, positive up to rounding, and its gradient."""
 
 
 def solve(problem: Problem) -> tuple[np.ndarray, int]:
@@ -69,7 +69,7 @@ def smooth_start(problem: Problem) -> np.ndarray:
 
 
 def _ground_state(problem: Problem) -> np.ndarray:
-  """Returns log masses of least Fisher information in the range and within budget."""
+  """Returns log masses of least Fisher information, up to a constant; (cells,)."""
   n, width = problem.cells, 1.0 / problem.bins
   potential = np.concatenate([problem.cost[::-1], problem.cost])
   potential = potential / problem.budget
@@ -96,8 +96,8 @@ def _ground_state(problem: Problem) -> np.ndarray:
 
 def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the optimum on the widest cells that tile the range."""
-  # None if the budget is close to the cost of the narrowest noise on these cells, or to
-  # that of uniform noise.
+  # None if these are the problem's own cells or fewer than two, or if the budget is
+  # close to the cost of the narrowest noise on these cells or to that of uniform noise.
   bins = next(n for n in range(1, problem.bins + 1)
               if problem.bins % n == 0 and problem.cells * n % problem.bins == 0)
   coarse = problem.coarser(bins)
@@ -173,7 +173,7 @@ class _Fitted:
     self._log_power = 0.0
 
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns (masses, power): the power of the shape whose cost is the budget."""
+    """Returns (masses, power): the shape to the power that fits the budget, or to 1."""
     shape = self._shape(steps)
     if self._free:
       w = _normalized(shape)
@@ -197,7 +197,7 @@ class _Fitted:
     return w, math.exp(x)
 
   def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns the log of the objective, and its gradient with respect to decrements."""
+    """Returns log(objective + `LEAST_VALUE`), and its gradient in the decrements."""
     w, power = self.fit(steps)
     value, by_w = self._value(w)
     gain = by_w - w @ by_w

@@ -13,7 +13,7 @@ from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import shell_geometry
 
 _DROP = 30.0
-"""The grid ends where the expected log mass is this far below its peak."""
+"""The grid ends where the expected log mass is this far below its peak (in nats)."""
 
 _ANGLES = 48
 """Number of Gauss nodes over the cosine between the noise and the shift."""
@@ -89,9 +89,9 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
                    monotone: bool) -> convex_program.Program:
   """Returns program (20): the unknowns are the masses of cells 0..cells.
 
-  Cells i and -i share one unknown; the last one represents a geometric tail, in which
-  `log_ratio` is the log of the density ratio of neighbouring cells. `shifts` are in
-  cells.
+  Cells i and -i share one unknown, the mass of either; the last one represents a
+  geometric tail, in which `log_ratio` is the log of the density ratio of neighbouring
+  cells. `shifts` are in cells.
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
@@ -117,7 +117,7 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
 
 def scalar_shift(objective: str, k: int, cells: int,
                  log_ratio: float) -> convex_program.Shift:
-  """Returns the divergence at a shift by k cells; each unordered pair counts once."""
+  """Returns the divergence at a shift by k >= 1 cells; unordered pairs count once."""
   right = np.arange(cells)
   # Every pair between the centre and the shifted centre appears twice.
   between = np.arange(1, k)
@@ -158,6 +158,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
   """Returns program (28), whose unknowns are the masses of shells 0..cells.
 
   Masses of the shells beyond, a geometric tail, are multiples of the last unknown.
+  Raises ValueError for more than `_MAX_PAIRS` pairs of shells.
 
   Source: Theorem 4 of Alghamdi et al. (ISIT 2023).
   """
@@ -195,7 +196,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
 @functools.lru_cache(maxsize=1)
 def _overlaps(dim: int, first: float, width: float, shells: int
               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns (i, j, chance), (pairs,): a unit shift moves shell i to shell j > i."""
+  """Returns (i, j, chance that a unit shift moves shell i to shell j > i), (pairs,)."""
   # The chance T_ij is computed from v_i T_ij = v_j T_ji, where v are volumes: only
   # probabilities of inward moves are known to relative precision.
   log_volume = shell_geometry.log_volumes(dim, first, width, shells)
@@ -227,7 +228,10 @@ def _count_shells(dim: int, layout: Layout) -> int:
 
 
 def exponential_start(program: convex_program.Program) -> np.ndarray:
-  """Returns an exponential density within 90 % of the budget; ValueError if none is."""
+  """Returns masses of an exponential density of at most 90 % of the budget.
+
+  Raises ValueError if the narrowest such density costs more.
+  """
   size = program.mass.size
   index = np.arange(size)
   volume = program.log_volumes
@@ -239,7 +243,7 @@ def exponential_start(program: convex_program.Program) -> np.ndarray:
     return p / (program.mass @ p)
 
   def excess(log_rate):
-    """Returns cost over budget, minus 0.9; decreasing."""
+    """Returns cost over budget, minus 0.9, which decreases with the rate."""
     return float(program.cost @ tilted(np.exp(log_rate))) / program.budget - 0.9
 
   low, high = np.log(1e-7), np.log(200.0)

@@ -34,10 +34,12 @@ _GAP = 2e-11
 """Certified relative gap at which iterations stop."""
 
 _LOOK = 1e-2
-"""Complementarity below which the certified gap is computed."""
+"""Relative complementarity (slacks times multipliers) below which the certified gap is
+computed."""
 
 _BEHIND = 0.03
-"""Minimum ratio of the barrier parameter to the certified gap."""
+"""Least relative complementarity that a step aims at, as a share of the certified gap,
+but no more than the present one."""
 
 _PATIENCE = 8
 """Iterations near the target without a better certified gap before the method stops."""
@@ -79,8 +81,9 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
           target: float = _GAP) -> convex_program.Solution:
   """Solves a program from positive masses `start`; `warm` if they are near the optimum.
 
-  Stops at the relative gap `target`; returns the best iterate, not yet certified.
-  Raises SolverError if the method breaks down before it is near the optimum.
+  Stops at the relative gap `target`, or when the gap no longer falls; returns the best
+  iterate, not yet certified. Raises SolverError if the method breaks down before it is
+  near the optimum.
   """
   state = _start(program, start, 1e-3 if warm else 0.1)
   values = program.divergences(state.p)
@@ -192,7 +195,7 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
 
 
 class _Laplacian:
-  """Cholesky factor of a Laplacian + diagonal; `ground` at `heaviest` adds accuracy."""
+  """Cholesky factor of a Laplacian plus a diagonal, grounded at one cell."""
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
     """Factorises edge weights band[d, i] of (i, i + d) plus the diagonal `excess`."""
@@ -220,7 +223,7 @@ class _Laplacian:
 
   @staticmethod
   def _cholesky(lower: np.ndarray) -> np.ndarray:
-    """Returns lower bands of the factor; SolverError if not positive definite."""
+    """Returns lower bands of the factor, with jitter if need be; else SolverError."""
     for jitter in (0.0, 1e-15, 1e-13, 1e-10, 1e-7):
       # Rounding may make a pivot negative. Refinement corrects for the jitter.
       shifted = lower.copy(order='F')

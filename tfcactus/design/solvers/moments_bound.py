@@ -56,7 +56,7 @@ class Solution:
 
 
 def solve(problem: Problem, order: float | None = None) -> Solution:
-  """Minimises the bound over non-increasing masses, and over `order` if None."""
+  """Minimises the bound over non-increasing masses, in turn with `order` if None."""
   # Start from truncated Gaussian or Laplace noise: all its moments are moderate.
   start = np.diff(problem.cost) / problem.budget
   if order is not None:
@@ -71,7 +71,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
 
 
 def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndarray]:
-  """Returns the bound and its gradient with respect to positive masses w, (cells,)."""
+  """Returns the worse direction's bound, and its gradient in masses w > 0, (cells,)."""
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
   worst = max(range(len(values)), key=lambda i: values[i][0])
   value, by_p, by_q = values[worst]

@@ -144,7 +144,7 @@ def _batch_of(shape: tf.TensorShape) -> str:
 
 
 def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
-  """Returns targets in the shape and dtype in which `compile` passes them to a loss."""
+  """Returns targets in the shape and dtype that Keras would pass on to the loss."""
   # With targets of rank one, losses would be averaged over the batch.
   if targets.shape.rank == 1 and predictions.shape.rank == 2:
     targets = targets[:, None]
@@ -154,7 +154,7 @@ def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
 
 
 def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
-  """Averages losses (batch, ...) per example; ValueError if the batch was reduced."""
+  """Returns means (batch,) of losses (batch, ...); ValueError without a batch axis."""
   losses = tf.convert_to_tensor(losses)
   if losses.shape.rank == 0:
     raise ValueError(
@@ -285,6 +285,7 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
   """Returns each example's loss on a batch of this example alone, shape (batch,)."""
   # One pass computes the losses and their gradients with respect to the predictions.
+  # Raises ValueError for a loss that cannot be vectorised over examples.
   targets, predictions, beside = given
   if predictions.shape[0] == 1:
     return call(targets, predictions, **beside)
@@ -319,6 +320,7 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
           'such as tf.map_fn, which go through a batch one by one.') from error
 
     def gradient(upstream: tf.Tensor, variables: Any | None = None) -> Any:
+      """Returns the gradient for `upstream`, (batch,), and none for `variables`."""
       column = tf.reshape(tf.cast(upstream, gradients.dtype),
                           [-1] + [1] * (gradients.shape.rank - 1))
       found = column * gradients

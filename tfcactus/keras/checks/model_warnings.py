@@ -15,6 +15,7 @@ from tfcactus.keras.independence import dependence, graph_proof
 _CROSSENTROPIES = (
     'BinaryCrossentropy', 'BinaryFocalCrossentropy', 'CategoricalCrossentropy',
     'CategoricalFocalCrossentropy', 'SparseCategoricalCrossentropy')
+"""Losses that take probabilities, or logits with from_logits=True."""
 
 _OF_NUMBERS = (
     'CosineSimilarity', 'Huber', 'LogCosh', 'MeanAbsoluteError',
@@ -23,6 +24,7 @@ _OF_NUMBERS = (
 """Losses of regressions."""
 
 _PROBABILITIES = (keras.activations.softmax, keras.activations.sigmoid)
+"""Activations whose outputs are probabilities."""
 
 
 def warn_of_losses(model: keras.Model, losses: Any, accuracy: object) -> None:
@@ -37,8 +39,8 @@ def warn_of_losses(model: keras.Model, losses: Any, accuracy: object) -> None:
 
 def _warn_of_activations(model: keras.Model, losses: Any) -> None:
   """Warns if a loss takes linear outputs for probabilities, or the reverse."""
-  # `losses` is one loss for all outputs, or one for each. Silent if the activation of
-  # an output is not known, as in subclassed models.
+  # `losses` is one loss for all outputs, or one for each. Silent for a dict of losses,
+  # and if the activation of an output is not known, as in subclassed models.
   layers = models.last_layers(model)
   given = list(losses) if isinstance(losses, (list, tuple)) else [losses] * len(layers)
   for layer, loss in zip(layers, given):

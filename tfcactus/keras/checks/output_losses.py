@@ -174,7 +174,10 @@ class OutputLosses:
 
   def _conformed(self, what: str, given: Any, outputs: Any, broadcast: bool
                 ) -> list[Any]:
-    """Returns one entry of `given` per output, in the order of `tf.nest.flatten`."""
+    """Returns one entry of `given` per output, in the order of `tf.nest.flatten`.
+
+    Raises ValueError if `given` has another structure, or other keys, than `outputs`.
+    """
     # `given` is one entry, or a structure of entries like `outputs`; missing entries
     # are None. `broadcast` allows one entry for all outputs. `what` names the argument
     # in messages.
@@ -218,7 +221,8 @@ def _is_nested(structure: Any) -> bool:
 def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
   """Returns `structure` with `function` applied to each leaf but None.
 
-  Leaves are in nested lists, tuples, which become lists, and dicts; or it is one.
+  `structure` is a leaf, or lists, tuples and dicts of leaves, nested or not. Tuples
+  become lists.
   """
   if isinstance(structure, dict):
     return {key: _mapped(function, value) for key, value in structure.items()}
@@ -280,7 +284,10 @@ def _target(target: Any, name: str) -> tf.Tensor:
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns example weights, (num_rows,): 1 for None; 0 or 1 for weights of parts."""
+  """Returns example weights, (num_rows,), in float32 or float64.
+
+  They are 1 for None; for weights of parts, 1, or 0 if all of an example's are zero.
+  """
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   parts = _of_parts(weight)
@@ -292,7 +299,7 @@ def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
 
 
 def _of_parts(weight: Any) -> tf.Tensor | None:
-  """Returns weights of parts, less last axes of 1; None for weights per example."""
+  """Returns weights of parts, without last axes of 1; None for weights per example."""
   if weight is None or weight.shape.rank is None:
     return None
   while weight.shape.rank > 1 and weight.shape[-1] == 1:

@@ -33,7 +33,7 @@ class Unproved(NamedTuple):
   """A property of a pass that the proof failed to show, and the operation to blame.
 
   `variable` is a weight that the operation uses without a rule for the gradient; None
-  if the operation mixes examples or is unknown.
+  if the operation mixes examples, or may, since no rule for it is known.
   """
 
   reason: str
@@ -60,16 +60,18 @@ class TracedPass(NamedTuple):
 
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
-  """Traces the pass that `run` makes, given `TensorSpec`s of a batch of known size."""
+  """Traces the pass `run(batch)`; `batch` has `TensorSpec`s of a known batch size."""
   made: list[Pass] = []
   replaced: list[tf.Graph] = []
   seeds: list[tf.Tensor] = []
 
   def seed() -> tf.Tensor:
+    """Returns a placeholder for a secret seed."""
     seeds.append(draws.secret_seed())
     return seeds[-1]
 
   def traced(batch: Any) -> Sequence[tf.Tensor]:
+    """Returns the tensors of the pass: first `rows`, then `beside`."""
     with vectorization.standing_in() as vectorised, (
         patches.drawing(model, seed)):
       made.append(run(batch))

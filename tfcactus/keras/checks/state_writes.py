@@ -3,8 +3,9 @@
 A private step releases a noisy sum and nothing else. So a layer or a loss may not write
 values of the data, read values that other code writes, or draw from a state that this
 library does not set. TensorFlow marks the operations that can: it registers them as
-stateful, or they take a resource. Each such operation is in `ALLOWED`, with the reason,
-or refused. Unknown operations are refused too.
+stateful, or they take a resource. `_UNMARKED` has those without a mark. Each such
+operation is in `ALLOWED`, with the reason, or refused. Unknown operations are refused
+too.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def check_graph(graph: tf.Graph, what: str, model: keras.Model | None,
 
 
 def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
-  """Returns whether an operation is stateless or one of `ALLOWED`."""
+  """Returns whether an operation is stateless, or in `ALLOWED` and without dropout."""
   signature = op_def_registry.get(node.op)
   if signature is None:
     return False
@@ -163,7 +164,7 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
 
 
 def _draws(node: tf.compat.v1.NodeDef) -> bool:
-  """Returns whether an operation draws random numbers from a state of its own."""
+  """Returns whether an operation draws random numbers and moves a state on."""
   signature = op_def_registry.get(node.op)
   return node.op.startswith('Rng') or (signature is not None and (
       any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
@@ -172,7 +173,11 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
                     looked_up: Iterable[tuple[int, int]]) -> None:
-  """Raises ValueError for captured variables that are not weights of the model."""
+  """Raises ValueError for captured data that other code may change.
+
+  That is variables other than weights of the model, datasets, and tables that can be
+  written to.
+  """
   # `looked_up` has the (key, value) dtypes of all lookups in tables. Weights are safe
   # to read: if they change outside of steps, this library notices and ends the
   # guarantee. Any other variable may be set to values of the data, unseen, such as by a
@@ -199,9 +204,10 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
 
 
 def _is_fixed_table(handle: tf.Tensor, types: Iterable[tuple[int, int]]) -> bool:
-  """Returns whether a lookup table refuses writes of no entries.
+  """Returns whether a lookup table refuses to be written to.
 
-  They are tried with the (key, value) dtypes in `types`; False if none are the table's.
+  A write of no entries is tried with each of the (key, value) dtypes in `types`. False
+  if none of them are the table's.
   """
   with tf.init_scope():
     for key, value in types:

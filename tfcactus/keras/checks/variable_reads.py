@@ -48,6 +48,7 @@ class Unexplained(NamedTuple):
   operation: str
 
   def __str__(self) -> str:
+    """Returns the reason, in words, why the pass is not proved."""
     return (f'{models.name_of(self.variable)!r} is used outside of its layer as '
             f'well, in {self.operation!r}')
 

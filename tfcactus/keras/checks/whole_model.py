@@ -1,6 +1,6 @@
 """Refuses models for their layers, regularizers, inputs, devices or methods.
 
-Each ValueError names the layer and the remedy.
+Errors name the layer, the method or the argument, and the remedy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def check_model(model: keras.Model) -> None:
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -> None:
   """Raises ValueError for layers that mix examples, and losses that nothing clips.
 
-  `half` allows float16, if gradients are unscaled before clipping. `losses` allows
-  added losses and regularizers, if the caller handles them.
+  Also raises for variables that `replicas.check_devices` refuses. `half` allows
+  float16, if gradients are unscaled before clipping. `losses` allows added losses and
+  regularizers, if the caller handles them.
   """
   replicas.check_devices([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
@@ -46,7 +47,10 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
 
 
 def check_arguments(model: object, plan: object, private: type) -> None:
-  """Raises ValueError unless given a plan and a Keras model, not of class `private`."""
+  """Raises ValueError unless given a plan and a Keras model, not of class `private`.
+
+  Also raises for a strategy that `replicas.check_devices` refuses.
+  """
   replicas.check_devices()
   versions.check_same_keras('model', model)
   if not isinstance(model, keras.Model) or isinstance(model, private):
@@ -72,7 +76,10 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
-  """Refuses a layer that mixes examples, keeps state or, unless `half`, is float16."""
+  """Raises ValueError for a layer that mixes examples, keeps state, or is float16.
+
+  `half` allows float16.
+  """
   if models.splits_texts(layer) and not models.has_fixed_length(layer):
     raise ValueError(
         f'Expected texts of one length, got {layer.name!r}, a TextVectorization '

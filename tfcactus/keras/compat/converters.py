@@ -3,7 +3,8 @@
 A converter computes an operation for all rows at once; TensorFlow has about 330. Some
 mix the rows, which voids the bound on the influence of one example. Only the listed
 converters are used as they are: tests/keras/compat/test_converters.py compares each
-with a loop over unlike rows. Other operations run row by row, or raise ValueError.
+with a loop over unlike rows. Other operations have converters of this library, run row
+by row, or raise ValueError.
 
 A converter takes a `pfor_input`, TensorFlow's record of an operation whose inputs are
 stacked, with an axis of rows before the others, or equal for all rows. It returns
@@ -73,8 +74,8 @@ def _has_last_channels(pfor_input: Any) -> bool:
 
 
 def _shapes_fit(pfor_input: Any) -> bool:
-  """Returns whether Equal raises for shapes that do not broadcast, or has none such."""
-  # Otherwise it may return one False for such shapes, which would stand for all rows.
+  """Returns whether Equal, NotEqual have shapes that broadcast, or raise for others."""
+  # Otherwise the result for other shapes may be one Boolean, which all rows would get.
   if pfor_input.get_attr('incompatible_shape_error'):
     return True
   x, y = (each.shape for each in pfor_input.op.inputs)
@@ -133,7 +134,7 @@ def _loop(pfor_input: Any) -> Any:
   rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
   attributes = op.node_def.attr
 
-  # Outputs whose shape is known only when it runs; the loop compares it between rows.
+  # Outputs of shapes known only when the operation runs; the loop compares these.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 
@@ -195,7 +196,10 @@ def _convert_softmax(pfor_input: Any) -> Any:
 
 
 def _convert_gather(pfor_input: Any) -> Any:
-  """Looks up the ids of each row in a tensor of that row."""
+  """Looks up the ids of each row in a tensor of that row.
+
+  Loops over rows if they share the tensor, or its rank or the axis is not known.
+  """
   axis = tf.get_static_value(pfor_input.input(2).t)
   rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
   if not pfor_input.input(0).is_stacked or axis is None or rank is None:
@@ -368,7 +372,10 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
+  """Converts a loop that ends earlier for some rows.
+
+  Raises ValueError if the loop changes lists of tensors.
+  """
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
@@ -402,7 +409,8 @@ _OWN: dict[str, Callable[[Any], Any]] = {
 """Converters of this library, by operation."""
 
 _KEPT = {*RELIED_ON, *_CONDITIONAL, 'PrintV2', 'While', 'StatelessWhile'}
-"""Operations whose converter of TensorFlow is used: a loop's converts its body."""
+"""Operations whose converter of TensorFlow is used, some under conditions or after
+changes. The converter of a loop converts the operations of its body."""
 
 _converters = patches.LibraryPatch([
     patches.Place(pfor, '_fallback_converter', _instead),
@@ -439,7 +447,7 @@ vectorises slowly. If it fails, it raises an error, too."""
 
 @contextlib.contextmanager
 def _vectorizing() -> Iterator[None]:
-  """Makes `tf.vectorized_map` use `_converters`, and log no errors."""
+  """Makes `tf.vectorized_map` use `_converters`, and log nothing about loops."""
   logger, thread = tf.get_logger(), threading.get_ident()
 
   def keep(record: logging.LogRecord) -> bool:

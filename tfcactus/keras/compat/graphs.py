@@ -18,7 +18,7 @@ _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 def nodes(graph: tf.Graph) -> Iterator[tf.compat.v1.NodeDef]:
-  """Yields all operations of a graph and of the functions that it calls."""
+  """Yields the definitions of all operations of a graph and of its functions."""
   definition = graph.as_graph_def()
   yield from definition.node
   for function in definition.library.function:
@@ -31,7 +31,7 @@ def is_differentiable(dtype: tf.DType) -> bool:
 
 
 def is_variable(handle: tf.Tensor) -> bool:
-  """Returns whether a resource may be a variable: true unless it is a lookup table."""
+  """Returns whether a resource may be a variable; False for an eager lookup table."""
   if not isinstance(handle, tf.__internal__.EagerTensor):
     return True
   try:
@@ -89,6 +89,7 @@ def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 LOOPS = ('StatelessWhile', 'While')
+"""Types of the operations that are loops."""
 
 
 def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
@@ -169,7 +170,10 @@ def is_recorded(tensor: tf.Tensor) -> bool:
 
 
 def without_autograph(function: _Function) -> _Function:
-  """Excludes a function from AutoGraph, which is slow; calls of Keras inside use it."""
+  """Returns `function`, marked to be left out by AutoGraph, which is slow.
+
+  Calls that Keras makes inside still go through AutoGraph.
+  """
   vars(function)['autograph_info__'] = {}  # AutoGraph's mark of converted functions.
   return function
 

@@ -17,7 +17,7 @@ ACTIVITY_REGULARIZER: str = (
 
 
 def is_loss(loss: Any, names: Iterable[str]) -> bool:
-  """Returns whether a loss is one of the named Keras classes, or its function."""
+  """Returns whether a loss is of a named Keras class, no subclass, or its function."""
   for name in names:
     kind = getattr(keras.losses, name, None)
     in_snake_case = re.sub('(?<!^)(?=[A-Z])', '_', name).lower()
@@ -28,7 +28,7 @@ def is_loss(loss: Any, names: Iterable[str]) -> bool:
 
 
 def takes_logits(loss: Any) -> bool:
-  """Returns the `from_logits` of a Keras loss; its functions have False by default."""
+  """Returns the `from_logits` of a Keras loss; False for functions, their default."""
   settings = getattr(loss, '_fn_kwargs', getattr(loss, 'fn_kwargs', None)) or {}
   return bool(settings.get('from_logits', False))
 

@@ -34,11 +34,14 @@ def put_all(outputs: Any, masks: Sequence[tf.Tensor | None]) -> Any:
 
 
 def of_one(outputs: Any) -> dict[str, tf.Tensor]:
-  """Returns {flat index as a string: mask without batch axis} of a batch of one."""
+  """Returns {flat index as a string: mask without batch axis} of a batch of one.
+
+  Tensors without a mask are left out.
+  """
   return {str(i): mask[0] for i, mask in enumerate(of_all(outputs)) if mask is not None}
 
 
 def put_rows(outputs: Any, masks: dict[str, tf.Tensor]) -> Any:
-  """Sets masks, a dict with the keys of `of_one`; returns the structure."""
+  """Sets masks, a dict as from `of_one`; removes all others; returns `outputs`."""
   return put_all(outputs, [
       masks.get(str(i)) for i, _ in enumerate(tf.nest.flatten(outputs))])

@@ -155,7 +155,10 @@ def set_bins(layer: keras.layers.Layer, boundaries: list[float]) -> None:
 
 
 def preparation(layer: keras.layers.Layer) -> str:
-  """Returns a digest of what `adapt` sets in a layer, '' if the layer has nothing."""
+  """Returns a digest of a layer's vocabulary, bins or moments, adapted or given.
+
+  '' if the layer has none of these. A built Normalization always has moments.
+  """
   found = _beside_weights(lookup(layer))
   if isinstance(layer, keras.layers.Normalization) and layer.built:
     found += [np.asarray(each, np.float64) for each in (layer.mean, layer.variance)]
@@ -177,7 +180,7 @@ def trained_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def lora_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
-  """Returns the weights of a layer with LoRA, and the two factors of what it adds."""
+  """Returns [kernel or embeddings, first factor, second factor] of a LoRA layer."""
   name = 'kernel' if hasattr(layer, '_kernel') else 'embeddings'
   return [getattr(layer, f'_{name}'), *(
       getattr(layer, f'lora_{name}_{which}') for which in 'ab')]
@@ -322,7 +325,7 @@ def _unwrapped(structure: Any) -> Any:
 
 
 def generators(model: keras.Model) -> list[keras.random.SeedGenerator]:
-  """Returns the random number generators in a model; Keras 2 has none."""
+  """Returns the seed generators that layers hold as attributes; Keras 2 has none."""
   if not KERAS_3:
     return []
   found = {}

@@ -64,9 +64,9 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
   """Creates the optimizer's variables of a private model if its weights exist.
 
   TensorFlow traces a function again if its first trace creates variables. `model` is a
-  `PrivateModel` that may lack weights and an optimizer. `example` is (x, y, weights) of
-  any examples, or None. If there are several replicas, the weights are made too, by
-  calling the model on `example` outside of the replicas.
+  compiled `PrivateModel` that may lack weights. `example` is (x, y, weights) of any
+  examples, or None. If there are several replicas, the weights are made too, by calling
+  the model on `example` outside of the replicas.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
@@ -79,7 +79,10 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 
 def state(optimizer: Any) -> list[Any]:
-  """Returns an optimizer's variables, but not the iteration and the learning rate."""
+  """Returns an optimizer's variables except the iterations and the learning rate.
+
+  Iterations and learning rates of inner optimizers are left out too.
+  """
   found = getattr(optimizer, 'variables', ())
   parts = [optimizer, *getattr(optimizer, 'optimizers', ())]
   public = {id(getattr(part, name, None)) for part in parts
@@ -107,7 +110,10 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 def swapping(callbacks: Iterable[Any],
              around: Callable[[], contextlib.AbstractContextManager[None]]
             ) -> Iterator[None]:
-  """Enters `around()` when Keras' own `SwapEMAWeights` swaps weights and averages."""
+  """In the block, enters `around()` whenever a `SwapEMAWeights` swaps weights.
+
+  Only methods of Keras' own class are wrapped, not overridden ones.
+  """
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
     for each in callbacks:
@@ -135,19 +141,22 @@ def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.
 
 
 def applying_sums() -> contextlib.AbstractContextManager[None]:
-  """Makes Keras 3 optimizers treat gradients as already summed over replicas."""
+  """Makes Keras 3 take gradients as summed over replicas already, in the block."""
   return patches.summed.inside(True) if KERAS_3 and replicas.number() > 1 else (
       contextlib.nullcontext())
 
 
 def sum_arguments() -> dict[str, Any]:
-  """Returns arguments that tell Keras 2 that gradients are summed over replicas."""
+  """Returns arguments of `apply_gradients`, for gradients summed over replicas.
+
+  {} on one replica and under Keras 3, which `applying_sums` tells.
+  """
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
 
 
 def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether an optimizer fails under a strategy of several replicas."""
+  """Returns whether there are several replicas, and an optimizer fails on them."""
   # Keras 3 updates averages and accumulators in conditionals, where replicas cannot
   # communicate.
   return KERAS_3 and replicas.number() > 1 and bool(

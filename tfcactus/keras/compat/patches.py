@@ -1,7 +1,7 @@
 """All replacements of functions of TensorFlow and Keras (monkey patches), with reasons.
 
-A replacement acts only inside a `with` block, for the thread that is in it. The
-originals are back once no thread is inside.
+A replacement acts only inside a `with` block, for the thread that is in it (`replaced`:
+for one object, in all threads). The originals are back once no thread is inside.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class LibraryPatch:
   """Replaces functions of a library, only for threads inside a block of `inside`."""
 
   def __init__(self, places: list[Place]):
+    """Initialises the patch, which replaces nothing outside of `inside`."""
     self._places = places
     self._originals: list[Callable[..., Any]] = []
     self._lock = threading.Lock()
@@ -189,7 +190,7 @@ def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
 
 
 def _keras_seed(generator: Any, *args: Any, **kwargs: Any) -> tf.Tensor:
-  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed of 31 bits."""
+  """Replaces `SeedGenerator.next` of Keras 3; returns a fresh seed, 2 x 31 bits."""
   del args, kwargs
   # `independence.draws` follows this mask, and knows that 31 secret bits remain.
   bits = tf.bitwise.bitwise_and(_draws.value()(), 2**31 - 1)

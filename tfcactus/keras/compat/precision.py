@@ -18,7 +18,7 @@ def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def check_graphs_are_as_written() -> None:
-  """Raises ValueError if TensorFlow may compute norms and sums from other numbers."""
+  """Raises ValueError if TensorFlow may round numbers in norms and sums differently."""
   # Grappler would round a gradient in some places only, so that the norm would be
   # computed from other numbers than the sum.
   for name, value in tf.config.optimizer.get_experimental_options().items():
@@ -43,8 +43,8 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
   """Returns the step of the grid that a noisy sum is rounded to before release.
 
   The low bits of a float64 sum depend on which numbers were added, so that some sums
-  can come from one data set only (Mironov 2012). On a grid 2^30 times finer than the
-  noise, or coarser, many pairs of a sum and a draw give each released number.
+  can come from one data set only (Mironov 2012). On a grid some 2^30 times finer than
+  the noise, or coarser, many pairs of a sum and a draw give each released number.
 
   `scale` is a float64 scalar, `NoiseSampler.grid_scale`; its sign does not matter. The
   step is a float64 scalar, the largest power of two that is at most 2^-30 times the

@@ -19,7 +19,10 @@ _CONVOLUTIONAL = (
 
 @contextlib.contextmanager
 def unrolled(model: keras.Model) -> Iterator[None]:
-  """Unrolls a model's recurrent layers, whose loops cannot be vectorised."""
+  """Unrolls a model's recurrent layers, whose loops cannot be vectorised, in the block.
+
+  Raises ValueError for ConvLSTM layers of Keras 2. Layers refuse ragged sequences.
+  """
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
       if not isinstance(layer, keras.layers.RNN):
@@ -42,6 +45,7 @@ def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
   """
 
   def check(is_ragged: bool, mask: Any) -> None:
+    """Raises ValueError for ragged sequences, whatever the mask."""
     del mask
     if is_ragged:
       raise ValueError(
@@ -56,7 +60,7 @@ def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
 
 @contextlib.contextmanager
 def as_loops(model: keras.Model) -> Iterator[None]:
-  """Runs a model's recurrent layers as loops, in the block."""
+  """Runs recurrent layers as loops, in the block; they refuse ragged sequences."""
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if isinstance(layer, keras.layers.RNN):

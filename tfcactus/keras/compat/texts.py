@@ -32,7 +32,10 @@ def one_by_one(model: keras.Model) -> Iterator[None]:
 
 def _each(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any, *args: Any,
           **kwargs: Any) -> tf.Tensor:
-  """Calls a layer on each row of its inputs; ValueError if outputs differ in shape."""
+  """Returns a layer's outputs, computed row by row, stacked.
+
+  Raises ValueError unless outputs are dense and of one known shape for all rows.
+  """
   call, rows = graphs.as_keras_calls(call), tf.nest.flatten(inputs)
 
   def one(*row: tf.Tensor) -> Any:

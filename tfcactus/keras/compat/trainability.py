@@ -36,7 +36,11 @@ def config(model: keras.Model) -> dict[str, Any] | None:
 
 
 def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
-  """Makes a built model train the variables in `saved`, a `config`; else ValueError."""
+  """Enables LoRA and sets `trainable` in a built model as in `saved`, a `config`.
+
+  Changes nothing if layers differ in class, name or number of variables. Raises
+  ValueError if the trained variables then have other shapes than the saved ones.
+  """
   layers = _all_layers(model)
   if config(model) == saved:
     return
@@ -47,7 +51,7 @@ def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
       if rank is not None and not layer.lora_enabled:
         layer.enable_lora(rank)
       if rank is not None and alpha is not None:
-        layer.lora_alpha = alpha  # Keras loses it where it makes the factors.
+        layer.lora_alpha = alpha  # `enable_lora` sets a default.
     # All at once: setting `trainable` of a layer sets that of the layers inside.
     for layer, wanted in zip(layers, saved['layers']):
       layer.__dict__['_trainable'] = wanted['trainable']
@@ -70,10 +74,12 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Prepares layers with LoRA to load the factors that `save` wrote to `store`."""
-  # Keras loads the weights of layers next; each layer then also sets its factors. If
-  # the file has none, the first factor stays as it was and the second is zero. Warns if
-  # the model of the file trained other variables.
+  """Prepares layers with LoRA to load the weights and factors that `save` wrote.
+
+  Keras loads the weights of layers next; each layer then also sets its factors. If the
+  file has none, the first factor stays as it was and the second is zero. Warns if the
+  model of the file trained other variables.
+  """
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())
     if trained != _shapes(model):

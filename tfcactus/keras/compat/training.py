@@ -27,7 +27,7 @@ def number(variable: Any) -> int:
 
 
 def compile_arguments(**arguments: Any) -> Any:
-  """Returns arguments for `Model.compile`; Keras 3 gets those that are not None."""
+  """Returns arguments for `Model.compile`; under Keras 3 only those not None."""
   # Automatic loss scaling of Keras 3 is off, because gradients have to be unscaled
   # before they are clipped.
   if not KERAS_3:
@@ -55,7 +55,7 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 
   TensorFlow traces a function again if its first trace creates variables. Call this
   inside the trace that will call `function(*arguments)`. `arguments` are tensors in any
-  structure.
+  structure. Does nothing in eager mode and under a strategy.
   """
   if tf.executing_eagerly() or tf.distribute.has_strategy():
     return
@@ -71,7 +71,8 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
   """Builds metrics and optimizer slots in `fit` from a given `batch`, not from data."""
   # Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
-  # weights) of a few rows, whatever they are.
+  # weights) of a few rows, whatever they are. On several workers, also lets Keras 3
+  # average logs: `averaged_logs`.
   if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
     return

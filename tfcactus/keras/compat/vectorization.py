@@ -42,7 +42,7 @@ function itself raises."""
 
 
 def own_words(error: BaseException) -> str:
-  """Returns the words of the error of this library behind another, or ''."""
+  """Returns the message of this library's ValueError, `error` or behind it, or ''."""
   cause: BaseException | None = error
   while cause is not None:  # Keras wraps errors in others.
     if isinstance(cause, ValueError) and str(cause).startswith('Expected'):
@@ -81,10 +81,11 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    sums: tf.Tensor) -> tf.Tensor:
-  """Makes `sums` (rows,) of stand-ins depend on all that the function captured.
+  """Returns `sums` of stand-ins, (rows,), made to depend on all captured tensors.
 
   So the proof sees that a captured tensor reaches every row. The numbers do not matter.
   `captures` are pairs (tensor outside, placeholder); eager tensors are constants.
+  Raises ValueError for a list of tensors among them.
   """
   resources = []
   for outside, _ in captures:

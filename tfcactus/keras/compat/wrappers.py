@@ -18,7 +18,8 @@ from tfcactus.keras.compat.versions import keras
 def batched(model: keras.Model) -> Iterator[None]:
   """Runs time steps as rows of a batch, and both directions as layers, in the block.
 
-  Without this a Bidirectional of Keras 3 may run one fused kernel, not its layers.
+  Without this a Bidirectional of Keras 3 may run one fused kernel, not its layers. Also
+  runs recurrent layers `as_loops`.
   """
   never = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
@@ -35,7 +36,10 @@ def batched(model: keras.Model) -> Iterator[None]:
 
 def _over_steps(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any,
                 **kwargs: Any) -> Any:
-  """Calls the layer in a TimeDistributed on the time steps of all examples at once."""
+  """Calls the layer in a TimeDistributed on the time steps of all examples at once.
+
+  Raises ValueError if the number of steps is not known.
+  """
   given = inspect.signature(call).bind(*args, **kwargs).arguments
   sequences, inner = given['inputs'], layer.layer
   rows, steps = tf.nest.flatten(sequences)[0].shape[:2]

@@ -2,7 +2,7 @@
 
 A feed is the data of one call of `fit`. A mark has, for each row of a batch, the number
 of the feed and a key: the serial number of the batch, or the index of the example. A
-mark is valid for one step, so that no batch is counted as drawn twice.
+serial number is valid for one step, so that no batch is counted as drawn twice.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfcactus.sampling import OnePassSampling, SamplingScheme
 
 _numbers = itertools.count(1)
+"""Numbers of feeds; 0 stands for a batch without a mark."""
 
 UNKNOWN = 1000
 """Code in place of a scheme's, if the sampling of some batches is unknown."""
@@ -49,16 +50,17 @@ class Taken(NamedTuple):
   epochs: int = 0  # How many epochs begin with the batch.
   # The position of the batch under a cyclic scheme, else None.
   place: Place | None = None
-  fingerprint: int = 0  # Identifies the examples of the batch; workers compare theirs.
+  # Checksum of the indices drawn, which workers that draw alike compare; else 0.
+  fingerprint: int = 0
 
 
 class Marked(NamedTuple):
-  """Inputs x with a mark; only batches made by this library carry a mark.
+  """Inputs x with a mark; only this library makes marks.
 
   `mark` is int64 of shape (rows, 2): `Marks.number`, and the key of the batch or row.
   Batches with canaries have a third column: the canary of the row, counted from one,
   or zero. If examples are units of k rows each, inputs have shape (units, k, ...), and
-  the mark (units, k, 2).
+  the mark has shape (units, k, 2 or 3).
   """
 
   x: Any
@@ -78,7 +80,7 @@ class Unmarked(NamedTuple):
 
 
 def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
-  """Takes the mark off a batch of inputs, targets and weights."""
+  """Returns a batch without its mark, if it has one, with units' rows in one axis."""
   if not isinstance(x, Marked):
     return Unmarked(x, y, weights, tf.zeros([1, 2], tf.int64), 1)
   mark = tf.cast(x.mark, tf.int64)
@@ -175,7 +177,10 @@ class BatchMarks(Marks):
       return serial
 
   def _take(self, keys: np.ndarray) -> Taken:
-    """Returns no facts unless all rows carry one serial number, not used before."""
+    """Returns facts if all rows carry one serial number, issued and not used before.
+
+    Else returns `Taken()`.
+    """
     same = keys.size and np.all(keys == keys[0])
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
@@ -204,7 +209,10 @@ class RowMarks(Marks):
     return Marked(x, np.stack([np.full_like(rows, self.number), rows], 1))
 
   def _take(self, keys: np.ndarray) -> Taken:
-    """Returns facts on the batch: none if it has an example twice. May begin a pass."""
+    """Returns facts on the batch; `Taken()` if it has an example twice.
+
+    A pass begins with the first batch, and where an example comes again.
+    """
     if np.unique(keys).size < keys.size:
       return Taken()
     again = not self._begun or self._seen[keys].any()

@@ -19,7 +19,7 @@ class PoissonBatches(SampledBatches):
   """Poisson-sampled batches: each example enters independently with probability q.
 
   Batch sizes vary; `SampledBatches` describes the content of a batch. No batch is
-  truncated or drawn again. An empty draw becomes one padded example.
+  truncated or drawn again. An empty draw becomes a batch of padding.
 
   Attributes:
     sampling_prob: The sampling probability q.
@@ -44,7 +44,7 @@ class PoissonBatches(SampledBatches):
         (x, y, weight), one per example: a `tf.data.Dataset`, read in full, or a source
         with a length and `__getitem__`, read as examples are drawn.
       y: Targets, shape (num_examples, ...), an array or a structure of arrays; or None.
-      sampling_prob: The sampling probability q in (0, 1].
+      sampling_prob: The sampling probability q in (0, 1]; or pass batch_size.
       batch_size: Expected batch size, in place of q; q is batch_size / num_examples.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
@@ -78,16 +78,17 @@ class PoissonBatches(SampledBatches):
 
   @property
   def expected_batch_size(self) -> float:
-    """sampling_prob * num_examples."""
+    """Expected number of examples in a batch: sampling_prob * num_examples."""
     return self.sampling_prob * self.num_examples
 
 
 class FixedSizeBatches(SampledBatches):
   """Batches of a fixed number of examples, drawn without replacement.
 
-  Each batch is a new uniformly random subset of all examples. The cost is about that
-  of Poisson batches with half the noise multiplier: an example that enters displaces
-  another, so a sum changes by up to twice the clipping norm.
+  Each batch is a new uniformly random subset of all examples. For add-or-remove, the
+  cost is about that of Poisson batches with half the noise multiplier: an example that
+  enters displaces another, so a sum changes by up to twice the clipping norm. For
+  replace and zero-out, too, it is usually above that of Poisson batches of equal noise.
 
   Attributes:
     batch_size: Examples per batch.
@@ -97,7 +98,7 @@ class FixedSizeBatches(SampledBatches):
                steps_per_epoch: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
 
     Args:
       batch_size: Examples per batch: the plan's sampling_prob * num_examples.
@@ -110,7 +111,7 @@ class FixedSizeBatches(SampledBatches):
 
 
 class _DealtBatches(SampledBatches):
-  """Base class of schemes that split every epoch into a fixed number of batches."""
+  """Base class of batches of which each epoch has a fixed number."""
 
   @property
   def num_batches(self) -> int:
@@ -161,8 +162,9 @@ class AllocatedBatches(_DealtBatches):
 class CyclicBatches(_DealtBatches):
   """Cyclic batches: groups of examples in turn, for correlated noise (BandMF, DP-FTRL).
 
-  The group of an example is drawn once, when the batches are made. Which of the group's
-  batches the example enters is drawn in each epoch.
+  The group of an example is drawn once, when the batches are made (by several workers,
+  for each call of `fit`). Which of the group's batches the example enters is drawn in
+  each epoch.
 
   The plan's noise is correlated within one call of `fit`. Where batches are skipped,
   the correlation starts anew: the guarantee still holds, but the noise over all steps
@@ -179,6 +181,7 @@ class CyclicBatches(_DealtBatches):
     Args:
       plan: A plan with a `correlation`. It sets the number of examples, the batches per
         epoch (1 / `sampling_prob`) and the number of groups (bands of the noise).
+        Without a correlation there is one group.
       sampling: `CyclicAllocationSampling`: each example enters one batch of its group
         an epoch; or `CyclicPoissonSampling`: each batch is a Poisson sample of its
         group.
@@ -214,7 +217,7 @@ class ShuffledBatches(SampledBatches):
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
 
     Args:
       batch_size: Examples per batch, in [1, num_examples].

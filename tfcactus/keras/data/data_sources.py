@@ -26,11 +26,14 @@ class ExampleData(abc.ABC):
 
   num_examples: int  # Number of examples.
   specs: Rows  # `TensorSpec`s of a batch, in the structure that `rows` returns.
-  side: Any = None  # The `Side` of a split that the examples are, or None for no split.
+  side: Any = None  # The `Side` of a split that holds the examples; None for no split.
 
   @abc.abstractmethod
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns inputs, targets, and any weights, of the examples at `index`."""
+    """Returns inputs, targets, and any weights, of the examples at `index`.
+
+    Arrays have shape (index.size, ...). Targets are (), if there are none.
+    """
 
   @property
   def flat(self) -> ExampleData:
@@ -48,7 +51,7 @@ class ExampleData(abc.ABC):
 
 
 class ArrayData(ExampleData):
-  """Examples in memory. NumPy arrays and tensors on a CPU are not copied.
+  """Examples in memory. NumPy arrays of numbers, and tensors on a CPU, are not copied.
 
   The guarantee assumes that nobody writes to the arrays while batches are drawn.
   """
@@ -57,7 +60,7 @@ class ArrayData(ExampleData):
     """Initialises the data from arrays, or dicts, lists or tuples of arrays.
 
     All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
-    loss takes targets. Raises ValueError unless all are arrays of one length.
+    loss takes targets. Raises ValueError unless all are arrays of one length above 0.
     """
     rows = _length(x if y is None else y)
     parts = [_arrays('x', columns(x), rows, texts=True),
@@ -132,7 +135,7 @@ class RandomAccessData(ExampleData):
 
 
 def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
-  """Applies `change` to each array of a structure, faster than `tf.nest`."""
+  """Returns a structure with `change` of each array; `tf.nest` would be slower."""
   if isinstance(parts, np.ndarray):
     return change(parts)
   if type(parts) is tuple:  # pylint: disable=unidiomatic-typecheck
@@ -141,14 +144,14 @@ def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
 
 
 def no_rows(specs: Rows) -> Rows:
-  """Returns rows of no examples."""
+  """Returns rows of no examples: arrays of shape (0, ...)."""
   return tf.nest.map_structure(
       lambda spec: np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype),
       specs)
 
 
 def checked_example(item: object) -> Rows:
-  """Returns one example as a tuple of its parts; ValueError unless a pair or triple."""
+  """Returns an example's parts as arrays; ValueError unless it is a pair or triple."""
   if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
     raise ValueError(
         'Expected a source that gives triples (x, y, weight) or pairs (x, y), got '
@@ -170,10 +173,11 @@ def stacked(examples: Iterable[Any]) -> Rows:
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
 
-  `x` is inputs: an array, tensor, or a dict or list of them, or a SciPy sparse matrix.
-  With y=None it may also be a `tf.data.Dataset` or a random access source of pairs
-  (x, y) or triples (x, y, weight), one per example. Raises ValueError if no examples
-  can be drawn from these.
+  `x` is inputs: an array, tensor, or a dict, list or tuple of them, a table of pandas,
+  or a SciPy sparse matrix. With y=None it may also be a `tf.data.Dataset` or a random
+  access source of pairs (x, y) or triples (x, y, weight), one per example. Raises
+  ValueError if no examples can be drawn from these, or if `y` or weights are given
+  beside a source that holds them.
   """
   if isinstance(x, ExampleData):
     _no_targets(y, sample_weight)
@@ -214,7 +218,7 @@ def check_weights(data: ExampleData) -> None:
 
 def _check_parts(weight: tf.TensorSpec, target: tf.TensorSpec | None, count: int
                 ) -> None:
-  """Raises ValueError unless `weight` has one number per example, or per part of it."""
+  """Raises ValueError unless `weight` is one per example, or per part of `target`."""
   sizes = list(weight.shape[1:])
   while sizes and sizes[-1] == 1:
     del sizes[-1]
@@ -239,9 +243,12 @@ def _no_targets(*given: Any) -> None:
 
 
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Reads a dataset of pairs or triples once, in blocks of up to `_BLOCK` examples."""
-  # Random shuffling and augmentation of the dataset are thereby fixed. Raises
-  # ValueError if elements have no fully known shape, or the dataset is infinite.
+  """Returns an iterator that reads a dataset of pairs or triples in blocks of `_BLOCK`.
+
+  The dataset is read once, so that random shuffling and augmentation are fixed; warns
+  of augmentation. Raises ValueError if elements have no fully known shape, or the
+  dataset is known to be infinite.
+  """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
       isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
@@ -266,7 +273,7 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _read(dataset: tf.data.Dataset) -> list[Any]:
-  """Reads a dataset once into arrays, one for each part of its elements."""
+  """Reads a dataset once; returns [x, y] or [x, y, weights], structures of arrays."""
   read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
   if count < 0:  # TensorFlow does not know the length in advance.
     found = list(read) or [tf.nest.map_structure(
@@ -284,7 +291,7 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields the random operations in functions that a dataset maps; ignores shuffles."""
+  """Yields types of random operations in functions of a dataset; ignores shuffles."""
   for function in dataset._functions():  # pylint: disable=protected-access
     for node in graphs.nodes(function.function.graph):
       if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))
@@ -295,7 +302,7 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
 
 
 def finite_rows(parts: Any) -> np.ndarray:
-  """Returns which examples hold neither NaN nor infinity, shape (rows,)."""
+  """Returns which examples hold neither NaN nor infinity, bool, shape (rows,)."""
   usable = [np.ones(len(array), bool) if _holds_texts(array) else
             np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
             for array in tf.nest.flatten(parts)]
@@ -312,7 +319,7 @@ def padded(rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def as_fed(x: Any) -> Any:
-  """Returns inputs with texts as tensors, which Keras 3 needs; numbers stay arrays."""
+  """Returns inputs with arrays of texts as tensors, which Keras 3 needs."""
   return tf.nest.map_structure(
       lambda part: tf.constant(checked_array('x', part, texts=True)) if isinstance(
           part, np.ndarray) and part.dtype.kind in 'SUOT' else part, x)
@@ -326,7 +333,7 @@ def content(array: np.ndarray) -> bytes:
 
 
 def checksum(data: ExampleData) -> int:
-  """Returns a checksum of up to 256 rows, for speed, and of the rows of each unit."""
+  """Returns a CRC-32 of up to 256 rows, for speed, and of which rows units have."""
   flat = data.flat
   rows = flat.rows(np.unique(np.linspace(
       0, flat.num_examples - 1, 256).astype(np.int64)))
@@ -360,20 +367,26 @@ def is_sparse(value: object) -> bool:
 
 
 def _length(value: Any) -> int:
-  """Returns the number of examples in a structure of arrays, 0 if it is ambiguous."""
+  """Returns the length of `value`, or of its first part if it is a dict.
+
+  For a list of arrays: their one length; 0 if lengths differ, or equal their number.
+  """
   while isinstance(value, dict):
     value = next(iter(value.values()), ())
   if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
     sizes = {len(each) for each in value}
-    # A list of arrays of one length holds an array per input, or per example.
+    # n arrays of length n may be one for each input or one for each example.
     return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
   return len(value) if hasattr(value, '__len__') else 0
 
 
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
-  """Returns checked arrays in their structure."""
-  # A list of arrays has one array per input. It has one per example if it has `rows`
-  # arrays (the number of examples, 0 if ambiguous) and these are not of length `rows`.
+  """Returns checked arrays in their structure; lists of arrays become tuples.
+
+  A list of arrays has one array per input. It has one per example if it has `rows`
+  arrays (`_length`) and these are not of length `rows`. Raises ValueError if it has as
+  many arrays as each has entries, or for entries that `checked_array` refuses.
+  """
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)
             for key, part in value.items()}
@@ -405,9 +418,11 @@ def _of_example(part: Any) -> Any:
 
 
 def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
-  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none."""
-  # With `texts`, `value` may be an array of texts, returned as an object array of UTF-8
-  # bytes: TensorFlow fails on other letters than ASCII in NumPy's arrays.
+  """Returns `value` as an array of numbers of rank >= 1; ValueError if it is none.
+
+  With `texts` it may also hold texts, returned as an array of bytes objects (UTF-8):
+  TensorFlow fails on other letters than ASCII in NumPy's arrays of texts.
+  """
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
@@ -442,13 +457,13 @@ def _may_hold_texts(array: np.ndarray) -> bool:
 
 
 def _is_missing(value: object) -> bool:
-  """Returns whether a value is missing: None, NaN, or NA of pandas."""
+  """Returns whether a value is missing: None, a float NaN, or pandas' NA or NaT."""
   return value is None or type(value).__name__ in ('NAType', 'NaTType') or (
       isinstance(value, float) and value != value)
 
 
 def _objects(name: str, array: np.ndarray) -> np.ndarray:
-  """Returns objects as an array of bytes, or of numbers; ValueError for any other."""
+  """Returns objects, all texts or all numbers, as bytes or numbers; else ValueError."""
   flat = array.reshape(-1).tolist()
   texts = sum(isinstance(each, (str, bytes)) for each in flat)
   if texts == len(flat):

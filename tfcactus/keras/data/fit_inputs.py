@@ -23,7 +23,7 @@ class Feed(NamedTuple):
   """The data that Keras trains on."""
 
   marks: Marks  # Recognises the batches.
-  x: Any  # Arrays or a dataset.
+  x: Any  # What Keras gets as x: arrays, a dataset, or whatever `fit` was given.
   # Batches per epoch; if None, Keras finds the number from `x`.
   steps_per_epoch: int | None
   class_weight: Any = None  # Class weights that Keras still has to apply.
@@ -39,6 +39,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
              ) -> Feed:
   """Returns the data of `fit`, and how its batches are recognised and accounted for.
 
+  Raises ValueError if the arguments do not fit the plan, or one another.
   `journal`: whether the run has one, which refuses seeded batches. `canaries`, None
   without an audit, tells of each canary whether it is in the data.
   """
@@ -73,7 +74,10 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def _check_plain(plan: PrivacyPlan, x: Any) -> None:
-  """Raises ValueError unless `fit` takes `x`, not batches of this library, as it is."""
+  """Raises ValueError if `x`, no batches of this library, is a sparse matrix.
+
+  Raises it for every such `x` under a plan of units or correlated noise.
+  """
   if plan.unit != 'example':
     raise ValueError(
         f'Expected batches that draw units, as unit={plan.unit!r} of the plan says, '
@@ -92,7 +96,7 @@ def _check_plain(plan: PrivacyPlan, x: Any) -> None:
 
 
 def _check_side(plan: PrivacyPlan, x: Any) -> None:
-  """Raises ValueError unless `x` is the training side, if the plan has a split."""
+  """Raises ValueError unless `x` is the training side of the plan's split, if any."""
   side = getattr(x, 'side', None)
   for event in guarantee.validations(plan.releases):
     if event.by and (
@@ -108,7 +112,7 @@ def _check_side(plan: PrivacyPlan, x: Any) -> None:
 def given(callbacks: Any) -> list[Any]:
   """Returns the callbacks given to a method of Keras, as a list.
 
-  Raises ImportError if one is for TensorBoard, which is not installed.
+  Raises ImportError if one is for TensorBoard and TensorBoard is not installed.
   """
   found = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
   # Keras notices at the end of the first epoch, whose steps are released by then.
@@ -122,9 +126,11 @@ def given(callbacks: Any) -> list[Any]:
 
 def ordered(callbacks: Any, limit: keras.callbacks.Callback, own_logs: list[Any]
            ) -> list[Any]:
-  """Returns the callbacks in the order to run: writers of logs first, `limit` last."""
-  # `limit` stops at the plan's target_epsilon. It is left out if a callback of the user
-  # has a target_epsilon.
+  """Returns own and given callbacks in the order to run: those that write logs first.
+
+  `limit`, which stops at the plan's target_epsilon, is last. It is left out if a given
+  callback has a target_epsilon.
+  """
   found = [*own_logs, *given(callbacks)]
   own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
   return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
@@ -153,7 +159,9 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> tuple[Any, Any, Any, Any]:
   """Separates the last examples of arrays for validation; pandas become arrays.
 
-  Returns (x, y, sample_weight, validation_data).
+  Returns (x, y, sample_weight, validation_data): all examples, and the data as given,
+  without a `validation_split` or with `validation_data`. Raises ValueError if `x`
+  cannot be split so, or not as many examples are left as the plan has.
   """
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
                             (x, y, sample_weight))
@@ -192,7 +200,10 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the feed for batches of a sampling scheme; arguments as in `make_feed`."""
+  """Returns the feed for batches of a sampling scheme; see `make_feed`.
+
+  Batches whose class or scheme has no account get no marks.
+  """
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -225,7 +236,10 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
-  """Returns a function that multiplies a batch's weights by checked class weights."""
+  """Returns a function (x, y, weights) -> (x, y, weights times class weights of y).
+
+  Raises ValueError unless `class_weight` is a dict {label: weight >= 0}.
+  """
   try:
     weights = {int(label): _checks.non_negative('class_weight', weight)
                for label, weight in class_weight.items()}
@@ -242,7 +256,10 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
     return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
 
   def weigh_rows(y, weight):
-    """Returns the weights of rows times the class weights of their targets."""
+    """Returns the weights of rows times the class weights of their targets.
+
+    Raises ValueError for targets that are not one label, or classes, per weight.
+    """
     rank = weight.shape.rank if tf.is_tensor(weight) else 0
     if not rank or not tf.is_tensor(y) or y.shape.rank not in (rank, rank + 1):
       raise ValueError(
@@ -260,7 +277,7 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
 
 def _lengths(x: Any) -> set[int]:
-  """Returns the lengths of the arrays in `x`; none if `x` holds anything else."""
+  """Returns the set of lengths of arrays in `x`, empty if `x` holds anything else."""
   parts = tf.nest.flatten(x)
   if not all(map(data_sources.is_array, parts)):
     return set()

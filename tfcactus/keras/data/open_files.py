@@ -14,8 +14,8 @@ import tensorflow as tf
 class OpenFiles:
   """Files kept open for drawing examples, with a check that they stay unchanged.
 
-  A file that is deleted, or replaced under its name, stays readable in its old state. A
-  file rewritten in place is refused.
+  A file that is deleted, or replaced under its name, stays readable in its old state.
+  `check_unchanged` refuses a file of another size or modification time.
 
   Attributes:
     paths: The paths, as given.
@@ -45,7 +45,7 @@ class OpenFiles:
                       f'{now}, not {state}')
 
   def _now(self) -> list[tuple[int, int]]:
-    """Returns sizes in bytes, and modification times in nanoseconds."""
+    """Returns (size in bytes, modification time in nanoseconds) of each file."""
     states = map(os.fstat, self.descriptors)
     return [(state.st_size, state.st_mtime_ns) for state in states]
 

@@ -110,7 +110,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     self._plain = False
 
   def for_plain_training(self) -> SampledBatches:
-    """Returns these batches, continuing their draws, for models without privacy."""
+    """Returns a copy for models without privacy, drawing on from the same stream."""
     plain = copy.copy(self)
     plain._plain = True
     return plain
@@ -124,9 +124,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """Makes all further draws include canaries, as examples after those of the data.
 
     A scheme of the same kind draws them, so that the draws of examples stay as they
-    are. A drawn canary has a row in its batch if it is `present`, shape (canaries,);
-    the row is one of padding but for the canary's number in the mark. Raises
-    ValueError if draws are not secret, or no canary would be drawn.
+    are. `present`, bool, shape (canaries,), says which canaries have a row in the
+    batches that draw them: a row of padding, whose mark has the canary's number. Does
+    nothing if `present` itself is planted already. Raises ValueError if batches are
+    seeded, hold a part of the examples or another audit's canaries, or if no canary
+    would be drawn.
     """
     if self._canaries is present:
       return
@@ -152,16 +154,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
               examples(), canaries(), fillvalue=none)]
 
   def _check_private(self, source: Any) -> None:
-    """Raises ValueError if a plain model is fitted on these batches or a dataset."""
+    """Raises ValueError if a plain model is fitted on `source`.
+
+    `source` is these batches or their dataset. Allowed after `for_plain_training`.
+    """
     if not self._plain:
       plain_fit.refuse(source)
 
   def fingerprint(self) -> int:
-    """Returns a checksum of up to 256 examples; workers compare theirs."""
+    """Returns the `data_sources.checksum` of the examples; workers compare theirs."""
     return data_sources.checksum(self._data)
 
   def share(self, secret: bytes) -> None:
-    """Makes the next call of `fit` draw from `secret`, a key that all workers use."""
+    """Makes the next `fit` draw from `secret`, a key that all workers use."""
     with self._lock:
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
@@ -195,9 +200,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             f'{", seeded" if self.seeded else ""}>')
 
   def two_examples(self) -> tuple[Any, Any]:
-    """Returns x and y of two examples to try a loss on, without draws.
+    """Returns (x, y) of two rows of the data, to try a loss on; draws no batch.
 
-    They are without NaN and infinity, if there are such. One may stand for both.
+    The rows hold no NaN and infinity, unless all rows do. They may be one row twice.
     """
     data = self._data.flat
     for start in range(0, data.num_examples, 256):
@@ -208,7 +213,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return data.rows(np.zeros(2, np.int64))[:2]
 
   def example_batch(self) -> _Batch:
-    """Returns a batch of the first row twice, to build a model on; draws nothing."""
+    """Returns a batch of the first row twice, padded, to build a model on; no draw."""
     return _with_tensors(self._batch_of(self._data.flat.rows(np.zeros(2, np.int64))))
 
   def __len__(self) -> int:
@@ -217,7 +222,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     return self.steps_per_epoch
 
   def __getitem__(self, index: int) -> _Batch:
-    """Draws a batch afresh, whatever the index; TypeError if epochs are drawn."""
+    """Returns a batch drawn afresh for any index below `steps_per_epoch`.
+
+    Raises TypeError if the scheme draws epochs, IndexError for other indices.
+    """
     self._check_private(self)
     if self.scheme.draws_epochs:
       raise TypeError(
@@ -239,9 +247,9 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           ) -> tf.data.Dataset:
     """Returns the dataset that a `PrivateModel` trains on.
 
-    Its elements are the parts `shares` of each batch in sequence, with `marks` to
-    recognise them. It is infinite; or, if the scheme draws epochs and `shares` is
-    `WHOLE`, one epoch, drawn afresh in each iteration.
+    Its elements (x, y, weights) are the parts `shares` of each batch in sequence, with
+    `marks`, if given, to recognise them. It is infinite; or, if the scheme draws epochs
+    and `shares` is `WHOLE`, one epoch, drawn afresh in each iteration.
     """
     whole = self.scheme.draws_epochs and shares == WHOLE
     dataset = self._dataset(whole, marks, shares)
@@ -256,7 +264,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     cache, take) goes unnoticed.
 
     Args:
-      steps: Number of batches, `steps_per_epoch` by default.
+      steps: Number of batches, `steps_per_epoch` by default. A scheme that draws epochs
+        gives no more than these; TensorFlow raises where they end before `steps`.
     """
     steps = _checks.integer(
         'steps', self.steps_per_epoch if steps is None else steps, 1)
@@ -286,7 +295,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _batch(self, index: np.ndarray) -> tuple[_Batch, np.ndarray | None]:
     """Returns (padded (x, y, weights) of the usable examples at `index`, canaries).
 
-    Canaries has for each row a canary, counted from one, or 0; None without an audit.
+    The latter is int64, (rows,): the number of the row's canary, counted from one, or
+    0. It is None without an audit.
     """
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None
@@ -305,7 +315,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         lambda part: part.reshape(-1, *part.shape[2:]), batch)
 
   def _batch_of(self, parts: data_sources.Rows, more: int = 0) -> _Batch:
-    """Returns (x, y, weights) of examples and `more` rows in whole physical batches."""
+    """Returns (x, y, float32 weights): `parts`, then at least `more` rows of padding.
+
+    The rows are a multiple of `physical_batch_size`, and at least one.
+    """
     size, count = self.physical_batch_size, _count(parts)
     rows = max(-(-(count + more) // size), 1) * size
     x, y, *given = parts
@@ -317,13 +330,18 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   def _dataset(self, once: bool, marks: BatchMarks | None, shares: Shares,
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
-    """Returns endless passes (one if `once`) as a dataset; iterations call `begin`."""
+    """Returns parts `shares` of batches, without end, or of one pass if `once`.
+
+    Each iteration over the dataset first calls `begin`. It raises RuntimeError if other
+    workers draw too, batches are not seeded and `share` was not called for it.
+    """
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.
     batch: Callable[[np.ndarray], Any] = (
         self._flat_batch if marks is None else self._batch)
 
     def generator() -> Iterator[Any]:
+      """Yields the parts; makes each batch only when its parts are asked for."""
       begin()
       if alike and not self._share_begins and not self.seeded:
         raise RuntimeError(
@@ -353,7 +371,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: int | None) -> None:
-  """Raises ValueError for other examples, or steps_per_epoch where epochs are drawn."""
+  """Raises ValueError unless the scheme has `num_examples`.
+
+  Raises it for a `steps_per_epoch` too if the scheme draws epochs.
+  """
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '

@@ -49,7 +49,7 @@ class Split:
   Examples without ids then have to come in the same order.
 
   Attributes:
-    fraction: Probability of the validation side, in (0, 1).
+    fraction: Probability of the validation side, in (0, 1); not used with a `rule`.
     by: 'coin': a secret coin per record, proved for add-or-remove, zero-out and
       replace. 'id': a public rule on the id of the record or unit, proved for
       add-or-remove and zero-out. 'position': a public rule on the place in the data,
@@ -58,6 +58,7 @@ class Split:
       returns True for the validation side, such as `lambda place: place % 10 == 0`.
       None for 'id' takes a hash of the id, and `fraction`.
     key: 32 secret bytes that coins are made of, by default from the operating system.
+      Rules and hashes of ids do not use it.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -110,8 +111,8 @@ class Split:
       sample_weight: As for `PoissonBatches`.
       units: As for `PoissonBatches`; coins and rules are then per unit.
       examples_per_unit: As for `PoissonBatches`.
-      ids: Without `units`, an id of each example, integers or strings, to which its
-        coin belongs; without ids it belongs to the place.
+      ids: Without `units`, an id of each example, integers or strings, that its coin
+        or rule goes by. Without ids, and with by='position', it goes by the place.
 
     Returns:
       (training, validation).
@@ -150,7 +151,10 @@ class Split:
         for side in (False, True)))
 
   def _holds_out(self, key: bytes | str | int) -> bool:
-    """Returns whether the record of an id or place is on the validation side."""
+    """Returns whether the record of an id or place is on the validation side.
+
+    Raises ValueError for a rule that returns anything but a bool.
+    """
     if self.rule is None:
       secret = self.key if self.by == 'coin' else b''
       word = hashlib.blake2b(_text(key), key=secret, digest_size=8).digest()
@@ -166,6 +170,7 @@ class _Part(ExampleData):
   """The examples of another data source at some places."""
 
   def __init__(self, data: ExampleData, places: np.ndarray):
+    """Initialises the part of `data` at `places`, indices of examples."""
     self._data, self._places = data, places
     self.num_examples, self.specs = places.size, data.specs
 
@@ -182,7 +187,7 @@ def _part(data: ExampleData, places: np.ndarray, side: Side) -> ExampleData:
 
 
 def _text(key: bytes | str | int) -> bytes:
-  """Returns bytes that tell an id, or a place, from all others."""
+  """Returns bytes that tell an id, or a place, from all others of its type."""
   if isinstance(key, bytes):
     return b's' + key
   return b's' + key.encode() if isinstance(key, str) else b'i%d' % key

@@ -17,7 +17,10 @@ from tfcactus.keras.data import data_sources, open_files
 from tfcactus.noise.table_file import PathLike
 
 _INDEX = 'examples.json'
+"""File of the number, dtypes, shapes and structure of the examples; written last."""
+
 _CHECKSUMS = 'checksums.raw'
+"""File of the CRC-32 of each example, as little-endian uint32."""
 
 _BLOCK = 256
 """Number of examples of a generator to write at a time."""
@@ -128,7 +131,10 @@ class _Writer:
     self._count = 0
 
   def write(self, block: Any) -> None:
-    """Appends examples, a structure of arrays; ValueError if unlike the first block."""
+    """Appends examples, a structure of arrays of numbers; ValueError for others.
+
+    Raises it too if they are unlike the first block in structure, dtypes or shapes.
+    """
     arrays = [data_sources.checked_array('examples', part, texts=True)
               for part in tf.nest.flatten(block)]
     if any(array.dtype.kind == 'O' for array in arrays):
@@ -159,7 +165,7 @@ class _Writer:
       file.close()
 
   def finish(self) -> None:
-    """Writes the index, which makes the directory valid; ValueError if it is empty."""
+    """Writes the index, which makes the directory valid; ValueError for no examples."""
     if not self._count:
       raise ValueError('Expected at least one example, got a stream of none.')
     whole = {'num_examples': self._count, 'parts': self._parts,
@@ -171,7 +177,7 @@ class _Writer:
 
 
 def _mapped(file: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-  """Returns the array that an open file holds, mapped into memory."""
+  """Returns the array in an open file, mapped; ValueError if the size is another."""
   size, wanted = os.fstat(file).st_size, math.prod(shape) * dtype.itemsize
   if size != wanted:
     raise ValueError(f'a file has {size} bytes, not {wanted}')

@@ -100,7 +100,10 @@ class TFRecordExamples(data_sources.ExampleData):
     return tf.nest.map_structure(lambda part: part.numpy(), found)
 
   def _read(self, index: np.ndarray) -> list[bytes]:
-    """Returns the records in the order of `index`; reads in the order of the files."""
+    """Returns the records in the order of `index`; reads in the order of the files.
+
+    Raises ValueError if a file has changed since it was opened.
+    """
     found: list[bytes] = [b''] * index.size
     for place in np.lexsort((self._start[index], self._file[index])):
       which = index[place]
@@ -115,7 +118,7 @@ class TFRecordExamples(data_sources.ExampleData):
 
   def _check_distinct(self, sizes: Sequence[np.ndarray], sums: Sequence[np.ndarray]
                      ) -> None:
-    """Raises ValueError if two files hold the same records."""
+    """Raises ValueError if two files hold records of the same sizes and checksums."""
     found: dict = {}
     for path, *each in zip(self.files, sizes, sums):
       key = hashlib.sha256(b''.join(part.tobytes() for part in each)).digest()
@@ -146,7 +149,10 @@ class TFRecordExamples(data_sources.ExampleData):
 
 
 def _each(parse: Callable[[Any], Any]) -> Any:
-  """Returns a function that parses n records, each by its int64 seed, shape (n, 2)."""
+  """Returns a function that parses n records, each by its int64 seed, shape (n, 2).
+
+  Raises ValueError if `parse` depends on more than the record and its draws.
+  """
   def with_seed(record: tf.Tensor, seed: tf.Tensor) -> Any:
     """Parses one record, with draws from `seed`, int64 of shape (2,)."""
     with patches.drawing(None, random_bits.counting(seed)):
@@ -165,6 +171,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
       lambda part: tf.TensorSpec(part.shape, part.dtype), one.structured_outputs)
 
   def many(records: tf.Tensor, seeds: tf.Tensor) -> Any:
+    """Parses each record alone, so that none can depend on another."""
     return tf.map_fn(lambda each: one(*each), (records, seeds),
                      fn_output_signature=specs)
 
@@ -175,7 +182,7 @@ def _each(parse: Callable[[Any], Any]) -> Any:
 
 
 def _records(path: str) -> tuple[np.ndarray, np.ndarray]:
-  """Returns sizes and CRC-32 of the records of a file, whose checksums it verifies."""
+  """Returns sizes and CRC-32 of a file's records; ValueError if one is damaged."""
   sizes, sums, place = array.array('q'), array.array('I'), 0
   total, reader = os.path.getsize(path), tf_record.tf_record_random_reader(path)
   while place < total:

@@ -29,12 +29,13 @@ class UnitData(ExampleData):
   that holds NaN or infinity takes no part. So nothing of a unit depends on another.
 
   Arrays of `rows` have shape (units, examples_per_unit, ...). Units with fewer rows are
-  filled up with copies of their first, of weight zero.
+  filled up with copies of their first row, or zeros if they have none, of weight zero.
 
   Attributes:
     num_examples: Number of units.
     examples_per_unit: Most rows of a unit in a step.
-    rows_of_units: Number of rows of each unit, ascending by its id.
+    rows_of_units: Number of rows of each unit, in the order of `ids`; units without
+      rows are last.
     ids: The id of each unit that has rows, ascending.
   """
 
@@ -55,7 +56,8 @@ class UnitData(ExampleData):
         number of different ids.
 
     Raises:
-      ValueError: if there is not one id for each row.
+      ValueError: if an argument is invalid, such as ids that are not one for each row;
+        or if the rows are grouped or divided already.
     """
     if isinstance(units, str) and units in getattr(x, 'columns', ()):
       x, units = x.drop(columns=units), x[units]  # A table of pandas.
@@ -110,9 +112,9 @@ class UnitData(ExampleData):
     return zlib.crc32(self._order.tobytes() + self.rows_of_units.tobytes())
 
   def rows(self, index: np.ndarray) -> Rows:
-    """Returns rows of the units at `index`: (inputs, targets, weights).
+    """Returns rows of the units at `index`, drawn afresh: (inputs, targets, weights).
 
-    Each array has shape (units, examples_per_unit, ...).
+    Each array has shape (index.size, examples_per_unit, ...).
     """
     chosen, owner = self._choose(index)
     found = self._flat.rows(chosen)
@@ -145,7 +147,10 @@ class UnitData(ExampleData):
     return each(placed, x), each(placed, y), each(weighed, weights)
 
   def _choose(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns indices of rows chosen for units, and the place in `index` of each."""
+    """Returns indices of rows chosen for units, and each one's place in `index`.
+
+    Places ascend.
+    """
     counts = self.rows_of_units[index]
     owner = np.repeat(np.arange(index.size), counts)
     within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -160,6 +165,7 @@ class _WithoutKey(ExampleData):
   """Data whose inputs, a dict, leave out the part that holds the ids of units."""
 
   def __init__(self, data: ExampleData, key: str):
+    """Initialises the data without the inputs named `key`."""
     self._data = data
     self._key = key
     self.num_examples = data.num_examples
@@ -191,7 +197,10 @@ def open_data(x: Any, y: Any = None, sample_weight: Any = None, units: Any = Non
 
 
 def _read_ids(data: ExampleData, key: str) -> np.ndarray:
-  """Returns the ids that the part `key` of the inputs holds, one for each row."""
+  """Returns the ids that the part `key` of the inputs holds, one for each row.
+
+  Raises ValueError unless the inputs are a dict of that part and others.
+  """
   inputs = data.specs[0]
   if not isinstance(inputs, dict) or key not in inputs or len(inputs) < 2:
     parts = sorted(inputs) if isinstance(inputs, dict) else 'one array'

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 _SUPPORTED = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy,
               tf.distribute.OneDeviceStrategy)
+"""Strategies that are supported with any number of replicas."""
 
 _REASONS = {
     'ParameterServer': 'its workers send gradients at times of their own, so that no '
@@ -24,9 +25,10 @@ _REASONS = {
     'TPU': 'it compiles all replicas at once by XLA, and noise is drawn outside of XLA',
     'CentralStorage': 'it keeps one copy of the variables, and updates of it by this '
                       'library are not tested'}
+"""Why strategies are refused, by the beginnings of their names."""
 
 _NEVER = ('ParameterServer', 'TPU')
-"""Begins the names of strategies that are refused with one replica too."""
+"""Beginnings of the names of strategies that are refused even with one replica."""
 
 _REMEDY = ('Use tf.distribute.MirroredStrategy for the devices of one machine, or '
            'MultiWorkerMirroredStrategy for several machines.')
@@ -61,7 +63,7 @@ def number(strategy: Any = None) -> int:
 
 
 def workers(strategy: Any = None) -> int:
-  """Returns the number of processes that train one model together."""
+  """Returns how many processes train one model: 1 except under MultiWorkerMirrored."""
   resolver = _resolver(strategy)
   spec = resolver.cluster_spec().as_dict() if resolver else {}
   return max(1, sum(len(spec.get(kind, ())) for kind in ('chief', 'worker')))
@@ -99,7 +101,8 @@ def scope(strategy: Any) -> contextlib.AbstractContextManager[Any]:
 def is_first(of_worker: bool = False) -> bool:
   """Returns whether this replica adds noise: whether it is the first of all.
 
-  With `of_worker`, returns whether it is the first of this worker.
+  With `of_worker`, returns whether it is the first of this worker. Raises ValueError
+  outside of `strategy.run`, if there are several replicas.
   """
   if number() == 1:
     return True
@@ -133,7 +136,7 @@ def gathered(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def if_same(number: int, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns `values` unless replicas have other numbers: then all their steps fail.
+  """Returns `values`; the step fails, on all replicas, if these differ in `number`.
 
   `number`, below 2^63, stands for the bits of gradients that `place_test` saw.
   """
@@ -173,7 +176,8 @@ def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
   """Raises ValueError for strategies under which noise is not shown to be added once.
 
   Checks the strategy of the current scope and those of a model's `variables`. If one of
-  them has several replicas, `variables` have to belong to the scope.
+  them has several replicas, `variables` have to belong to the scope. Refuses variables
+  of DTensor too.
   """
   current = tf.distribute.get_strategy()
   _check_supported(current)
@@ -202,7 +206,8 @@ def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
 def check_alike() -> None:
   """Raises ValueError if the replicas of this process run on unlike devices.
 
-  Which replica computes an example's gradient depends on the other examples.
+  Which replica computes an example's gradient depends on the other examples, so that
+  all have to compute the same bits.
   """
   if number() == 1:
     return
@@ -228,7 +233,7 @@ def check_alike() -> None:
 def _check_supported(strategy: tf.distribute.Strategy) -> None:
   """Raises ValueError for a strategy that is not supported.
 
-  Others than `_NEVER` are, with one replica.
+  With one replica, only strategies whose names begin as `_NEVER` says are refused.
   """
   name = type(strategy).__name__
   if isinstance(strategy, _SUPPORTED) or (

@@ -52,6 +52,7 @@ def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.
   the `size` - 1 after it, zeros past the batch. `batch` is the number of examples.
   """
   def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
+    """Adds the tile of the `size` examples from `start` on."""
     more, fine = of_tile(tile(start), var_list, l2_norm_clip)
     return (start + size, [a + b for a, b in zip(sums, more)],
             tf.logical_and(finite, fine))
@@ -112,7 +113,7 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients, computed for `ROWS` examples at a time.
+  """Returns sums of clipped gradients, `ROWS` examples at a time; eagerly all at once.
 
   `row` maps an index to the example's gradients, zeros past the `batch` examples.
   """

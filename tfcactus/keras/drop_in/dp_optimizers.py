@@ -70,7 +70,7 @@ class DPKerasSGDOptimizer(_SGD):
       num_examples: a public constant by which the noisy sum is divided; required under
       Poisson sampling. None for num_microbatches or the batch size; all batches must
       then have one size.
-    noise: A noise table, instead of noise_multiplier.
+    noise: Noise of `tfcactus.noise`, such as a table, instead of noise_multiplier.
     seed: Makes noise repeatable, for experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
     **kwargs: For the base optimizer: learning_rate, momentum, ... The base is
@@ -104,6 +104,7 @@ class _Vectorized(optimizers.Optimizer):
                num_microbatches: int | None = None,
                unconnected_gradients_to_zero: bool = False, *args: Any,
                **kwargs: Any):
+    """Initialises; arguments are those of `VectorizedDPKerasSGDOptimizer`."""
     del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
     super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, *args, **kwargs)
 
@@ -137,6 +138,7 @@ class _DPModel:
   def __init__(self, l2_norm_clip: float, noise_multiplier: float,
                num_microbatches: int | None = None, use_xla: bool = True,
                layer_registry: Any = None, *args: Any, **kwargs: Any):
+    """Initialises; see `DPModel`. ValueError if num_microbatches is no integer."""
     del use_xla, layer_registry  # Options for speed in TensorFlow Privacy.
     if num_microbatches is not None and (
         isinstance(num_microbatches, bool) or not isinstance(num_microbatches, int)):
@@ -174,7 +176,7 @@ class _DPModel:
     base.compile(optimizer=self._private(optimizer), loss=_per_example(loss), **kwargs)
 
   def _private(self, optimizer: Any) -> Any:
-    """Returns the drop-in DP version of a Keras optimizer or of its name."""
+    """Returns the DP version of a Keras optimizer or its name; ValueError if none."""
     if isinstance(optimizer, DPOptimizer):
       raise ValueError(
           'Expected an optimizer of Keras, which DPModel makes private, got '

@@ -17,7 +17,10 @@ class Keras2Optimizer(optimizer.DPOptimizer):
   """Hooks for Keras 2, whose `minimize` computes and applies gradients."""
 
   def get_config(self) -> Any:
-    """Returns the config with values of slots (momenta), which .keras files lack."""
+    """Returns the config with values of slots (momenta), which .keras files lack.
+
+    They are None before the first update.
+    """
     state = self._private.saved or (
         event_configs.arrays_config(self.get_weights())
         if int(tf.convert_to_tensor(self.iterations))
@@ -64,7 +67,10 @@ class Keras3Optimizer(optimizer.DPOptimizer):
         self._compute_gradients(loss, var_list, grad_loss, tape))
 
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-    """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize."""
+    """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize.
+
+    Raises ValueError in eager mode, for scaled losses, or as `_check_replicas`.
+    """
     self._check_replicas()
     self._check_unscaled()
     losses = self._private.batching.split(example_losses.mean_per_example(loss))
@@ -97,6 +103,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     base: Any = super()
 
     def apply(averages: list[tf.Tensor]) -> None:
+      """Applies noisy averages, which are equal on all replicas, by the base."""
       with optimizers.applying_sums():
         base.apply(averages, var_list)
 

@@ -37,14 +37,21 @@ class DropInLedger:
                plan: PrivacyPlan, batches: SampledBatches | None):
     """Opens the ledger of a `fit` by a `DPOptimizer`.
 
-    `batches` are those that the caller names, or None. Raises ValueError if the noise
-    does not protect the gradients of a built model.
+    `batches` are those that the caller names, each a draw of its own (no scheme that
+    draws epochs, whose steps are not counted here), or None. Raises ValueError if the
+    noise does not protect the gradients of a built model.
     """
+    if batches is not None and batches.scheme.draws_epochs:
+      raise ValueError(
+          'Expected batches each of which is a draw of its own for a drop-in '
+          'optimizer, such as PoissonBatches, got batches that are drawn for a whole '
+          f'epoch: {batches!r}. Take privatize(model, plan) for them.')
     self.plan = plan
     self._optimizer = optimizer
     self._model = model
     self._batches = batches
     self._draws: bool | None = None  # Whether the model draws; None until traced.
+    # Updates that were made before may have been counted by another plan.
     number = frozenset([lineage.plan_number(plan)])
     optimizer.counted_plans = (
         optimizer.counted_plans | number if optimizer.released_steps else number)
@@ -65,7 +72,8 @@ class DropInLedger:
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
     """Returns the ledger of all steps so far and `ahead` more.
 
-    It has a note and no epsilon if batches, optimizer or workers hide the cost.
+    It has a note and no epsilon if batches, optimizer or workers hide the cost. Raises
+    ValueError if the batches are not the plan's.
     """
     if self._model.optimizer is not self._optimizer:
       # The steps of the other optimizer cannot be counted: one stands for them, since
@@ -90,7 +98,10 @@ class DropInLedger:
     return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
 
   def _problem(self, batches: SampledBatches, found: _Released) -> str:
-    """Returns why no epsilon is known for updates on these batches, or ''."""
+    """Returns why no epsilon is known for updates on these batches, or ''.
+
+    Raises ValueError if the batches are not the plan's.
+    """
     batches.check_plan(self.plan)
     if batches.part_of is not None:
       return _WORKERS
@@ -123,8 +134,9 @@ class _Released(NamedTuple):
     problem: Why no one account covers all updates, or ''.
     seeded: Whether any of the noise came from a seed.
     grouped: Whether any optimizer clipped means of several examples.
-    unsized: Whether any optimizer divided by the batch size, which may be secret.
-    accumulated: Whether any optimizer made an update of several batches.
+    unsized: Whether any optimizer has no expected_batch_size: it divides by the batch
+      size, which may be secret, or by a number of microbatches.
+    accumulated: Whether any optimizer makes updates of several batches.
   """
 
   steps: int

@@ -26,7 +26,8 @@ from tfcactus.keras.independence import dependence, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _NUMBERS = 2**22
-"""Approximate limit of the numbers held at once, examples times weights: 34 MB."""
+"""Limit of the numbers held at once, examples times weights: 34 MB in float64. One
+example is held even if it has more."""
 
 _MOST_ROWS = 64
 """Largest number of examples whose gradients are held at once."""
@@ -38,9 +39,8 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
   """Returns the sums of clipped per-example gradients, and whether all were finite.
 
   Gradients are clipped in norm over all variables together. The result is that of
-  `otherwise`, which clips the gradients of microbatches, if an operation has no rule, a
-  microbatch holds several examples, or `tape` is given and did not record all
-  operations that lead from variables to losses.
+  `otherwise`, which clips the gradients of microbatches, if a microbatch holds several
+  examples; or, with a warning, if `differentiable` raises NoRule.
   """
   try:
     uses = differentiable(losses.of_examples, var_list, tape)
@@ -59,6 +59,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
     return sums_lib.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
   def by_operations() -> sums_lib.Sums:
+    """Returns the sums over a batch that may be empty."""
     # Some backward passes of TensorFlow end the process if a batch is empty.
     return tf.cond(
         number > 0, of_examples, lambda: sums_lib.of_none(var_list))
@@ -70,7 +71,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
 
 
 def rows_at_once(var_list: Sequence[tf.Variable]) -> int:
-  """Returns the number of examples whose gradients are held at once."""
+  """Returns how many examples' gradients are held at once, from 1 to `_MOST_ROWS`."""
   weights = sum(math.prod(var.shape) for var in var_list)
   return max(1, min(_MOST_ROWS, _NUMBERS // max(weights, 1)))
 
@@ -120,8 +121,8 @@ def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   `losses` has shape (batch,).
 
   Raises:
-    NoRule: if an operation has no rule, a given `tape` did not record it, or a loss is
-      not proved to depend on one example only.
+    NoRule: if an operation has no rule, a given `tape` did not record it, a loss is not
+      proved to depend on one example only, or there is no graph of known shapes.
   """
   if tf.executing_eagerly():
     raise uses_lib.NoRule('run_eagerly=True leaves no graph to look at')
@@ -164,7 +165,10 @@ def _handles(graph: tf.Graph, var_list: Sequence[tf.Variable]) -> dict[str, int]
 
 def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                   tape: tf.GradientTape) -> bool:
-  """Returns whether a stopped tape recorded all operations from variables to losses."""
+  """Returns whether a stopped tape recorded all operations from variables to losses.
+
+  Returns False while any tape is recording.
+  """
   # Layers may have run while the tape did not record: their results are constants to
   # the tape, but not to the graph. The tape may give gradients only once: ask for none.
   if graphs.is_recording():  # `is_recorded` could mean the other tape that records.
@@ -192,7 +196,10 @@ def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _input_value(tensor: tf.Tensor) -> dependence.Value:
-  """Returns CONSTANT for a scalar, else ROW_WISE, which `_assert_one_size` checks."""
+  """Returns CONSTANT for a scalar, UNKNOWN for an unknown rank, else ROW_WISE.
+
+  `_assert_one_size` checks that the latter has a row for each loss.
+  """
   if tensor.shape.rank is None:
     return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
   return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT

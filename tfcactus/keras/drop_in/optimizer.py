@@ -36,8 +36,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     noise: The noise, in units of the clipping norm.
     l2_norm_clip: The bound on the norm of each per-example gradient.
     expected_batch_size: Divisor of the noisy sum; None if the divisor is the number of
-      microbatches, or the size that all batches have.
+      microbatches, or the size that all batches have, times `parts_per_step`.
     num_microbatches: Number of microbatches per batch; None for one per example.
+    parts_per_step: Batches per update, given as gradient_accumulation_steps.
     counted_plans: Numbers of the plans by which ledgers counted its updates.
   """
 
@@ -59,6 +60,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
       plan: A `PrivacyPlan`.
       seed: Makes noise repeatable, for experiments; None takes the system's entropy.
       **kwargs: For the base optimizer, such as learning_rate.
+
+    Raises:
+      ValueError: if only `privatize` can train by the plan.
     """
     return cls(plan.l2_norm_clip, noise=plan.noise, plan=plan, seed=seed,
                expected_batch_size=plan.expected_batch_size, **kwargs)
@@ -71,6 +75,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                noise: noise_lib.Noise | None = None,
                seed: int | None = None, plan: PrivacyPlan | None = None,
                **kwargs: Any):
+    """Initialises; arguments and errors are those of `DPKerasSGDOptimizer`."""
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
     batches = Batching(expected_batch_size, num_microbatches, parts)
@@ -107,7 +112,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def released_steps(self) -> int:
-    """Number of noisy updates made; restoring a checkpoint never lowers it."""
+    """Number of noisy updates made, at least Keras' `iterations`; never decreases."""
     released = self._private.released
     released.assign(tf.maximum(tf.convert_to_tensor(released),
                                tf.convert_to_tensor(self.iterations)))
@@ -115,10 +120,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
-    """Returns the ledger.
+    """Returns the `DropInLedger` of a `fit`; `plan` None stands for the optimizer's.
 
-    Raises ValueError if losses are scaled, or no plan, or one of other training, is
-    given.
+    Raises ValueError if another optimizer wraps this one, as to scale losses; if there
+    is no plan; or if the plan is another one or its noise does not protect the model.
     """
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
@@ -150,7 +155,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns pairs (noisy average, or clipped sum to accumulate; variable)."""
+    """Returns pairs (noisy average, or clipped sum to accumulate; variable).
+
+    `loss` and `var_list` are as in `Keras3Optimizer.minimize`. Raises ValueError for a
+    tensor without a tape, scaled losses, or what several replicas do not support.
+    """
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -185,7 +194,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _averages(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
                ) -> list[tf.Tensor]:
-    """Adds noise to float64 sums, divides by the public batch size, and then rounds."""
+    """Returns noisy averages in the variables' dtypes.
+
+    Adds noise to the float64 `sums` and divides by the public batch size. Raises
+    ValueError if the noise does not protect a vector of this length.
+    """
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
@@ -200,7 +213,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
             for total, var in zip(totals, var_list)]
 
   def _check_replicas(self) -> None:
-    """Raises ValueError for a strategy, or options, that replicas do not support."""
+    """Raises ValueError for unsupported strategies, or options of one replica alone."""
     replicas.check_devices()
     if replicas.number() > 1 and (
         self.expected_batch_size is None or self.parts_per_step > 1):
@@ -222,7 +235,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     _check_factor(getattr(self, 'loss_scale_factor', None))
 
   def _check_ready(self) -> None:
-    """Raises ValueError for gradients that this optimizer did not make."""
+    """Raises ValueError unless gradients were made since any were last applied."""
     if not self._private.here.ready:
       self._check_unscaled()
       raise ValueError(
@@ -236,7 +249,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Applies noisy averages when `gradients` of `_prepared` fill a logical batch."""
+    """Applies noisy averages if `gradients`, from `_prepared`, fill a logical batch.
+
+    Returns what `apply` returns; with accumulation, a bool tensor: whether it ran.
+    """
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))
@@ -280,7 +296,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
-    """Returns an optimizer with fresh randomness, and the config's released steps."""
+    """Returns an optimizer with fresh randomness, and the counts in the config."""
     config = dict(config)
     released, sound, grouped, seeded, state, plans = (
         config.pop(name, default) for name, default in (
@@ -301,7 +317,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the clipping norm: that of the plan, if any; ValueError if they differ."""
+  """Returns the plan's clipping norm; without a plan, `l2_norm_clip`.
+
+  Raises ValueError if both are given and differ, or if only `privatize` can train by
+  the plan.
+  """
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
@@ -315,7 +335,10 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
 def _one_noise(noise: noise_lib.Noise | None,
                noise_multiplier: float | None,
                plan: PrivacyPlan | None) -> noise_lib.Noise:
-  """Returns the noise: the plan's if there is one, else the one given."""
+  """Returns the plan's noise if there is a plan, else the noise given.
+
+  Raises ValueError unless one of `noise` and `noise_multiplier` is given.
+  """
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '

@@ -42,7 +42,8 @@ class Batching:
 
   Attributes:
     expected: The expected batch size, or None.
-    microbatches: Number of microbatches per batch; None for one per example.
+    microbatches: Number of microbatches per batch; None, or `expected`, for one per
+      example.
     size: Size of all batches, in examples; 0 before the first, or if it may vary.
     grouped: Whether any microbatch held several examples.
   """
@@ -53,7 +54,8 @@ class Batching:
 
     An update accumulates the gradients of `parts` batches (the logical batch).
     `num_microbatches` counts the microbatches of one batch, `expected_batch_size` the
-    examples of the whole logical batch.
+    examples of the whole logical batch. Raises ValueError if one is invalid, or if both
+    are given and differ.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -77,7 +79,8 @@ class Batching:
     """Returns the losses of examples and of microbatches; `losses` has shape (batch,).
 
     The loss of a microbatch is the mean over its examples. Without an expected batch
-    size, all batches must have one size, a multiple of the number of microbatches.
+    size, all batches must have one size, a multiple of the number of microbatches;
+    assertions in the graph fail otherwise.
     """
     if self.expected is not None:
       return Losses(losses, losses)
@@ -157,6 +160,7 @@ class State:
   """
 
   def __init__(self, batching: Batching) -> None:
+    """Initialises the state of an optimizer that has made no update."""
     self.batching = batching
     with tf.init_scope():
       self.parts_seen = tf.Variable(0, trainable=False, dtype=tf.int64)

@@ -76,13 +76,18 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
 
 
 def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
-  """Returns (x, y, weights) -> losses per example, as `fit` computes them."""
+  """Returns a function (x, y, weights) -> losses per example, as in `fit`.
+
+  Leaves out the weights if the loss is a function: each multiplies its own row alone.
+  Raises ValueError unless `compile` was given one loss.
+  """
   if isinstance(model.loss, (list, tuple, dict)) or model.loss is None:
     raise ValueError(
         f'Expected one loss in compile(), got loss={model.loss!r}.')
   loss = keras.losses.get(model.loss)
 
   def losses(x: tf.Tensor, y: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns losses in training, (batch,); ValueError unless there is one output."""
     predictions = model(x, training=True)
     if not tf.is_tensor(predictions):
       raise ValueError(

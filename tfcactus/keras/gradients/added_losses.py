@@ -1,9 +1,10 @@
 """Losses that layers add (`add_loss`, activity regularizers), per example.
 
 Keras layers may sum or average an added loss over a batch. The loss that belongs to one
-example is the loss that the layer adds for a batch of this example only. So layers that
-add losses run on batches of one, and activity regularizers, which are functions of
-outputs, run on the output of one example at a time.
+example is the loss that the layer adds for a batch of this example only. So activity
+regularizers, which are functions of outputs, run on the output of one example at a
+time. A loss with a number for each example is taken as it is; layers that add another
+run on batches of one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tfcactus.keras.compat import (
 
 
 class NotOneEach(ValueError):
-  """Raised if a `layer` added one loss for several examples together."""
+  """Raised if a `layer` added a loss that is not a number for each example."""
 
   def __init__(self, words: str, layer: Any):
     super().__init__(words)
@@ -38,7 +39,10 @@ class Added:
     self._found: list[tf.Tensor] = []
 
   def total(self) -> tf.Tensor | None:
-    """Returns the sum of the losses, in at least float32; None if there are none."""
+    """Returns the sum of the losses, in their shape; None if there are none.
+
+    It is float64 if all losses are, else float32.
+    """
     if not self._found:
       return None
     return tf.add_n(precision.alike(self._found))
@@ -50,11 +54,14 @@ class Added:
 
 @contextlib.contextmanager
 def of_one(model: Any) -> Iterator[Added]:
-  """Collects losses that a model or layer adds for one example, as scalars."""
+  """Yields an `Added`, which collects losses of a model or layer as scalars.
+
+  Entries of a loss are added up: the block has to run on a single example.
+  """
   added = Added()
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
-    """Replaces the layer's `add_loss`: adds losses to `added`."""
+    """Replaces the layer's `add_loss`: adds losses to `added`, as scalars."""
     del kwargs
     for loss in tf.nest.flatten(losses):
       added.add(tf.reduce_sum(_number(loss)))
@@ -67,7 +74,10 @@ def of_one(model: Any) -> Iterator[Added]:
 
 @contextlib.contextmanager
 def of_rows(model: Any, rows: int) -> Iterator[Added]:
-  """Collects losses that a model adds in a pass over `rows` examples; shape (rows,)."""
+  """Yields an `Added`, which collects a model's losses in a pass over `rows` examples.
+
+  The losses have shape (rows,). A layer that adds another raises `NotOneEach`.
+  """
   added = Added()
   with contextlib.ExitStack() as stack:
     for layer in _layers(model):
@@ -90,7 +100,10 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
     return tf.zeros([], outputs.dtype)
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
-    """Replaces the layer's `add_loss`: adds losses of shape (rows,) to `added`."""
+    """Replaces the layer's `add_loss`: adds losses of shape (rows,) to `added`.
+
+    Raises `NotOneEach` for other shapes; one example may have a scalar.
+    """
     del kwargs
     if handled:  # Keras passes on the loss that `of_outputs` returned.
       handled.pop()
@@ -117,5 +130,5 @@ def _layers(model: Any) -> list[Any]:
 
 
 def _number(loss: Any) -> tf.Tensor:
-  """Returns an added loss, or the result of a function that returns it."""
+  """Returns an added loss as a tensor; calls a function that returns it."""
   return tf.convert_to_tensor(loss() if callable(loss) else loss)

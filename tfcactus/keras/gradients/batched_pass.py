@@ -52,23 +52,25 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Divides a gradient by `scale`, a `loss_scale`; real ones in float32 unless 1."""
+  """Returns a gradient over a `loss_scale`; real ones in float32 if this is not 1."""
   if scale == 1 or gradient.dtype.is_complex:
     return gradient if scale == 1 else gradient / tf.cast(scale, gradient.dtype)
   return tf.cast(gradient, tf.float32) / scale
 
 
 class PassResult(NamedTuple):
-  """Gradients, predictions and losses of one physical batch of `rows` examples.
+  """Gradients, predictions and losses of one physical batch with `rows` rows.
 
   Attributes:
-    gradients: Per-example gradients, in the order of `model.trainable_variables`.
+    gradients: One per variable of `model.trainable_variables`, with a gradient for each
+      row; from the engine and from local steps, for each example.
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
     answers: The uses of weights whose gradients vectorised layers give;
       `variable_reads` checks that no use of a weight is left out.
-    edges: The other uses, whose gradients rules of operations give.
+    edges: The other uses, whose gradients rules of operations give. Both are empty
+      unless `batched` made the result.
   """
 
   gradients: Sequence[forms.GradientForm]
@@ -79,7 +81,7 @@ class PassResult(NamedTuple):
   edges: Sequence[variable_reads.Edge] = ()
 
   def rows(self) -> list[tf.Tensor]:
-    """Returns all tensors but masks; each has rows for each example."""
+    """Returns all tensors but masks; each has one row per example."""
     return [*(tensor for form in self.gradients for tensor in form.tensors()),
             *tf.nest.flatten(self.predictions), self.losses,
             *([] if self.added is None else [self.added])]
@@ -89,7 +91,7 @@ class PassResult(NamedTuple):
     return [each for each in masks.of_all(self.predictions) if each is not None]
 
   def of(self, tensors: Iterable[tf.Tensor]) -> PassResult:
-    """Returns a result of other tensors, in the order of `rows` and then `masks`."""
+    """Returns this result with other tensors, in the order of `rows`, then `masks`."""
     left = iter(tensors)
     made = self._replace(
         gradients=[form._of([next(left) for _ in form.tensors()])  # pylint: disable=protected-access
@@ -122,14 +124,14 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
 
 def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
                    ) -> tf.Tensor:
-  """Returns each example's weighted loss plus added losses, shape (rows,)."""
+  """Returns each row's weighted loss, summed over outputs, plus its added losses."""
   used = losses * tf.cast(weights, losses.dtype)
   if used.shape.rank == 2:
     used = tf.reduce_sum(used, 1)
   if added is None:
     return used
-  # An added loss has no weight. It is left out with the example, whose rows may be some
-  # of those of a user who takes part.
+  # An added loss has no weight. It is left out with its row, since the user to whom the
+  # row belongs may take part by other rows.
   return tf.cast(used, added.dtype) + tf.where(
       takes_part(weights), added, tf.zeros_like(added))
 
@@ -139,8 +141,13 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   """Runs one forward and one backward pass over the whole batch.
 
   The layers must not mix examples. `compute_loss` maps (targets, predictions) to losses
-  of shape (rows,) or (rows, outputs); `batch` has a known number of rows. Raises NoRule
-  if weights are used in a way that no rule covers.
+  of shape (rows,) or (rows, outputs), or to None; `batch` has a known number of rows.
+  Must be called while a graph is traced.
+
+  Raises:
+    NoRule: if weights are used in a way that no rule covers.
+    NotOneEach: if a layer adds a loss that is not a number for each example.
+    ValueError: if there is no loss, or a layer cannot be vectorised.
   """
   x, targets, weights = batch
   number = weights.shape[0]
@@ -175,7 +182,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 def _check_whole(outputs: Sequence[_Output], predictions: Sequence[tf.Tensor]) -> None:
-  """Raises NoRule if anything uses an output of which rows are left out."""
+  """Raises NoRule if an output of which rows are left out is used or returned."""
   for each in outputs:
     if vectorized_layer.is_cut(each.tensor) and (each.tensor.consumers() or any(
         each.tensor is found for found in predictions)):
@@ -256,7 +263,10 @@ class _ByOperations(NamedTuple):
     return cls(variables, handles, operations.with_rules(uses), taps)
 
   def gradients(self, upstream: Sequence[Any], number: int) -> _Gradients:
-    """Returns variables with their gradients for `number` examples."""
+    """Returns variables with their gradients for `number` examples.
+
+    `upstream` has the gradient of the losses with respect to the output of each use.
+    """
     return [(self.variables[index], form) for index, form in operations.of_variables(
         self.ruled, upstream, lambda tensor, layout: layout.apart(
             self.taps.operands.get(tensor.name, tensor), number),
@@ -264,14 +274,14 @@ class _ByOperations(NamedTuple):
         [each.shape for each in self.variables])]
 
   def edges(self) -> list[variable_reads.Edge]:
-    """Returns the inputs of operations through which these gradients go."""
+    """Returns the inputs of operations, with weights, that rules give gradients of."""
     return [variable_reads.Edge(self.taps.path(use.op), use.edge, [
         self.variables[index] for index in use.variables]) for use, _ in self.ruled]
 
 
 @contextlib.contextmanager
 def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterator[None]:
-  """Calls vectorised layers on single examples, and adds their outputs to a list.
+  """Calls vectorised layers on single examples in the block; adds outputs to a list.
 
   Inside such a layer, inner layers are called as they are: its gradient covers them. So
   are layers inside loops, into which rules of operations look.
@@ -292,7 +302,10 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     start = len(graph.get_operations())
 
     def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
-      """Adds an output with `saved`, which its gradients need; returns the output."""
+      """Adds an output with `saved`, which its gradients need; returns the output.
+
+      Raises NoRule unless all examples have equally many rows.
+      """
       if output.shape[0] % number:
         told = uses_lib.NoRule(
             f'layer {layer.name!r} is not called on one row for each of {number} '
@@ -333,7 +346,10 @@ def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
 
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
-  """Runs a pass on each example by `tf.vectorized_map`; arguments as for `batched`."""
+  """Runs a pass on each example by `tf.vectorized_map`; arguments as for `batched`.
+
+  Examples cannot mix there. Raises ValueError if TensorFlow cannot vectorise the model.
+  """
   scale = loss_scale(model)
 
   @graphs.without_autograph

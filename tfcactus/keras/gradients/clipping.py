@@ -12,8 +12,8 @@ from tfcactus.keras.gradients import forms, gram
 
 CLIP_MARGIN = 1e-5
 """Clipped norms stay this fraction below the clipping norm. It covers the error of
-norms, `forms.NORM_ERROR`; the remaining 7.8e-6 covers the rounding of float64 sums of
-up to `MOST_ROUNDINGS` numbers."""
+norms, `forms.NORM_ERROR`; the remaining 7.8e-6 covers the rounding of float64 sums
+within `MOST_ROUNDINGS`."""
 
 MOST_ROUNDINGS = 3.4e10
 """Limit on the examples of a batch times the roundings of each (rows of a physical
@@ -26,25 +26,27 @@ _AT_ONCE = 2**25
 """Numbers in gradients that are converted to float64 and summed at once: 256 MiB."""
 
 KINDS = ('flat', 'per_layer', 'automatic')
+"""Kinds of clipping to the norm C: of the whole gradient; of the part of each of L
+layers, to C / sqrt(L); of the whole gradient, with short ones scaled up (AUTO-S)."""
 
 _NORMALIZING = 0.01
 """Added to norms in automatic clipping, so that examples with small gradients, which
 the model fits already, do not weigh as much as others."""
 
 _SMALLEST_FACTOR = 1e-37
-"""Smaller factors are denormal in float32 (in drop-in optimizers): rounded coarsely or
-flushed to zero. A gradient with such a factor is dropped like one that is not finite.
-"""
+"""A gradient with a smaller factor, whose norm exceeds 1e37 clipping norms, is dropped
+like one that is not finite. So factors stay above the denormal numbers of float32
+(below 1.2e-38), which are rounded coarsely or flushed to zero."""
 
 
 def float64_margin(entries: int, float32_roundings: int) -> float:
   """Returns the relative margin below the clipping norm if norms are taken in float64.
 
   `entries` is the length of a vector, whose entries had `float32_roundings` float32
-  roundings each. A square has one rounding per entry; the sum, taken in parts and then
-  over the parts, has fewer than two more. The root halves these three and rounds once.
-  The bound, the factor and the product with an entry add five roundings. 1.01 covers
-  terms of second order.
+  roundings each. The square of the norm has fewer than three roundings per entry: one
+  of the entry's square, and two of the sum, in parts and then over the parts. The root
+  halves these three and rounds once. The bound, the factor and the product with an
+  entry add five roundings. 1.01 covers terms of second order.
   """
   return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
 
@@ -53,9 +55,10 @@ def _roundings(examples: float, rows: int, positions: float = 1.0, more: int = 0
               ) -> float:
   """Returns `examples` times the roundings of each: at most `MOST_ROUNDINGS` allowed.
 
-  A physical batch has `rows` rows, each of them at so many positions. The parts of all
-  replicas are summed last. Two more are for a product, or the scaling to whole numbers,
-  and for a physical batch that is not full. `more` are those of a correlation.
+  A physical batch has `rows` rows, each a sum over `positions` if Gram matrices give
+  norms. The parts of all replicas are summed last. Two more roundings are for a
+  product, or the scaling to whole numbers, and for a physical batch that is not full.
+  `more` are those of the matrix that correlates noise.
   """
   return examples * (positions * rows + examples / rows + 2 + replicas.number() + more)
 
@@ -63,8 +66,9 @@ def _roundings(examples: float, rows: int, positions: float = 1.0, more: int = 0
 def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
   """Raises ValueError if `CLIP_MARGIN` does not cover the rounding of the largest sum.
 
-  It is the sum over all examples (and canaries) and one more, in physical batches of
-  `rows`. With noise correlated over several `bands`, its matrix multiplies sums.
+  The largest sum is over all `examples`, canaries included, and one more, in physical
+  batches of `rows`. With noise correlated over several `bands`, a matrix multiplies
+  sums, which rounds them further.
   """
   # A term of a product is rounded 2 bands times. All products that an example changes
   # hold each other example twice at most (docs/soundness.md, "Whole numbers").
@@ -87,7 +91,8 @@ def most_positions(drawn: float, rows: int) -> float:
   """Returns up to how many positions of an example Gram norms may be used.
 
   Up to these, `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those of
-  all replicas together, in physical batches of `rows`. Infinite `drawn` gives 0.
+  all replicas together, in physical batches of `rows`. The result may be a fraction, or
+  below 1 for none; infinite `drawn` gives 0, and zero gives infinity.
   """
   if not 0 < drawn < math.inf:
     return 0.0 if drawn else math.inf
@@ -96,11 +101,11 @@ def most_positions(drawn: float, rows: int) -> float:
 
 
 def excess(drawn: float, rows: int, positions: int) -> float:
-  """Returns by how many clipping norms an example may exceed one in a computed sum.
+  """Returns an upper bound on what an example changes a computed sum by, beyond C.
 
-  It is 0 where `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those
-  of all replicas together, in physical batches of `rows`. `positions` is the most that
-  Gram norms were used for, 0 for none.
+  The bound is in clipping norms C. It is 0 where `CLIP_MARGIN` covers the rounding of
+  sums over `drawn` examples, those of all replicas together, in physical batches of
+  `rows`. `positions` is the most that Gram norms were used for, 0 for none.
 
   Source: docs/soundness.md, "Numbers", points 4 and 5.
   """
@@ -110,7 +115,7 @@ def excess(drawn: float, rows: int, positions: int) -> float:
 
 
 def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
-  """Raises ValueError for dtypes whose rounding error the margin does not cover."""
+  """Raises ValueError unless all are float32 or float64, which the margin is for."""
   for each in gradients:
     if each.dtype not in (tf.float32, tf.float64):
       raise ValueError(
@@ -125,14 +130,15 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns each vector's float64 clipping factor and whether the vector is usable.
 
-  Vectors that are not finite, or whose factor is below `_SMALLEST_FACTOR`, are not
-  usable: the caller replaces them by zeros. Their factor of zero is not enough, since
-  0 * NaN = NaN.
+  Both results have the shape of `squared_norms`. Vectors that are not finite, or whose
+  factor is below `_SMALLEST_FACTOR`, are not usable: the caller replaces them by zeros.
+  Their factor of zero is not enough, since 0 * NaN = NaN.
 
   Args:
     squared_norms: float64, any shape; not finite where any entry was not.
     l2_norm_clip: Clipping norm.
-    normalize: Whether to scale short vectors up to the clipping norm too.
+    normalize: Whether to divide by the norm plus `_NORMALIZING`, however short the
+      vector: then factors of short vectors exceed one.
     margin: Relative margin by which clipped norms stay below the clipping norm.
   """
   bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
@@ -162,12 +168,13 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   The first result has float64 sums in the shape of each variable. The second is the sum
   of 1/2 per unclipped and -1/2 per clipped example, over the examples that contribute
   to the sums: one example changes it by 1/2, as `step_counts` expects of a count.
+  Unclipped is an example whose computed norm is at most the bound, in every group.
 
   Args:
     gradients: One per variable.
     l2_norm_clip: Bound on the norm over all variables together.
-    takes_part: Booleans, shape (batch,); an example with False, or with any entry that
-      is not finite, contributes exactly zero.
+    takes_part: Booleans, shape (batch,); an example with False, or that is not usable
+      (see `clip_factors`) in one of the groups, contributes exactly zero.
     clipping: 'flat', 'per_layer' or 'automatic'.
     groups: The group of each variable, as in `Routes.groups`, for 'per_layer'.
     scales: float64, shape (batch,): a factor of each example's gradient before it is
@@ -201,7 +208,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
 
 def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
          ) -> list[tf.Tensor]:
-  """Returns the weighted sum of each form, as many at a time as memory allows."""
+  """Returns the weighted sum of each form, float64, in the variable's shape."""
   # A sum converts its numbers to float64, which takes twice their memory. TensorFlow
   # would convert all of them before the first product: `gate` makes a sum wait for
   # earlier ones, so that about `_AT_ONCE` numbers are converted at once.
@@ -224,7 +231,10 @@ def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
 def _joined(gradients: Sequence[forms.GradientForm], clipping: str,
             groups: Sequence[int]
            ) -> tuple[list[list[int]], list[forms.GradientForm], list[int]]:
-  """Returns places and forms of `forms.joined`, and the clipping group of each form."""
+  """Returns places and forms of `forms.joined`, and the clipping group of each form.
+
+  Unless clipping is 'per_layer', all variables are one group.
+  """
   if clipping != 'per_layer':
     groups = [0] * len(gradients)
   # The joined numbers are measured, and the same numbers are added.
@@ -242,7 +252,10 @@ def _squared_norms(joined: Sequence[forms.GradientForm], groups: Sequence[int]
 
 def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
                     groups: Sequence[int]) -> list[tf.Tensor]:
-  """Returns all that `clip_and_sum` adds up or clips by, one row for each example."""
+  """Returns all tensors that `clip_and_sum` adds up, and the norms by which it clips.
+
+  Norms are squared, one tensor for each group. All have one row per example.
+  """
   _, joined, groups = _joined(gradients, clipping, groups)
   return [*(tensor for form in gradients for tensor in form.tensors()),
           *_squared_norms(joined, groups).values()]
@@ -254,8 +267,10 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
 
   Norms are float64: clipped norms get closer to the clipping norm than in
   `clip_and_sum`, and squares of large float32 numbers do not overflow. Sums are float64
-  and rounded once. `per_example` has a tensor of known shape (batch, ...) per variable;
-  `l2_norm_clip` bounds the norm over all variables together.
+  and rounded once; the margin covers the rounding of one example, not that of a sum
+  over many. `per_example` has a tensor of known shape (batch, ...) per variable;
+  `l2_norm_clip` bounds the norm over all variables together. Examples that are not
+  usable (see `clip_factors`) add zero. Raises ValueError as `check_dtypes` does.
   """
   check_dtypes(per_example)
   squared = tf.add_n([

@@ -34,16 +34,19 @@ from tfcactus.keras.noise import random_bits
 class BatchResult(NamedTuple):
   """Sums, predictions and losses of one logical batch, padding included.
 
+  Predictions and losses are cast to Keras' `floatx`.
+
   Attributes:
     sums: float64 sums of clipped gradients, in the shape of each variable, then of the
       shadow weights of canaries, if there are any.
-    unclipped: float64, the sum of 1/2 per unclipped and -1/2 per clipped example.
+    unclipped: float64 scalar, the second result of `clipping.clip_and_sum`.
     predictions: The model's outputs, tensors of shape (rows, ...); `rows` is the size
       of the logical batch with its padding.
-    masks: Masks of the predictions in the order of `tf.nest`, or None for each.
-    losses: Shape (rows,) or (rows, outputs).
-    added: Losses that layers added, shape (rows,).
-    targets: Shape (rows, ...).
+    masks: Boolean masks of the predictions in the order of `tf.nest`, None for a
+      prediction without a mask.
+    losses: Shape (rows,) or (rows, outputs), not weighted.
+    added: Losses that layers added, shape (rows,); zeros if there are none.
+    targets: The targets that `run` was given, tensors of shape (rows, ...).
     weights: Sample weights, shape (rows,) or (rows, outputs), zero for padding.
   """
 
@@ -64,8 +67,8 @@ class Engine:
   gradient does not depend on how many other examples were drawn.
 
   Attributes:
-    rows: Size of a physical batch, in examples.
-    routes: How each layer is run; final from the first `run` on.
+    rows: Size of a physical batch, in examples; `run` may change it with the routes.
+    routes: How each layer is run; known to be right once `run` was traced.
   """
 
   def __init__(self, model: keras.Model, compute_loss: LossFn, rows: int,
@@ -77,20 +80,20 @@ class Engine:
                tested_places: dict[str, int] | None = None, answers: bool = False):
     """Initialises the engine of a built model.
 
-    `routes` are replaced until the pass is proved to treat each example alone.
-    `rows_by` returns the attribute `rows` for new routes (None: it stays).
-    `compute_loss` maps targets and predictions to losses, as `OutputLosses` does.
-    `keys` seed the model's random draws (None: fresh system entropy). `outputs` has the
-    structure of the model's outputs (None: one tensor). Each example goes through the
-    model `views` times with different random draws, and the mean of these gradients is
-    clipped (augmentation multiplicity). `each` consecutive rows of a batch make up an
-    example: more than one where examples are units, such as users. The mean over the
-    rows of an example whose weight is not zero is clipped; or, with `local` steps, the
-    difference that they make to the weights. `canaries` is the number of canaries.
-    `tested_places` has the keys of passes in which `place_test` has found no gradient
-    that depends on the place in the batch, and digests of the bits that it saw; `run`
-    tests and adds others. None: no test.
-    `answers` says that the caller counts right answers, so that outputs are tested too.
+    `routes` are replaced until the pass is proved to treat each example alone, or the
+    whole model is vectorised. `rows_by` returns the attribute `rows` for new routes
+    (None: it stays). `compute_loss` maps targets and predictions to losses, as
+    `OutputLosses` does. `clipping` is one of `clipping.KINDS`. `keys` seed the model's
+    random draws (None: fresh system entropy). `outputs` has the structure of the
+    model's outputs (None: one tensor). Each example goes through the model `views`
+    times with different random draws, and the mean of these gradients is clipped
+    (augmentation multiplicity). `each` consecutive rows of a batch make up an example:
+    more than one where examples are units, such as users. Clipped is the mean gradient
+    of the example's rows of nonzero weight; or, with `local` steps, the difference that
+    the steps make to the weights. `canaries` is the number of canaries. `tested_places`
+    maps keys of passes that `place_test` has tested to its results; `run` tests and
+    adds others (None: no test). `answers` says that the caller counts right answers, so
+    that outputs are tested too.
     """
     self._answers = answers
     self._canaries = canaries
@@ -99,7 +102,7 @@ class Engine:
     self._copies = views
     self._each = each
     self._outputs = outputs
-    # True where an output may carry a mask, or layers may add losses. For a vectorised
+    # Which outputs may carry masks, and whether layers may add losses. For a vectorised
     # model both are known only once `_run` has traced its loop.
     self._masked = [True for _ in tf.nest.flatten(outputs)]
     self._adds = True
@@ -119,16 +122,18 @@ class Engine:
           l2_norm_clip: tf.Tensor, numbers: tf.Tensor | None = None) -> BatchResult:
     """Processes one logical batch of any size, zero included.
 
-    Rows of the result are padded to a multiple of the physical batch.
+    Rows of the result are padded to a multiple of the physical batch, one at least.
+    Raises ValueError if the pass changes variables, if the model cannot be vectorised
+    where it has to be, or if the test of `tested_places` fails.
 
     Args:
       x: Inputs, a structure of tensors of shape (batch, ...).
       targets: Targets for `compute_loss`, tensors of shape (batch, ...).
-      weights: Factors of the losses, shape (batch,) or (batch, outputs); a row of
-        weight zero contributes exactly zero.
-      l2_norm_clip: Clipping norm: the bound on each example's gradient.
-      numbers: The canary of each row, shape (batch,), from one; zero for other rows.
-        None without canaries.
+      weights: Factors of the losses, shape (batch,) or (batch, outputs). An example
+        whose weights are all zero contributes exactly zero, whatever its losses are.
+      l2_norm_clip: Clipping norm: the bound on the norm of each example's gradient.
+      numbers: The canary of each row, int64, shape (batch,), counted from one; zero for
+        other rows. None without canaries.
     """
     # Rules of operations need a graph. An eager step is traced anyway, for its proof.
     run = tf.function(self._run, autograph=False) if tf.executing_eagerly() else (
@@ -158,6 +163,7 @@ class Engine:
 
     def body(index: tf.Tensor, sums: list[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:
+      """Adds physical batch `index` to the sums; writes its other results to arrays."""
       physical = tf.nest.map_structure(
           lambda t: self._physical(t, index), (x, targets, weights))
       (more, halves), values = self._physical_batch(
@@ -184,7 +190,10 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _settle(self, batch: batched_pass.Batch) -> None:
-    """Vectorises layers until the pass is proved; ValueError if it writes variables."""
+    """Vectorises layers until the pass is proved, or else the whole model.
+
+    Raises ValueError if the pass writes variables.
+    """
     while not self.routes.whole:
       failed = self._failure(batch)
       if failed is None:
@@ -196,7 +205,10 @@ class Engine:
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch) -> tuple[Any, ...] | None:
-    """Returns None if the pass is proved right, else (reason, layers to vectorise)."""
+    """Returns None if the pass is proved right, else (reason, layers to vectorise).
+
+    Keeps a proved pass that can run as `_proved`; ValueError if it writes variables.
+    """
     specs = tf.nest.map_structure(
         lambda t: tf.TensorSpec(
             [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
@@ -225,17 +237,21 @@ class Engine:
 
   @tf.autograph.experimental.do_not_convert
   def _test_places(self, batch: batched_pass.Batch, tested: dict[str, int]) -> None:
-    """Raises ValueError if gradients on random data depend on places in the batch."""
+    """Tests the pass by `place_test.check`, unless it is in `tested`; adds the result.
+
+    Raises ValueError if gradients on random data depend on places in the batch.
+    """
     specs = tf.nest.map_structure(lambda t: tf.TensorSpec(
         [self.rows * self._each] + t.shape[1:], t.dtype), batch)
-    # Equal sizes may be those of other examples, or of other trained weights.
+    # Passes on equal shapes differ if other rows make up an example, other weights are
+    # trained, or other layers are vectorised.
     key = f'{specs} {self._each} {self.routes.trained} {self.routes.summary()}'
     if key not in tested:
       tested[key] = place_test.check(
           self._model, self._numbers_of_rows, specs, self._each)
 
   def _numbers_of_rows(self, batch: batched_pass.Batch) -> list[tf.Tensor]:
-    """Returns all numbers that sums and counts use, one row for each example."""
+    """Returns all numbers that sums and counts of answers use, one row per example."""
     found = self._pass(batch)
     outputs = tf.nest.flatten(found.predictions) if self._answers else []
     return [*clipping_lib.numbers_of_rows(
@@ -246,7 +262,8 @@ class Engine:
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
     """Returns (reason, layers to vectorise) for uses without a rule.
 
-    A layer that is not known is None.
+    A layer that is not known is None. There is none to vectorise if a weight is used by
+    an operation of no known layer.
     """
     variables = self._model.trainable_variables
     layers = []
@@ -267,8 +284,9 @@ class Engine:
                       numbers: tf.Tensor | None = None) -> Any:
     """Returns the results of `clip_and_sum`, and a flat list of other results.
 
-    `numbers` has the canary of each row, as for `run`. The list has predictions, their
-    masks, losses and added losses, with zeros for absent masks and added losses.
+    `numbers` has the canary of each row, as for `run`; sums along the shadow weights
+    follow those of variables. The list has predictions, their masks, losses and added
+    losses, in `floatx`, with zeros for absent masks and added losses.
     """
     with patches.drawing(self._model, self._keys):
       found = self._pass(batch)
@@ -296,7 +314,10 @@ class Engine:
             (found.predictions, carried, found.losses, found.added))]
 
   def _compute_loss(self, targets: Any, predictions: Any) -> tf.Tensor | None:
-    """Returns the losses; raises ValueError if predictions have another structure."""
+    """Returns the losses, or None if the model was compiled without a loss.
+
+    Raises ValueError if predictions do not have the structure of the known outputs.
+    """
     try:
       tf.nest.assert_same_structure(self._outputs, predictions, check_types=False)
     except (TypeError, ValueError):
@@ -333,7 +354,10 @@ class Engine:
     return count > 0, None if self._local else self._each / tf.maximum(count, 1)
 
   def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
-    """Returns gradients (with local steps, weight differences), predictions, losses."""
+    """Returns the results of a physical batch, by local steps or the current routes.
+
+    With local steps, differences of weights take the place of gradients.
+    """
     if self._local is not None:
       return self._local.run(self._model, self._compute_loss, batch, self._each)
     viewed = tf.nest.map_structure(self._viewed, batch)
@@ -345,7 +369,7 @@ class Engine:
     """Averages gradients over an example's rows and views, and losses over views.
 
     Keeps the predictions of each row's first view. Gradients get the form in which they
-    are held until the norm is known.
+    are held until the norm is known; `routes.by_gram` records those by Gram matrices.
     """
     views = self._copies
     if views * self._each > 1:
@@ -374,7 +398,11 @@ class Engine:
         added=None if found.added is None else mean(found.added))
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
-    """Runs a pass over a physical batch by the current routes."""
+    """Runs a pass over a physical batch by the current routes.
+
+    Runs the trace that was proved if that can run. Raises ValueError if vectorised code
+    uses weights in a way that has no rule.
+    """
     try:
       return self._proved(batch) if self._proved else batched_pass.batched(
           self._model, self.routes, self._compute_loss, batch)

@@ -17,7 +17,7 @@ The norm of float32 numbers, with u = 2^-24:
 So an example that is clipped to C contributes at most C (1 + `NORM_ERROR`). Squares
 that overflow float32 make the norm infinite, and the example is dropped, which depends
 on no other example. Norms of float64 numbers are float64 throughout; their error is
-smaller.
+smaller. `gram` gives the norms of sums of several outer products.
 
 Sums are float64. TensorFloat-32, bfloat16 and other modes of reduced precision affect
 float32 products only. float64 sums of N examples err by about N^2 2^-53 clipping norms;
@@ -44,11 +44,11 @@ _ROOT_ROUNDINGS = 4
 """Assumed error of TensorFlow's float32 square root, in units of u."""
 
 NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
-"""Relative error of a norm, about 2.2e-6; 1.01 covers terms of second order in u."""
+"""Bound on the relative error of a norm, 2.2e-6; 1.01 covers second-order terms."""
 
 
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
-  """Returns squared norms of the rows of `values`, (batch, ...), in float64.
+  """Returns squared norms of the rows of `values`, (batch, ...): (batch,), float64.
 
   Their square roots are at least 1 - `NORM_ERROR` times the true norms.
   """
@@ -88,13 +88,16 @@ def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
 
 
 class GradientForm(abc.ABC):
-  """Per-example gradients of one variable, of a `shape`, over a physical batch."""
+  """Per-example gradients of a variable of a `shape`, for one physical batch."""
 
   shape: list[int]
 
   @abc.abstractmethod
   def squared_norms(self) -> tf.Tensor:
-    """Returns squared norms, float64, shape (batch,); the module bounds their error."""
+    """Returns squared norms, float64, shape (batch,).
+
+    Their roots are at least 1 - `NORM_ERROR` times the true norms.
+    """
 
   @abc.abstractmethod
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
@@ -113,7 +116,7 @@ class GradientForm(abc.ABC):
 
   @abc.abstractmethod
   def averaged(self, views: int) -> GradientForm:
-    """Returns means over every `views` rows, which belong to one example."""
+    """Returns means over each `views` consecutive rows, which are of one example."""
 
   def reshaped(self, shape: Sequence[int]) -> GradientForm:
     """Returns gradients of a variable with the same entries in another shape."""
@@ -126,7 +129,7 @@ class GradientForm(abc.ABC):
     return [value for value in vars(self).values() if tf.is_tensor(value)]
 
   def where(self, keep: tf.Tensor) -> GradientForm:
-    """Returns the form with zeros, NaN included, where `keep` (batch,) is False."""
+    """Returns the form with zeros, for NaN too, in rows where `keep` is False."""
     return self._of([_kept(value, keep) for value in self.tensors()])
 
   def _of(self, tensors: Sequence[tf.Tensor]) -> Any:
@@ -180,12 +183,12 @@ class Dense(GradientForm):
 
 
 class Outer(GradientForm):
-  """Gradients of a kernel as sums of outer products over positions, never written out.
+  """Gradients of a kernel as sums of outer products over positions, not written out.
 
   `inputs` is (batch, positions, d); `outputs` is (batch, positions, p), the gradients
-  with respect to the pre-activations; without the axis of positions, there is one. The
-  sums reshape to `shape`, (d, p) by default. Ghost clipping, fast gradient clipping and
-  book-keeping rest on this form. `product` decides where it is used.
+  with respect to the pre-activations; one position needs no axis. The sums reshape to
+  `shape`, (d, p) by default. Ghost clipping, fast gradient clipping and book-keeping
+  rest on this form. `product` and `held` decide where it is used.
   """
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor,
@@ -195,7 +198,7 @@ class Outer(GradientForm):
     self.shape = list(shape or [inputs.shape[-1], outputs.shape[-1]])
 
   def squared_norms(self) -> tf.Tensor:
-    """Returns squared norms: |inputs|^2 |outputs|^2, or by Gram matrices."""
+    """Returns |inputs|^2 |outputs|^2; by Gram matrices for several positions."""
     if self.inputs.shape[1] > 1:
       return gram.squared_norms(self.inputs, self.outputs)
     # Inputs and outputs are few numbers: float64 is cheap, and squares do not overflow.
@@ -222,7 +225,7 @@ class Outer(GradientForm):
                       [self.inputs.shape[0], *self.shape])
 
   def averaged(self, views: int) -> GradientForm:
-    """Returns the means over views, whose positions become those of one example."""
+    """Returns means over views, whose positions become those of one example."""
     inputs, outputs = (tf.reshape(each, [
         each.shape[0] // views, views * each.shape[1], each.shape[2]])
                        for each in (self.inputs, self.outputs / views))
@@ -234,7 +237,7 @@ def product(inputs: tf.Tensor, outputs: tf.Tensor, shape: Sequence[int]
   """Returns sums of outer products; arguments are as for `Outer`.
 
   The form is `Outer` for one position, or if Gram matrices are smaller than kernels and
-  the numbers are float32: only these have a proved bound. Else it is `Dense`.
+  the numbers are float32: `gram` has a proof for no others. Else it is `Dense`.
   """
   made = Outer(inputs, outputs, shape)
   positions = made.inputs.shape[1]
@@ -245,10 +248,11 @@ def product(inputs: tf.Tensor, outputs: tf.Tensor, shape: Sequence[int]
 
 
 class Rows(GradientForm):
-  """Gradients of the rows of an embedding that each example looked up.
+  """Gradients of the rows of an embedding table that each example looked up.
 
-  `ids` are integers, (batch, t), with one nonzero gradient per id at most (see
-  `merged`); `values` is (batch, t, p); `vocabulary` is the number of rows.
+  `ids` are integers, (batch, t); `values` is (batch, t, p), the gradients of these
+  rows, at most one of them nonzero per id of an example (see `merged`). The table has
+  the shape (vocabulary, p).
   """
 
   def __init__(self, ids: tf.Tensor, values: tf.Tensor, vocabulary: int):
@@ -313,7 +317,7 @@ class Rows(GradientForm):
 class Tied(GradientForm):
   """Gradients of a tied embedding, whose table is looked up and also makes the logits.
 
-  They are the sum of `rows` and of `outer`, whose inputs are the gradients of logits.
+  The gradients are sums of `rows` and `outer`, whose inputs are gradients of logits.
   """
 
   def __init__(self, rows: Rows, outer: Outer):
@@ -334,7 +338,7 @@ class Tied(GradientForm):
         tf.reshape(self.dense(), [-1, *shape]), shape)
 
   def squared_norms(self) -> tf.Tensor:
-    """Returns squared norms by Gram matrices, with the products of both parts."""
+    """Returns squared norms by Gram matrices, with inner products of both parts."""
     return gram.squared_norms_of_tied(
         self.rows.ids, self.rows.values, self.outer.inputs, self.outer.outputs)
 
@@ -374,14 +378,14 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
 
 def few_positions(positions: int, shape: Sequence[int]) -> bool:
-  """Returns whether `Outer` is faster than kernels of a shape, written out."""
+  """Returns whether `Outer` is faster than writing out kernels of a `shape`."""
   return positions == 1 or positions <= _SHORT and math.prod(shape) >= _LARGE
 
 
 _SHORT, _LARGE = 32, 2**16
 """Most positions, and fewest entries of a kernel, for which Gram matrices are faster.
-The weighted sum takes float64 products, which cost a CPU more time than float32
-products; a kernel is written once and read three times."""
+Their weighted sum takes float64 products, which cost a CPU more time than float32
+products. A kernel that is written out is written once and read three times."""
 
 
 _SMALL = 1024
@@ -411,7 +415,7 @@ def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
 
 def apart(totals: Sequence[tf.Tensor], places: Sequence[Sequence[int]],
           gradients: Sequence[GradientForm]) -> list[tf.Tensor]:
-  """Returns sums of `gradients` from sums of the forms into which they were joined."""
+  """Takes sums of the forms that `joined` made apart into sums of `gradients`."""
   found = {}
   for total, own in zip(totals, places):
     pieces = [total] if len(own) == 1 else tf.split(
@@ -435,7 +439,7 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
-  """Returns one example's gradient as 'values', with 'ids' (t,) if they are t rows."""
+  """Returns one example's gradient: 'values', and 'ids' (t,) for t rows of a table."""
   if isinstance(gradient, tf.IndexedSlices) and (
       gradient.indices.shape.rank == 1 and gradient.values.shape.rank == 2 and
       gradient.indices.shape.is_fully_defined()):
@@ -466,7 +470,7 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
 
 
 def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
-  """Returns the sum of outer products, of lookups or of both; None if dense."""
+  """Returns the sum of outer products, lookups or both; None if only `Dense` has it."""
   outer = [each for each in gradients if isinstance(each, Outer)]
   rows = [each for each in gradients if isinstance(each, Rows)]
   if len(outer) + len(rows) < len(gradients) or len({

@@ -38,16 +38,20 @@ _MOST_TERMS = 2**40
 
 
 def allowance(terms: int) -> float:
-  """Returns the part of S^2 that covers rounding, for `terms` = d + p + T^2 numbers."""
+  """Returns the multiple of S^2 that covers rounding, for `terms` = d + p + T^2.
+
+  Raises ValueError from 2^40 terms on, which the proof does not cover.
+  """
   if terms >= _MOST_TERMS:
     raise ValueError(f'Expected fewer than 2^40 terms in a norm, got {terms}.')
   return 1.01 * (terms + 4) * 2.0**-53
 
 
 def squared_norms(inputs: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-  """Returns squared norms of sum_t inputs_t outputs_t^T, float64, shape (batch,).
+  """Returns squared norms of sum_t inputs_t outputs_t^T, never too small.
 
-  `inputs` is (batch, positions, d), `outputs` (batch, positions, p), both float32.
+  The result is float64, shape (batch,). `inputs` is (batch, positions, d), `outputs`
+  (batch, positions, p), both float32 (else TypeError).
   """
   computed, spread = _moments(inputs, outputs)
   terms = inputs.shape[2] + outputs.shape[2] + inputs.shape[1]**2
@@ -56,11 +60,13 @@ def squared_norms(inputs: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
                           outputs: tf.Tensor) -> tf.Tensor:
-  """Returns squared norms of gradients of a table that is looked up and multiplied.
+  """Returns squared norms, never too small, for a table looked up and multiplied.
 
   The gradient is sum_s e(ids_s) values_s^T + sum_t inputs_t outputs_t^T, where e(i) is
   the unit vector of row i. Of several equal ids, at most one has a value that is not
-  zero. The proof is that of the module, with the positions of both sums.
+  zero. `ids` is (batch, s), `values` (batch, s, p), `inputs` (batch, t, rows of the
+  table), `outputs` (batch, t, p), all but ids float32. The result is float64, shape
+  (batch,). The proof is that of the module, with the positions of both sums.
   """
   computed, spread = _moments(inputs, outputs)
   with tf.control_dependencies([inputs, outputs]):
@@ -76,7 +82,10 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
 
 
 def _moments(inputs: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns computed squared norms, which may be too small, and S; shapes (batch,)."""
+  """Returns computed squared norms, which may be too small, and S; shapes (batch,).
+
+  Raises TypeError unless both factors are float32.
+  """
   if not inputs.dtype == outputs.dtype == tf.float32:
     raise TypeError(
         f'Expected factors in float32, got {inputs.dtype} and {outputs.dtype}.')
@@ -93,7 +102,7 @@ def _bounded(computed: tf.Tensor, spread: tf.Tensor, terms: int) -> tf.Tensor:
 
 
 def _gram(rows: tf.Tensor, wait: tf.Tensor) -> tf.Tensor:
-  """Returns the Gram matrix of the positions, float64; waits for `wait` to be there."""
+  """Returns Gram matrices, float64, (batch, positions, positions), after `wait`."""
   # Without waiting, activations would get float64 copies as early as the forward pass.
   with tf.control_dependencies([wait]):
     exact = tf.cast(rows, tf.float64)

@@ -35,7 +35,7 @@ class Route(NamedTuple):
 
   @property
   def by_operations(self) -> bool:
-    """Returns whether rules of operations answer for weights of the layer."""
+    """Returns whether rules of operations give gradients of the layer's own weights."""
     # `own_variables` fails for operations of Keras 3, which have no variables at all.
     return not self.vectorized and bool(models.trained_variables(self.layer)) and bool(
         own_variables(self.layer))
@@ -53,18 +53,20 @@ class Routes(NamedTuple):
   """The routes of all layers of a model.
 
   Attributes:
-    layers: One route per layer.
-    groups: For each trainable variable, the number of its group, whose gradients are
-      clipped together by 'per_layer' clipping: that of a layer, or of the variable.
+    layers: One route per layer, outer layers before inner ones. Layers inside one that
+      is vectorised, or trains no weights, have none.
+    groups: For each trainable variable, the number of the group in which 'per_layer'
+      clipping clips its gradient: that of its layer, or of a variable without a layer.
     whole: Why the whole model is vectorised, or ''.
-    apart: {id: reason} of layers to vectorise because a proof failed in them.
+    apart: {id: reason} of layers to vectorise because a proof or a rule failed in them.
     opened: Whether layers whose classes are not Keras' own run as written.
     trained: Ids of the trainable variables that the routes were decided for.
     lean: Whether kernel gradients written out would take too much memory.
-    drawn: Number of examples in a draw, over all replicas, for which the clipping
-      margin is to cover the rounding of Gram norms; infinite if these are not allowed.
-    by_gram: {id: positions of an example} of the variables whose norms Gram matrices
-      give; known once a step has been traced.
+    drawn: Number of examples in a draw, over all replicas, up to which the clipping
+      margin is to cover the rounding of sums that Gram norms clip; infinite if Gram
+      norms are not allowed.
+    by_gram: {id: positions of an example} of the variables whose gradients have norms
+      by Gram matrices; known once a step has been traced.
   """
 
   layers: list[Route]
@@ -82,7 +84,10 @@ class Routes(NamedTuple):
     return self.trained == _ids(model)
 
   def summary(self) -> str:
-    """Returns one line per layer, with the reason if the layer is vectorised."""
+    """Returns a line per layer: its route, and whether norms are by Gram matrices.
+
+    A last line says why the whole model is vectorised, if it is.
+    """
     rows = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
             for r in self.layers]
     width = max(map(len, rows), default=0)
@@ -93,7 +98,7 @@ class Routes(NamedTuple):
     return '\n'.join(lines)
 
   def _norms(self, route: Route) -> str:
-    """Returns how norms of a layer's gradients are computed, if by Gram matrices."""
+    """Returns the words for norms by Gram matrices, '' if a layer has none."""
     shown = route.by_operations and any(
         id(each) in self.by_gram for each in own_variables(route.layer))
     return ', norms by Gram matrices' if shown else ''
@@ -104,18 +109,20 @@ class Routes(NamedTuple):
 
 
 _ATTEMPTS = 4
-"""Number of layers to vectorise one by one; then come all that are not of Keras."""
+"""Once so many layers are vectorised by failures, the next failure vectorises all
+layers that are not of Keras."""
 
 
 def routes(model: keras.Model, vectorize: bool = False,
            apart: Mapping[int, str] | None = None, opened: bool = True) -> Routes:
   """Decides the routes of a built model; `apart` and `opened` are as in `Routes`.
 
-  `vectorize` asks for the whole model to be vectorised.
+  `vectorize` asks for the whole model to be vectorised. The caller sets `lean` and
+  `drawn`.
   """
   apart = apart or {}
   whole = 'asked for' if vectorize else ''
-  # If layers not of Keras are to be vectorised, so is a subclassed model with weights.
+  # A subclassed model with weights of its own is itself a layer not of Keras.
   if not opened and not models.is_graph(model) and own_variables(model):
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
@@ -129,7 +136,7 @@ def routes(model: keras.Model, vectorize: bool = False,
 
 
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
-  """Returns the routes of outermost layers with the whole model vectorised."""
+  """Returns `given` for a model vectorised as a whole: routes of outermost layers."""
   return given._replace(whole=reason, layers=[
       r if not r.vectorized and not models.trained_variables(r.layer) else
       r._replace(vectorized=True, reason=r.reason or 'as the whole model')
@@ -138,7 +145,11 @@ def wholly_vectorized(given: Routes, reason: str) -> Routes:
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layers: Sequence[keras.layers.Layer | None] = ()) -> Routes:
-  """Returns the routes to try next; `layers` are to blame for `reason`, if known."""
+  """Returns the routes to try after `failed` ones.
+
+  `layers` are to blame for `reason`; none, or None among them, stands for an unknown
+  one. They are vectorised, or all layers not of Keras, or the whole model (see module).
+  """
   if layers and None not in layers and len(failed.apart) < _ATTEMPTS:
     more = routes(model, False, {
         **failed.apart, **{id(layer): reason for layer in layers}}, failed.opened)
@@ -155,7 +166,8 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
              ) -> keras.layers.Layer | None:
   """Returns the innermost layer named in a TensorFlow operation's name, or None.
 
-  Skips vectorised layers, and layers that do not hold `variable` if one is given.
+  Skips vectorised layers, and layers that do not hold `variable` if one is given: they
+  are not to blame for the operation.
   """
   # The last place is the operation's own name, which may be that of a layer by chance.
   places = operation.split('/')[:-1]
@@ -170,7 +182,10 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
 
 def adder_of(given: Routes, layer: keras.layers.Layer
              ) -> keras.layers.Layer | None:
-  """Returns the innermost unvectorised layer that is or contains `layer`, or None."""
+  """Returns the innermost unvectorised layer that is or contains `layer`, or None.
+
+  `layer` added a loss for several examples; vectorising the result gives one for each.
+  """
   alone = [route.layer for route in given.layers if not route.vectorized and
            isinstance(route.layer, keras.layers.Layer)]
   found = [each for each in alone if each is layer or any(

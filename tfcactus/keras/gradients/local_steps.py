@@ -32,7 +32,11 @@ class LocalSteps(NamedTuple):
 
   @classmethod
   def checked(cls, number: Any, learning_rate: Any) -> LocalSteps | None:
-    """Returns the steps, or None if neither is given; ValueError if one is missing."""
+    """Returns the steps, or None if both arguments are None.
+
+    Raises ValueError if one is missing, the number is no integer from 1 on, or the
+    learning rate is not positive.
+    """
     if number is None and learning_rate is None:
       return None
     if number is None or learning_rate is None:
@@ -46,8 +50,10 @@ class LocalSteps(NamedTuple):
           each: int) -> batched_pass.PassResult:
     """Returns differences of weights in place of gradients, per unit of `each` rows.
 
-    Other arguments are as for `batched_pass.batched`. Predictions and losses, one per
-    row, are those of a pass over the whole batch before the steps, and for logs only.
+    Differences are weights before minus after the steps. Other arguments are as for
+    `batched_pass.batched`. Predictions and losses, one per row, are those of a pass
+    over the whole batch before the steps, in which units may mix: they serve logs only.
+    Raises ValueError if layers add losses, or there is no loss.
     """
     units = batch[2].shape[0] // each
     variables = models.tf_variables(model)
@@ -86,9 +92,10 @@ class LocalSteps(NamedTuple):
 
   def _step(self, model: keras.Model, compute_loss: LossFn,
             rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
-    """Moves the weights by one step on the mean loss; not at all if no row has weight.
+    """Moves the weights by one step of SGD on the mean loss of a unit's `rows`.
 
-    The mean is the sum of weighted losses over the number of rows of nonzero weight.
+    The mean is the sum of weighted losses over the number of rows of nonzero weight; it
+    is zero if there are none.
     """
     count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
     scale = batched_pass.loss_scale(model)
@@ -106,7 +113,7 @@ class LocalSteps(NamedTuple):
 
 def _forward(model: keras.Model, compute_loss: LossFn, batch: batched_pass.Batch
             ) -> tuple[Any, tf.Tensor]:
-  """Returns predictions and losses; ValueError if layers add losses."""
+  """Returns predictions and losses; ValueError if layers add losses, or for no loss."""
   with added_losses.of_one(model) as added:
     predictions = model(batch[0], training=True)
   losses = compute_loss(batch[1], predictions)

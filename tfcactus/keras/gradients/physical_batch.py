@@ -57,8 +57,8 @@ batch adds up float64 sums of all weights, which takes about as long as one exam
 
 _NUMBERS_PER_CALL = 150_000
 """The calls of one layer's operations take the time of this many numbers. A physical
-batch of a BERT with 22 rules and 228,000 numbers takes 13.5 ms and .85 ms per example:
-in two physical batches of 8, a draw of 8 costs more than in one of 16."""
+batch of a BERT, with rules for 22 layers and 228,000 numbers per example, takes 13.5 ms
+and .85 ms more per row: two physical batches of 8 cost more than one of 16."""
 
 _LEAST_OVERHEAD = 4.0
 """Least cost of a physical batch beside its rows, in rows: large models too work faster
@@ -71,9 +71,10 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
 
   Rows that fill the last physical batch of a draw cost as much as examples. Every
   physical batch costs `_overhead` rows more. The returned size is the multiple of eight
-  that fits into memory with the lowest expected cost. Vector units work best on
-  multiples of eight. `mean` and `deviation` (standard deviation) are of the number of
-  examples in a draw. `views` is the number of passes per example.
+  that fits into memory with the lowest expected cost, or what fits if that is less than
+  eight. Vector units work best on multiples of eight. `mean` and `deviation` (standard
+  deviation) are of the number of examples in a draw. `views` is the number of passes
+  per example: its views times its rows.
   """
   numbers = max(1, views * numbers_per_example(model, routes))
   fitting = _fitting(model, numbers)
@@ -88,8 +89,9 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
 def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> bool:
   """Returns whether written-out kernel gradients would take too much memory.
 
-  They do if fewer examples fit with them than `rows`, or than `_FEW` if that is less.
-  Without them, the physical batch is larger, but every example takes longer.
+  They do if fewer examples fit with them than `rows`, the size of a draw or of a given
+  physical batch, or than `_FEW` if that is less. Without them, the physical batch is
+  larger, but every example takes longer. `views` is as for `physical_rows`.
   """
   numbers = views * numbers_per_example(model, routes._replace(lean=False))
   return _fitting(model, max(1, numbers)) < min(rows, _FEW)
@@ -102,7 +104,10 @@ def _fitting(model: keras.Model, numbers: int) -> int:
 
 
 def _memory_of_large(model: keras.Model) -> int:
-  """Returns the bytes that steps of a model may take on a host because it is large."""
+  """Returns the bytes that steps of a model may take on a host in view of its weights.
+
+  With a GPU it returns 0: a GPU's share does not depend on the model.
+  """
   if tf.config.list_logical_devices('GPU'):
     return 0
   weights = _count(model.trainable_variables) * _number_size(model)
@@ -132,7 +137,7 @@ def _overhead(numbers: int, routes: Routes) -> float:
 
 
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
-  """Returns about how many numbers a pass holds at once per example."""
+  """Returns about how many numbers a pass holds at once per row of a batch."""
   outputs = [_outputs(route) for route in routes.layers]
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
@@ -177,9 +182,10 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
 
 
 def _of_products(route: Route, outputs: int, routes: Routes) -> int:
-  """Returns the numbers held per example if no kernel of a layer is written out.
+  """Returns the numbers per example in a layer's gradients without writing kernels out.
 
   The inputs are held anyway; gradients of the outputs are held until the norm is known.
+  Only layers in `_PRODUCTS` can do without: weights of others count as written out.
   """
   own = own_variables(route.layer)
   kernels = [each for each in own if len(each.shape) > 1]
@@ -195,6 +201,7 @@ def _of_products(route: Route, outputs: int, routes: Routes) -> int:
 
 
 _PRODUCTS = (keras.layers.Dense, keras.layers.EinsumDense)
+"""Layers whose kernel gradients are sums of outer products of inputs and outputs."""
 
 
 def _in_loop(layer: keras.layers.Layer) -> int:
@@ -214,7 +221,10 @@ def _in_loop(layer: keras.layers.Layer) -> int:
 
 
 def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
-  """Returns about how many numbers the image patches of a convolution hold."""
+  """Returns about how many numbers a convolution's image patches hold, per example.
+
+  `shapes` are the layer's output shapes; other layers have no patches.
+  """
   positions = sum(math.prod(shape[:-1]) for shape in shapes)
   kernel = getattr(layer, 'pointwise_kernel', None)
   if kernel is not None:
@@ -234,13 +244,13 @@ _TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
 
 
 def _shapes(route: Route) -> list[list[int]]:
-  """Returns the known output shapes of a route's layer, without the batch axis."""
+  """Returns a layer's output shapes that are fully known, without the batch axis."""
   return [shape[1:] for shape in models.output_shapes(route.layer)
           if None not in shape[1:]]
 
 
 def _outputs(route: Route) -> int:
-  """Returns how many numbers a route's layer outputs per example."""
+  """Returns how many numbers a route's layer outputs per example; 0 if unknown."""
   return sum(math.prod(shape) for shape in _shapes(route))
 
 
@@ -250,7 +260,7 @@ def _count(variables: list[tf.Variable]) -> int:
 
 
 def _number_size(model: keras.Model) -> int:
-  """Returns the bytes of one number in the widest dtype of trainable variables."""
+  """Returns the bytes of a number in the widest dtype of trainable variables, or 4."""
   sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
   return max(sizes, default=4)
 
@@ -258,7 +268,8 @@ def _number_size(model: keras.Model) -> int:
 def memory_for_steps() -> int:
   """Returns the bytes that the steps of one replica may take.
 
-  They are a share of the memory that is there, not of what is free: so runs repeat.
+  They are a share of the memory that is there, not of what is free, so that runs get
+  the same physical batch. A host gives `_HOST_ENOUGH` at most.
   """
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:

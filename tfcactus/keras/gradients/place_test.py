@@ -46,10 +46,11 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
           each: int = 1) -> int:
   """Returns a digest of gradients of random rows, the same rows on each machine.
 
-  Raises ValueError if gradients of some rows depend on their places in the batch.
-  Raises ValueError, too, if examples may take different branches or numbers of turns in
-  a loop: random rows need not take all of these. Warns if the test has no result, and
-  returns 0.
+  The digest is below 2^56. Raises ValueError if gradients of some rows depend on their
+  places in the batch. Raises ValueError, too, if examples may take different branches
+  or numbers of turns in a loop: random rows need not take all of these. Warns and
+  returns 0 if draws of the model hide the result. Warns, and returns a digest, if no
+  random rows gave finite gradients: the bits of a NaN tell nothing.
 
   Args:
     model: The model whose layers draw.
@@ -93,7 +94,10 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
 
 
 def _check_sizes(gradients: Any, specs: Any) -> None:
-  """Raises ValueError if the sizes of some batches depend on the examples."""
+  """Raises ValueError if a branch or loop gets a batch whose size depends on examples.
+
+  `gradients` is the traced function, `specs` are the specifications of its argument.
+  """
   graph = gradients.get_concrete_function(specs).graph.as_graph_def()
   nodes = itertools.chain(graph.node, *(
       function.node_def for function in graph.library.function))
@@ -109,9 +113,10 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
 def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
            orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
           ) -> int | None:
-  """Returns a digest of gradients of random examples; None if one of `orders` moves it.
+  """Returns a digest of gradients of random examples.
 
-  `orders` returns arrays of indices of examples, which may repeat and leave out some.
+  Returns None if an example's bits change in one of `orders`, which returns arrays of
+  indices of examples; these may repeat and leave out some.
   """
   rng, finite, digest = np.random.default_rng(0), False, hashlib.sha256()
   examples = tf.nest.flatten(specs)[0].shape[0] // each
@@ -149,7 +154,7 @@ def _as_ids(batch: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_draws(model: keras.Model) -> Iterator[None]:
-  """Sets the rates of all layers that draw to zero inside the block."""
+  """Sets the rates (`_RATES`) of all layers that draw to zero inside the block."""
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       rates = {name: 0.0 for name in _RATES
@@ -160,13 +165,15 @@ def _without_draws(model: keras.Model) -> Iterator[None]:
 
 
 def _random_batch(specs: Any, rng: np.random.Generator, positive: bool) -> Any:
-  """Returns normal inputs, and targets, whole numbers and booleans of zero or one.
+  """Returns a random batch with floating inputs that are normal.
 
-  If `positive`, returns the absolute values of the normal inputs.
+  If `positive`, they are absolute values of normal numbers. Other inputs and all
+  targets are 0 or 1, strings are 'a' or 'b', and weights are 1.
   """
   x, targets, weights = specs
 
   def rows(spec: tf.TensorSpec, normal: bool) -> tf.Tensor:
+    """Returns a tensor of a `spec`; normal numbers if `normal` and floating."""
     shape = [_LENGTH if length is None else length for length in spec.shape]
     if spec.dtype == tf.string:
       return tf.constant(rng.choice(['a', 'b'], shape))

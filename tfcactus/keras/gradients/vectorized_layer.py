@@ -29,15 +29,16 @@ _CUT = '_tfcactus_cut'
 
 @contextlib.contextmanager
 def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
-  """Raises ValueError with a layer's name and a remedy if it cannot be vectorised.
+  """Turns failures to vectorise a layer into ValueErrors with its name and a remedy.
 
-  `reason` is why the layer is vectorised.
+  `reason` is why the layer is vectorised. In an analysis, in which nothing is
+  vectorised, errors pass as they are.
   """
   try:
     yield
   except vectorization.FAILURES as error:
     if vectorization.is_standing_in():
-      raise  # Nothing is vectorised in an analysis: the layer's own code has failed.
+      raise  # The layer's own code has failed.
     own = vectorization.own_words(error)
     if own:
       raise ValueError(own if repr(layer.name) in own else (
@@ -53,16 +54,17 @@ def named(layer: keras.layers.Layer, reason: str) -> Iterator[None]:
 
 def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
-  """Returns the results of `own`, a layer's call, on batches of one example, stacked.
+  """Returns the results of `own`, a layer's call, on each row of all tensors, stacked.
 
-  Examples cannot mix there. `capture` gets real and complex outputs if it trains.
+  Every argument tensor has a row per example; results keep the first (see `is_cut`).
+  Real and complex ones go through `capture` if the layer trains weights.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
   masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
   taken_off, cut = set[int](), set[int]()
   own_gradients: set[str] = set()
-  there: Any = None
+  there: Any = None  # KerasHub's attention returns None for a cache not given to it.
 
   def one(values: Any) -> Any:
     """Returns an example's outputs and added losses from (tensors, masks, seed)."""
@@ -81,7 +83,6 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
     taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
     own_gradients.update(_own_gradients())
     total = added.total()
-    # Attention of KerasHub returns None for a cache that it was not given.
     there = tf.nest.map_structure(lambda out: out is not None, outputs)
     outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
     cut.update(i for i, out in enumerate(outputs) if _has_several_rows(out))
@@ -131,7 +132,7 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
 
 
 def is_cut(output: tf.Tensor) -> bool:
-  """Returns whether further rows that a layer returned for an example are left out."""
+  """Returns whether `call` left out all but the first row of each example."""
   return hasattr(output, _CUT)
 
 
@@ -154,7 +155,10 @@ def _first_row(output: tf.Tensor) -> tf.Tensor:
 
 
 def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
-  """Returns outputs; those that may have a gradient come from `capture`."""
+  """Returns outputs; those that may have a gradient come from `capture`.
+
+  `capture` gets `saved` and the output's flat index, which `gradients` takes.
+  """
   return tf.nest.pack_sequence_as(outputs, [
       masks.put(capture((*saved, i), out), masks.mask_of(out))
       if graphs.is_differentiable(out.dtype) else out
@@ -169,7 +173,7 @@ def _first_rows(outputs: Any, added: list[tf.Tensor]
 
 
 def _own_gradients() -> set[str]:
-  """Returns the names of traced operations that have a custom gradient."""
+  """Returns the names of operations with a custom gradient in the default graph."""
   return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
           if graphs.has_own_gradient(node)}
 
@@ -207,6 +211,7 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
     """
 
     def gradient(*upstream: tf.Tensor) -> Any:
+      """Returns gradients with respect to `tensors`, given those of the outputs."""
       return (*vectorization.over_rows(pulled_back, (values, list(upstream))),
               # The outputs come through tf.stop_gradient: their gradients are unused.
               *(tf.zeros_like(each) for each in upstream))

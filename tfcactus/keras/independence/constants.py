@@ -35,6 +35,7 @@ Axes = frozenset[int]
 def value(node: Node) -> Value | list[Value]:
   """Returns the abstract value of an operation's outputs if all inputs are CONSTANT.
 
+  It is CONSTANT, but ROW_WISE for draws with numbers of their own for each example.
   Raises NotRowWise for a draw that does not give each example its own numbers, and for
   an operation that uses a secret seed for anything but a draw.
   """
@@ -47,6 +48,8 @@ def value(node: Node) -> Value | list[Value]:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
     return UNIFORM
+  if kind == 'TensorListElementShape':
+    return operations.element_shape(node)
   if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
@@ -81,7 +84,7 @@ def value(node: Node) -> Value | list[Value]:
 
 
 def _reduced_constant(node: Node) -> Value:
-  """Returns the value of a reduced constant, which varies along no reduced axis."""
+  """Returns the value of a reduced constant, which may vary along kept axes only."""
   found = dependence.static(node.op.inputs[1])
   rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
   if found is None or rank is None or varies is None:
@@ -94,7 +97,7 @@ def _reduced_constant(node: Node) -> Value:
 
 
 def _varies(node: Node) -> Axes | None:
-  """Returns axes along which the output may vary for CONSTANT inputs; None for any."""
+  """Returns axes along which an output may vary, by `_VARIES`; None for any axis."""
   rule = _VARIES.get(node.op.type)
   try:
     return None if rule is None else rule(node)
@@ -209,7 +212,7 @@ def _squeeze(node: Node) -> Axes | None:
 
 
 def _sliced(node: Node) -> Axes:
-  """Returns axes that are no whole axes of the input, and whole axes that vary."""
+  """Returns all axes of the result but whole axes of the input that do not vary."""
   whole = rearrangements.slice_axes(node, node.shape(0))
   kept = {whole[axis] for axis in whole if axis not in _axes(node, 0)}
   return frozenset(range(len(node.out()))) - kept

@@ -12,9 +12,10 @@ tensor gets one of five dependences:
 - UNKNOWN: it was made by an operation without a transfer function, or by one that no
   transfer function shows to be row-wise.
 
-Only the transfer functions in `operations` and `rearrangements` are trusted: all other
-operations make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the
-conditions under which each row of a random draw belongs to one example.
+An operation on ROW_WISE inputs is followed only by a transfer function in `operations`,
+`rearrangements` or `graph_proof.CALLS`. All other operations then make UNKNOWN outputs,
+so ROW_WISE at the end is a proof. `draws` has the conditions under which each row of a
+random draw belongs to one example.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Value(NamedTuple):
     dependence: What the tensor depends on.
     axis: If ROW_WISE, the axis of the examples.
     block: If ROW_WISE, the number of neighbouring positions per example on that axis;
-      if negative, the whole batch is repeated that many times.
+      if negative, the whole batch is repeated -block times there.
     varies: If CONSTANT, the axes along which entries may differ; None if they may
       differ along any axis.
     seed: If CONSTANT, the name of the only secret seed from which the tensor is
@@ -72,10 +73,10 @@ class Value(NamedTuple):
   operation: str = ''
 
 
-CONSTANT = Value(Dependence.CONSTANT)
-UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())
+CONSTANT = Value(Dependence.CONSTANT)  # Entries may differ along any axis.
+UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())  # All entries are equal.
 BATCH_SIZE = Value(Dependence.BATCH_SIZE)
-ROW_WISE = Value(Dependence.ROW_WISE)
+ROW_WISE = Value(Dependence.ROW_WISE)  # One position per example, on axis 0.
 
 
 class NotRowWise(Exception):
@@ -110,7 +111,7 @@ class SeedUses(Protocol):
 
 
 class Node:
-  """An operation and its inputs' values; `draws`, if given, checks random draws."""
+  """An operation and its inputs' values; `draws` checks random draws if not None."""
 
   def __init__(self, op: tf.Operation, values: Sequence[Value],
                draws: SeedUses | None = None):
@@ -119,11 +120,11 @@ class Node:
     self.draws = draws
 
   def shape(self, i: int) -> list[int | None]:
-    """Returns the shape of an input."""
+    """Returns the shape of an input, None for unknown sizes."""
     return _shape(self.op.inputs[i])
 
   def out(self, i: int = 0) -> list[int | None]:
-    """Returns the shape of an output."""
+    """Returns the shape of an output, None for unknown sizes."""
     return _shape(self.op.outputs[i])
 
   def static(self, i: int) -> np.ndarray:
@@ -134,7 +135,7 @@ class Node:
     return found
 
   def whole(self, i: int) -> int:
-    """Returns the integer in a constant input of shape () or (1,)."""
+    """Returns the integer in a constant input of one entry; NotRowWise if unknown."""
     return int(self.static(i).item())
 
   def rows(self) -> list[int]:
@@ -150,7 +151,10 @@ def _shape(tensor: tf.Tensor) -> list[int | None]:
 
 
 def static(tensor: tf.Tensor) -> np.ndarray | None:
-  """Returns the entries of a small constant tensor; None if they cannot be computed."""
+  """Returns the entries of a constant tensor; None if they are not known.
+
+  Computes them only from tensors of at most `_FOLDED` entries.
+  """
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -229,7 +233,10 @@ def _nested_tuple(array: np.ndarray) -> Any:
 
 
 def constant(tensor: tf.Tensor) -> Value:
-  """Returns the `Value` of a captured tensor, or of an operation without inputs."""
+  """Returns the CONSTANT value of a captured tensor, or of an operation without inputs.
+
+  It may vary along any axis if its entries are not known or more than `_FOLDED`.
+  """
   value = (None if tensor.dtype in (tf.resource, tf.variant) else
            tf.get_static_value(tensor))
   if value is None or np.size(value) > _FOLDED:
@@ -262,8 +269,9 @@ def join(first: Value, second: Value) -> Value:
 def first_violation(values: Sequence[Value]) -> Value | None:
   """Returns a value that is not one row per example along axis 0, with the reason.
 
-  The result is MIXED if any value is, else UNKNOWN; None if all values are one row per
-  example. A constant that does not vary along axis 0 is no violation.
+  The result is MIXED if any value is MIXED or BATCH_SIZE, else UNKNOWN; None if all
+  values are one row per example. A constant that does not vary along axis 0 is no
+  violation.
   """
   bad = []
   for value in values:
@@ -309,8 +317,9 @@ def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
   """Raises NotRowWise if the constant input `i` may differ between examples.
 
   `axis` is the input's axis along which an operation pairs it with the examples, and
-  `size` is the length of the examples' axis. An input passes if it lacks the axis
-  (negative), or has one entry there, which is broadcast.
+  `size` is the length of the examples' axis, None if unknown. An input passes if it
+  lacks the axis (negative), has one entry there, which is broadcast, or has this size
+  and does not vary there.
   """
   if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
     return
@@ -321,7 +330,7 @@ def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
 
 
 def only_operand(node: Node, i: int = 0) -> Value:
-  """Returns the abstract value of input `i`; all other inputs must be CONSTANT."""
+  """Returns the abstract value of input `i`; NotRowWise unless others are CONSTANT."""
   for k, value in enumerate(node.values):
     if k != i and value.dependence != Dependence.CONSTANT:
       raise unknown('takes a second argument that depends on the examples')

@@ -28,7 +28,7 @@ _KEYS: dict[str, tuple[int, ...]] = {
         ('StatelessRandomUniformV2', 'StatelessRandomUniformIntV2',
          'StatelessRandomUniformFullIntV2', 'StatelessRandomNormalV2',
          'StatelessTruncatedNormalV2'), (1, 2))}
-"""Stateless draws of independent numbers; the inputs that are seed, key or counter."""
+"""Stateless draws of independent numbers: {type: inputs with seed, key or counter}."""
 
 _STATEFUL: frozenset[str] = frozenset((
     'RandomUniform', 'RandomUniformInt', 'RandomStandardNormal', 'TruncatedNormal',
@@ -38,7 +38,7 @@ _STATEFUL: frozenset[str] = frozenset((
 
 SHAPE_ARGUMENT: dict[str, int] = {
     name: 2 if name.startswith('Stateful') else 0 for name in (*_STATEFUL, *_KEYS)}
-"""Draws of independent numbers; the input that is the shape."""
+"""Draws of independent numbers: {type of operation: the input that is the shape}."""
 
 _KEEPING = frozenset((
     'BitwiseAnd', 'Bitcast', 'Cast', 'ConcatV2', 'EnsureShape', 'ExpandDims',
@@ -75,7 +75,10 @@ class Draws:
     self._uses: dict[str, tuple[Any, ...]] = {}
 
   def check(self, node: Node) -> None:
-    """Raises NotRowWise for a known or reused seed, or a shape that may change."""
+    """Raises NotRowWise for a known or reused seed, or a shape that may change.
+
+    Draws that share a seed pass only if they give equal numbers.
+    """
     op, keys = node.op, _KEYS.get(node.op.type, ())
     seeds = {_root(node.values[i].seed) for i in keys}
     if len(seeds) != 1 or not all(seeds):
@@ -104,7 +107,10 @@ def secret_seed() -> tf.Tensor:
 
 
 def seed_of(node: Node) -> str:
-  """Returns the name of the one secret seed whose bits the output keeps, or ''."""
+  """Returns the name of the one secret seed whose bits the output keeps, or ''.
+
+  The name has the suffix `_MIXED` once the seed was joined with constants.
+  """
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''

@@ -30,8 +30,9 @@ def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tens
             draws: SeedUses | None = None) -> list[Value]:
   """Returns abstract values of the outputs of a `FuncGraph`.
 
-  `inputs` has the values of the graph's inputs by tensor name. Captured tensors are
-  CONSTANT, or UNKNOWN if they belong to another graph.
+  `inputs` has the values of the graph's inputs by tensor name; an input that is left
+  out counts as CONSTANT. Captured tensors are CONSTANT if eager, else UNKNOWN, since
+  they belong to another graph; `inputs` may have other values for them.
 
   If `draws` is None, a random draw counts as equal for all examples, or as one row per
   example if its shape depends on their number. This is right for derivatives in which
@@ -68,7 +69,10 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
 
 def needed(outputs: Sequence[tf.Tensor], known: Container[str]
            ) -> list[tf.Operation]:
-  """Returns operations that outputs need, inputs first; `known` tensors need none."""
+  """Returns operations that outputs need, inputs first.
+
+  Leaves out operations that are needed for inputs in `known` only.
+  """
   # Creation order would not do: differentiation adds inputs to existing loops.
   order, seen = {}, set()
   stack = [(tensor.op, False) for tensor in outputs]
@@ -86,7 +90,7 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
 
 def _evaluate(op: tf.Operation, values: Sequence[Value],
               draws: SeedUses | None) -> list[Value]:
-  """Returns an operation's output values; MIXED or UNKNOWN if no rule follows it."""
+  """Returns an operation's output values; MIXED or UNKNOWN if no rule accepts it."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
   found: Value | list[Value]
@@ -120,7 +124,8 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
   A tensor that is filled, drawn or repeated to a shape, of which one axis only depends
   on the number of examples, is ROW_WISE along that axis. A reserved list is UNIFORM.
-  `_computed_size` serves integers computed from sizes. All else is BATCH_SIZE.
+  `_computed_size` serves integers computed from sizes. All else is BATCH_SIZE. Raises
+  NotRowWise for a draw that `draws` refuses, and for sizes as `as_multiples` does.
   """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
@@ -155,7 +160,10 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the values of integers computed from sizes, with `sizes` while known."""
+  """Returns the values of integers computed from sizes, with `sizes` while known.
+
+  A size that is read from a shape and is the same in all batches is CONSTANT.
+  """
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -169,7 +177,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
 
 
 def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
-  """Returns the graph of the function in attribute `name`; None in TensorFlow 1."""
+  """Returns the graph of the function in attribute `name`; None if it is not kept."""
   function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
   return getattr(function, 'graph', None)
 
@@ -227,4 +235,4 @@ _MONOMIAL = frozenset((
 _SHAPE_ARGUMENT = {
     'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
     **draws_lib.SHAPE_ARGUMENT}
-"""The input that determines the shape of a constant or of a draw."""
+"""{type of operation: the input that determines the shape of the output}."""

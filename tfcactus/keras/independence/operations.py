@@ -1,8 +1,9 @@
 """Transfer functions: how each operation treats the examples of a batch.
 
 A transfer function is called only if an input is ROW_WISE and none is MIXED or UNKNOWN.
-It returns one `Value` for all outputs or a list, or raises `NotRowWise`. To support
-another operation, write its transfer function and list it in `TRANSFER`.
+It follows operations: it returns one `Value` for all outputs or a list of them, or
+raises `NotRowWise`. To support another operation, write its transfer function and list
+it in `TRANSFER`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _broadcast_to(node: Node) -> Value:
 
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
-  """Raises NotRowWise if shape `i` has the batch size on another axis than `axis`."""
+  """Raises NotRowWise if shape `i` may have the batch size elsewhere than on `axis`."""
   rows = node.rows()[0]
   if node.values[i].dependence != Dependence.BATCH_SIZE or (
       node.shape(rows)[node.values[rows].axis] is not None) or (
@@ -108,7 +109,7 @@ def _axes(node: Node, i: int) -> set[int]:
 
 
 def _cross_entropy(node: Node) -> list[Value]:
-  """Follows cross-entropies (loss, gradient); the examples must be on axis 0."""
+  """Returns the values of a cross-entropy's loss and gradient; examples on axis 0."""
   values = {node.values[i] for i in node.rows()}
   if len(values) > 1 or values.pop().axis != 0:
     raise mixed('goes over the examples')
@@ -184,7 +185,8 @@ def einsum_terms(op: tf.Operation) -> list[str]:
   """Returns the subscripts of the inputs and of the result of an Einsum.
 
   An ellipsis is replaced by capital letters that the equation does not use. Raises
-  NotRowWise if it cannot be.
+  NotRowWise if it stands for different numbers of axes, is missing in the result, or
+  if the dtype is neither float32 nor float64.
   """
   equation = op.get_attr('equation')
   equation = equation.decode() if isinstance(equation, bytes) else equation
@@ -240,7 +242,7 @@ def _is_fixed(node: Node, i: int) -> bool:
 
 
 def _bias(node: Node) -> Value:
-  """Follows BiasAdd; if examples are on the channel axis, its numbers must be equal."""
+  """Follows BiasAdd; if examples are on the channel axis, all biases must be equal."""
   value = dependence.only_operand(node)
   form = node.op.get_attr('data_format')
   channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
@@ -308,7 +310,7 @@ def _batch_to_space(node: Node) -> Value:
 
 
 def _depthwise(node: Node) -> Value | list[Value]:
-  """Follows depthwise convolutions of images that have the examples on axis 0."""
+  """Follows depthwise convolutions with the examples on axis 0, or among channels."""
   images, kernels = node.values
   multiplier = node.shape(1)[3]
   # The examples may also be on the axis of the channels, each with its own kernels.
@@ -321,7 +323,7 @@ def _depthwise(node: Node) -> Value | list[Value]:
 
 
 def _depthwise_filter(node: Node) -> Value:
-  """Follows the gradient with respect to a depthwise kernel."""
+  """Follows gradients of depthwise kernels, if examples have channels of their own."""
   images, sizes, outputs = node.values
   channels, narrow = node.shape(0)[3], node.shape(2)[3]
   if not channels or not narrow or sizes.dependence != Dependence.CONSTANT or (
@@ -351,7 +353,10 @@ def _adds_over(node: Node) -> Value:
 
 
 def _size(node: Node) -> Value:
-  """Follows operations that return shapes, ranks or numbers of entries."""
+  """Follows operations that return shapes, ranks or numbers of entries.
+
+  They are CONSTANT if the shapes of all inputs are known, else BATCH_SIZE.
+  """
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
   value, found = node.values[0], []
@@ -364,6 +369,16 @@ def _size(node: Node) -> Value:
     shape[value.axis] = number * abs(value.block)
     found.append(np.asarray(shape))
   return dependence.sized(found)
+
+
+def element_shape(node: Node) -> Value:
+  """Follows TensorListElementShape, the shape of a list's items.
+
+  Values of lists do not tell whether it depends on the number of examples. It does not
+  where that number is known; where draws are held fixed, nothing is guaranteed.
+  """
+  known = node.draws is None or node.draws.number is not None
+  return CONSTANT if known else BATCH_SIZE
 
 
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
@@ -388,7 +403,7 @@ ELEMENTWISE: list[str] = (
     'AsString Bucketize StaticRegexFullMatch StaticRegexReplace StringJoin '
     'StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast '
     'StringToHashBucketStrong StringToNumber StringUpper').split()
-"""Operations that compute each entry from the entries at its position."""
+"""Operations that compute each entry from the (broadcast) entries at its position."""
 
 
 def _select(node: Node) -> Value | list[Value]:
@@ -466,8 +481,8 @@ TRANSFER: dict[str, Transfer] = {
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
-    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength',
-                     'TensorListElementShape'), _size),
+    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength'), _size),
+    'TensorListElementShape': element_shape,
     'LookupTableFindV2': _find, 'MapDefun': _map_each,
     'UnsortedSegmentSum': _segments,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,

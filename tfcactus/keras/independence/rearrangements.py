@@ -1,4 +1,8 @@
-"""Transfer functions of operations that move entries; part of `operations.TRANSFER`."""
+"""Transfer functions of operations that move entries; part of `operations.TRANSFER`.
+
+Each returns the `Value` of all outputs of the operations that it follows, or raises
+NotRowWise; see `operations`.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +46,12 @@ def leaving_alone(touched: Callable[[Node, int], object],
 
 
 def _product(sizes: Sequence[int | None]) -> int:
-  """Returns the product of sizes; the caller makes sure that none is None."""
+  """Returns the product of sizes; no caller passes None among them."""
   return math.prod(size for size in sizes if size is not None)
 
 
 def _reshape(node: Node) -> Value:
-  """Follows Reshape; each example must keep its `block` of positions on one axis."""
+  """Follows Reshape; the entries of each example must stay together on one axis."""
   value = node.values[0]
   if node.rows() != [0]:
     raise unknown('takes a shape that depends on the examples')
@@ -127,7 +131,7 @@ def _transpose(node: Node) -> Value:
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
-  """Returns the value of the inputs at `which`, which an operation joins."""
+  """Returns the one value of all ROW_WISE inputs at `which`, which are joined."""
   # Inputs without examples must be equal along the axis of the examples of the others.
   rows = [i for i in which if i in node.rows()]
   found = {node.values[i] for i in rows}
@@ -280,7 +284,7 @@ def _from_list(node: Node) -> Value:
 
 
 def _stack_list(node: Node) -> Value:
-  """Follows TensorListStack, which adds axis 0; the items must hold the examples."""
+  """Follows TensorListStack, which adds axis 0; only items may hold the examples."""
   value = node.values[0]
   if value.dependence != Dependence.ROW_WISE:
     raise unknown('takes a shape that depends on the examples')

@@ -90,7 +90,7 @@ _WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling sche
 
 
 def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
-  """Raises ValueError unless workers tell of the same data, or of parts of the data."""
+  """Raises ValueError unless workers have the same data, or parts that add up to it."""
   sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
   if batches.part_of is None:
     if len(set(zip(sizes, prints))) > 1:
@@ -112,7 +112,10 @@ def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
 
 def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
               ) -> list[dict[str, Any]]:
-  """Sends `message` to all workers; returns the messages of all, in workers' order."""
+  """Sends `message` to all workers; returns the messages of all, in workers' order.
+
+  Raises ValueError if it is longer than `_ROOM` as JSON.
+  """
   data = np.frombuffer(json.dumps(message).encode(), np.uint8)
   if data.size > _ROOM:
     raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
@@ -120,6 +123,7 @@ def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
 
   @tf.function(autograph=False)
   def gather() -> Any:
+    """Returns the messages of all replicas, shape (replicas, `_ROOM`), on each."""
     return strategy.run(lambda: replicas.gathered(tf.constant(padded)))
 
   rows = strategy.experimental_local_results(gather())[0].numpy()
@@ -142,7 +146,8 @@ class StepAgreement:
   def confirmed(self, told: tf.Tensor) -> tf.Tensor:
     """Returns `told`, this worker's numbers; the step fails if workers' numbers differ.
 
-    `told` is int64, (n,); the first is zero if this worker could not count the step.
+    `told` is int64, (n,); the first is zero if this worker could not count the step. A
+    zero there, too, makes the step fail on all workers.
     """
     return tf.ensure_shape(tf.numpy_function(
         self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)

@@ -76,7 +76,10 @@ class Counts(NamedTuple):
   seeded_parts: int = 0
 
   def merged(self, other: Counts) -> Counts:
-    """Returns the larger of two counts of one run; `OTHER_PLANS` if plans differ."""
+    """Returns the maxima of two counts of one run, and both samplings `combined`.
+
+    The plan is that of the counts with steps; `OTHER_PLANS` if both have, and differ.
+    """
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
@@ -112,7 +115,8 @@ class Record:
     weights: A `Watch` over the weights.
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
-    changed: Whether weights that changed outside counted steps were trained or saved.
+    changed: Whether the account is void, as after weights that changed outside of
+      counted steps were trained or saved.
     validated: {event: number of releases}, see `PrivateValidation`; {rule: 0} for a
       `NoisyAccuracy`, by which training may end as well.
     ended: Why the steps have no epsilon of their own, a sentence; or ''.
@@ -141,7 +145,7 @@ class Record:
                self._known.released_steps)
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
-    """Sets counters and their copy to the maximum of these and `also`; returns it."""
+    """Merges the counters, their copy and `also` into the first two; returns them."""
     with self._lock:
       found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
       self._known = self._known.merged(found)
@@ -156,9 +160,9 @@ class Record:
     """Counts a step before it runs; returns the counts, for the caller to assign.
 
     `found` are the counters' values, which a checkpoint may have lowered. `weights` and
-    `left` are digests of the weights before this step and after the last one.
-    `sampling`, `epochs` and `seeded` describe the batch and its randomness, see
-    `Counts.stepped`.
+    `left` are digests of the weights before this step and after the last one; the
+    account is void if the former are not known. `sampling`, `epochs` and `seeded`
+    describe the batch and its randomness, see `Counts.stepped`.
     """
     with self._lock:
       self.changed = not self.weights.step(weights, left) or self.changed
@@ -173,10 +177,11 @@ class Record:
   def count_others(self, model: keras.Model, before: Counts) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
-    If private models of this process had exactly these weights, it adds their counts.
-    Else the weights may be averages, and it adds the counts of all copies: models that
-    once had the same weights. (Averages of models that are not copies are useless, and
-    not detected.) `before` are the counts from before the weights were set.
+    These are the private models of this process that had exactly these weights. If none
+    had, the weights may be averages, and all copies count: models that once had the
+    same weights. (Averages of models that are not copies are useless, and not
+    detected.) Adds nothing if this model had the weights itself, or its counters have
+    no steps. `before` are the counts from before the weights were set.
     """
     with self._lock:
       weights = int(self.digest(model))

@@ -53,6 +53,7 @@ class Journal:
     Raises:
       ValueError: if the file belongs to another plan, is open in another process, or is
         not a journal.
+      OSError: if the file cannot be read or written.
     """
     self.path = os.fspath(path)
     self.block = _checks.integer('block', block, 1)
@@ -110,6 +111,8 @@ class Journal:
   def reserve(self, wanted: Counts) -> None:
     """Writes counts of at least `wanted` to disk; to be called before the step runs.
 
+    If more steps are wanted than are reserved, reserves a block of them.
+
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
         file was closed, removed, replaced or written by others.
@@ -128,7 +131,10 @@ class Journal:
           epochs_begun=max(wanted.epochs_begun, kept.epochs_begun)))
 
   def settle(self, exact: Counts) -> None:
-    """Writes the exact count; to be called when no step is running."""
+    """Writes the exact count, maybe lower; to be called when no step is running.
+
+    Raises RuntimeError and OSError as `reserve`, but not for a fork.
+    """
     with _lock:
       self._check_place()
       if exact != self.entry:
@@ -198,7 +204,10 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
 
 
 def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
-  """Returns the last complete entry; ValueError if its plan is not `plan`."""
+  """Returns the last complete entry, or `Counts()` if there is none.
+
+  Raises ValueError for a journal of another plan, or lines that no run wrote.
+  """
   records = [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
              for line in data[:data.rfind(b'\n') + 1].splitlines()]
   if records and records[0] != _header(plan):

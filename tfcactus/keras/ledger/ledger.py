@@ -35,7 +35,7 @@ class Ledger:
       or `MIXED`.
     steps: Noisy updates released.
     epochs: Epochs begun, for schemes that draw epochs.
-    note: Why the sampling is unknown, or ''.
+    note: Why there is no epsilon, if `sampling` is the code of no scheme; or ''.
     seeded: Which randomness of these steps is reproducible.
     condition: Further assumptions of the guarantee, in sentences, or ''.
   """
@@ -60,7 +60,7 @@ class Ledger:
 
   @property
   def sampling_name(self) -> str:
-    """The name of the sampling."""
+    """The name of the sampling scheme, or 'none', 'unknown' or 'mixed'."""
     return self.scheme.name if self.scheme else _NAMES[self.sampling]
 
   @property
@@ -75,7 +75,10 @@ class Ledger:
             for guarantee in found if guarantee is not None}
 
   def steps_within(self, epsilon: float) -> int | None:
-    """Returns how many steps `epsilon` allows; None if steps are not counted."""
+    """Returns how many steps `epsilon` allows in all.
+
+    None if the guarantee counts epochs, or the scheme of all batches is not known.
+    """
     if self.scheme is None or self.counts_epochs:
       return None
     return self.plan.steps_within(epsilon, sampling=self.scheme)
@@ -85,9 +88,9 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. A relation, or a number of rows
-    above one, that has no account is a reason. Raises ValueError if None with one row
-    has no account: the plan then has none of the scheme at all.
+    takes the first relation of the sampling scheme. If a relation that is given, or
+    several rows, have no account, the reason says so. Raises ValueError if None with
+    one row has no account: the plan then has none of the scheme at all.
     """
     relation = neighboring_relation
     if relation is not None:

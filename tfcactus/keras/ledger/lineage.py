@@ -20,6 +20,7 @@ from tfcactus.keras.ledger.counts import Record
 from tfcactus.plan import PrivacyPlan
 
 _ATTRIBUTE = '_tfcactus_trainers'
+"""Attribute of a variable that holds the list of its trainers."""
 
 
 def remember(variables: Iterable[tf.Variable], trainer: Any) -> None:
@@ -61,10 +62,10 @@ def plan_number(plan: PrivacyPlan) -> int:
 
 
 def _event_text(event: dp_accounting.DpEvent) -> str:
-  """Returns text that differs between events, and not after saving and loading."""
+  """Returns text that tells an event from others, the same after saving and loading."""
   try:
     return json.dumps(event_configs.event_config(event), sort_keys=True)
-  except (TypeError, ValueError):  # The event cannot be saved.
+  except (TypeError, ValueError):  # The event cannot be saved, so nothing is loaded.
     return repr(event)
 
 
@@ -82,7 +83,10 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 
 
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
-  """Returns the model's record; raises ValueError if `plan` cannot cover its steps."""
+  """Returns the record of the model's steps, or a new one if there are no steps.
+
+  Raises ValueError if `plan` cannot cover the steps.
+  """
   record = None
   known = trainers(models.weights(model) if model.built else ())
   optimizer = getattr(model, 'optimizer', None)
@@ -98,7 +102,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
 
 def _check_same(trainer: Any, record: Any, model: keras.Model,
                 plan: PrivacyPlan) -> None:
-  """Raises ValueError for a second record, or a trainer that counts another plan."""
+  """Raises ValueError for a second record, one of another plan, or an optimizer."""
   if (record is not None or not isinstance(trainer, Record) or
       training.number(trainer.counters['plan_number']) != plan_number(plan)):
     raise ValueError(

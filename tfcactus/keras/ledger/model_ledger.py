@@ -41,8 +41,8 @@ class ModelLedger:
     `condition` a further assumption of the guarantee, a sentence or ''. The journal of
     a model `loaded` from a file may count more than the file; it is read when counts
     are asked for, and opened for writing when training begins. `paid` takes steps from
-    a `DataAccount`. Raises ValueError if the plan does not cover released steps, or the
-    journal cannot be opened.
+    a `DataAccount`, if there is one. Raises ValueError if the plan does not cover
+    released steps, or the journal cannot be opened or comes with a seed.
     """
     self.plan = plan
     self._condition = condition
@@ -74,7 +74,10 @@ class ModelLedger:
     return None if moving is None else float(tf.convert_to_tensor(moving))
 
   def remember(self) -> None:
-    """Records on the model's variables that this ledger counts their releases."""
+    """Records on the model's variables that this ledger counts their releases.
+
+    Numbers the variables for digests (`Watch.digest`), in the model's order.
+    """
     lineage.remember(models.weights(self._model), self.record)
     self.record.weights.place(models.weights(self._model))
 
@@ -91,7 +94,10 @@ class ModelLedger:
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads `own_variables`, all required, from `store`; counts never decrease."""
+    """Reads `own_variables` from `store`; counts never decrease.
+
+    Raises ValueError if one is missing.
+    """
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:
@@ -146,9 +152,9 @@ class ModelLedger:
     """Keeps the counters from decreasing where the block restores older ones.
 
     `weights` tells whether the block sets the weights, which the `Watch` over them then
-    knows; `others`, whether they may be computed from weights of other private models.
-    The block may also set the state of `optimizer`, or compute weights from it. The
-    account is void if weights or state were not known before the block.
+    knows; `others`, whether it may compute them from weights of other private models.
+    The block may also set the state of `optimizer`, or compute weights from that state.
+    The account is void if weights or state were not known before the block.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
@@ -163,7 +169,7 @@ class ModelLedger:
       self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
-    """Returns the ledger, with `ahead` further steps, or epochs, on current data."""
+    """Returns the ledger, with `ahead` further steps and epochs on current data."""
     self.record.merge_counts()
     note = lineage.problem(self.record, self._model, self.plan)
     unread = self.counter.read_journal()

@@ -18,7 +18,8 @@ from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
 BLOCK = 32
-"""Number of steps taken at a time. A killed run loses at most so many."""
+"""Number of steps taken at a time; epochs are taken one by one. A killed run loses at
+most so many."""
 
 OTHERS = (
     'Expected every step of a model with an account to be one of fit, on batches of '
@@ -136,14 +137,14 @@ class PaidSteps:
 
   def stops(self, steps: bool) -> bool:
     """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
-    # A slot of epochs ends after an epoch, not after a step of it.
+    # A slot of epochs lets the steps of its last epoch run.
     return not (self._held + self._left or steps and self._by_epochs)
 
 
 class StopAtEnd(keras.callbacks.Callback):
   """Stops `fit` where the slot of an account has no step, or epoch, left."""
 
-  _supports_tf_logs = True
+  _supports_tf_logs = True  # Keras then leaves the logs, not read here, as they are.
 
   def __init__(self, paid: PaidSteps):
     """Initialises the callback for a `fit` that takes its steps from `paid`."""
@@ -151,11 +152,13 @@ class StopAtEnd(keras.callbacks.Callback):
     self._paid = paid
 
   def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops within an epoch if the slot has no step left."""
     # The last batch of an epoch is left to `on_epoch_end`.
     self._stop(self._paid.stops(True) and batch + 1 < (
         self.params.get('steps') or batch + 2))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops before a further epoch if the slot is used up."""
     self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
 
   def _stop(self, now: bool) -> None:

@@ -43,7 +43,10 @@ class StepCounter:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
                norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool,
                paid: paid_steps.PaidSteps | None = None):
-    """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`."""
+    """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`.
+
+    Raises ValueError for a seed with a journal.
+    """
     self._model = model
     self._plan = plan
     self._record = record
@@ -70,7 +73,10 @@ class StepCounter:
       self._open_journal()
 
   def _open_journal(self) -> None:
-    """Opens the journal on the chief, if there is a path, and merges its counts."""
+    """Opens the journal on the chief, if there is a path, and merges its counts.
+
+    Raises ValueError if that of a loaded model is not there.
+    """
     if self.journal_path is None or self.journal is not None or not self._chief:
       return
     if self.loaded and not os.path.exists(self.journal_path):
@@ -79,7 +85,10 @@ class StepCounter:
     self._record.merge_counts(self.journal.entry)
 
   def read_journal(self) -> str:
-    """Merges counts of a journal that is not open; returns why some may lack, or ''."""
+    """Merges the counts of a journal that is not open.
+
+    Returns '', or why counts may be missing: there is no file, or the chief has it.
+    """
     if self.journal_path is None or self.journal is not None:
       return ''
     if not self._chief:
@@ -117,7 +126,10 @@ class StepCounter:
       self.journal.settle(self._record.merge_counts())
 
   def coming(self) -> tuple[int, Seeded]:
-    """Returns the sampling code of the next steps, and which randomness is seeded."""
+    """Returns the sampling code of the next steps, and which randomness is seeded.
+
+    The code is `UNKNOWN` outside of `training`.
+    """
     marks = self._marks[-1] if self._marks else Marks()
     return marks.sampling, self.noise | Seeded.of(noise=False, batches=marks.seeded)
 
@@ -145,7 +157,10 @@ class StepCounter:
     return watches[id(optimizer)][1]
 
   def check_optimizer(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Voids the account if an optimizer's state changed outside counted steps."""
+    """Voids the account if an optimizer's state changed outside counted steps.
+
+    Raises ValueError for an optimizer that was trained elsewhere.
+    """
     variables = optimizers.state(optimizer)
     if variables and not self._watch_of(optimizer).knows(variables):
       self._record.void()
@@ -161,8 +176,8 @@ class StepCounter:
                 ) -> Iterator[tf.Tensor]:
     """Counts a step on the batch that carries `mark`, before the step runs.
 
-    The account is void if weights, or the state of `optimizer`, changed since the last
-    step.
+    The account is void if the weights, or the state of `optimizer`, are none that the
+    record knows (`Watch`).
 
     Operations made inside the context run after the count. Yields four int64 numbers:
     the batch's `Place`, or zeros. A step that fails after it was counted stays counted.
@@ -252,7 +267,7 @@ class StepCounter:
     return Taken(), Seeded.NOTHING
 
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
-    """Records the digests of the weights and of the optimizer after a step."""
+    """Records the digests of the weights and of the optimizer's state after a step."""
     weights, variables = self._record.weights, optimizers.state(optimizer)
     replicas.once(lambda: weights.left.assign(self._record.digest(self._model)))
     if variables:

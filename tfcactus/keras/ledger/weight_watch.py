@@ -26,6 +26,7 @@ class Watch:
   """
 
   def __init__(self):
+    """Initialises the watch, which knows no values yet."""
     with tf.init_scope():
       self.left = tf.Variable(0, dtype=tf.int64, trainable=False)
     self.stepped = False
@@ -43,8 +44,8 @@ class Watch:
     first seen: exchanged values change the hash. The numbers agree in all processes
     that first list their variables in one order. A change is missed with probability
     about 2^-64. farmhash is not secret: the digest detects mistakes, not an adversary
-    who computes collisions. It takes one pass over memory, about 1 ns a weight; noise
-    takes about 30.
+    who computes collisions. It takes one pass over memory, a small part of the time
+    that noise takes.
     """
     # `Fingerprint` fails on empty variables, which hold nothing to hash.
     placed = {place: v for place, v in zip(self.place(variables), variables)
@@ -91,7 +92,10 @@ class Watch:
     return known
 
   def _knows(self, weights: int, left: int) -> bool:
-    """Returns whether `weights` is known or first; adds the last step's `left`."""
+    """Returns whether the digest `weights` is known or first; a first one gets known.
+
+    Also adds `left`, the digest after the last step, if any, to the known ones.
+    """
     if self.stepped and (not self._known or self._known[-1] != left):
       self._known.append(left)
     if not self._known:

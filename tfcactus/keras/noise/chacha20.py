@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 
 _CONSTANTS = np.frombuffer(b'expand 32-byte k', '<u4')
+"""The first four words of a state (RFC 8439, 2.3)."""
 
 _DOUBLE_ROUNDS = 10
+"""The 20 rounds of ChaCha20 are column and diagonal rounds by turns."""
 
 _QUARTER_ROUNDS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15),
                    (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
@@ -55,7 +57,7 @@ def _double_round(state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _rotated(word: tf.Tensor, bits: int) -> tf.Tensor:
-  """Returns words rotated to the left."""
+  """Returns uint32 words rotated to the left by `bits`, from 1 to 31."""
   return tf.bitwise.bitwise_or(
       tf.bitwise.left_shift(word, tf.constant(bits, tf.uint32)),
       tf.bitwise.right_shift(word, tf.constant(32 - bits, tf.uint32)))

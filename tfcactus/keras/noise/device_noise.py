@@ -30,7 +30,7 @@ Every chunk of a large sum has this size, so that XLA compiles one function for 
 _SINE = [(-1)**k / math.factorial(2 * k + 1) for k in range(9)]
 _COSINE = [(-1)**k / math.factorial(2 * k) for k in range(10)]
 """Taylor coefficients in the square of the angle. Up to pi / 4 the sums err by less
-than 1e-19, which is 2^-63."""
+than 1e-19, about 2^-63."""
 
 _TOLERANCE = 2.0**-48
 """Largest accepted difference between a normal of the device and of the host, in units
@@ -41,7 +41,10 @@ radius or the side moves the normal by up to e r, an error e of log u by e / r. 
 
 @functools.cache
 def serves() -> bool:
-  """Returns whether there is a GPU whose noise is that of the host."""
+  """Returns whether there is a GPU whose noise is that of the host.
+
+  Warns once if the noise of a GPU is not.
+  """
   if not tf.config.list_logical_devices('GPU'):
     return False
   try:
@@ -56,7 +59,7 @@ def serves() -> bool:
 
 def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
           step: tf.Tensor | None) -> tf.Tensor:
-  """Returns sums plus independent normals times `scale`, on a grid.
+  """Returns sums plus independent normals times `scale`, rounded to a grid if any.
 
   Args:
     key: uint32, shape (8,): a key of ChaCha20 that serves one draw of noise.
@@ -98,7 +101,7 @@ def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _chunk(key: tf.Tensor, part: tf.Tensor, first: tf.Tensor, sums: tf.Tensor,
            scale: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-  """Returns sums of whole blocks plus noise, rounded unless `step` is 0."""
+  """Returns sums, `NORMALS` for each block, plus noise; rounded unless `step` is 0."""
   noisy = sums + scale * normals(key, part, first, sums.shape[0] // NORMALS)
   # Dividing and multiplying by a power of two is exact: only `round` rounds.
   grid = tf.where(step > 0, step, tf.ones_like(step))
@@ -129,7 +132,10 @@ def check(blocks: int) -> None:
 
 def host_normals(key: bytes, part: int, first: int, blocks: int
                  ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the normals of `normals`, by other code, and the radius of each's pair."""
+  """Returns what `normals` returns, by other code, and the radius of each one's pair.
+
+  Radii, of the same shape, are at least 1e-8.
+  """
   nonce = np.array([first, part, 0, 0], '<u4').tobytes()
   stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(
       bytes(64 * blocks))
@@ -168,10 +174,13 @@ def normals(key: tf.Tensor, part: tf.Tensor, first: tf.Tensor, blocks: int
 
 
 def _pair(words: Sequence[tf.Tensor], more: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns two independent standard normals made of five words and ten more bits."""
+  """Returns two independent standard normals made of five words and ten more bits.
+
+  All are tensors of shape (blocks,): an entry is of one block of the key stream.
+  """
   # Source: Box and Muller, "A Note on the Generation of Random Normal Deviates" (1958).
-  # The uniform lies on a grid of 2^-106, in the middle of its cell, so that tails reach
-  # 12 standard deviations, and in [0, 1], whatever the order of the sum.
+  # The uniform is the middle of a cell of a grid of 2^-106, so that tails reach 12
+  # standard deviations. In whatever order it is summed, rounding keeps it in (0, 1].
   low = _wide(words[2], -96) + (tf.cast(more, tf.float64) + 0.5) * 2.0**-106
   uniform = _wide(words[0], -32) + (_wide(words[1], -64) + low)
   radius = tf.sqrt(-2.0 * tf.math.log(uniform))
@@ -194,7 +203,7 @@ def _bits(word: tf.Tensor, start: int, count: int) -> tf.Tensor:
 
 
 def _sign(word: tf.Tensor, place: int) -> tf.Tensor:
-  """Returns -1 or 1, float64, by one bit of words."""
+  """Returns, float64, -1 for words in which bit `place` is set, else 1."""
   return 1.0 - 2.0 * tf.cast(_bits(word, place, 1), tf.float64)
 
 
@@ -204,7 +213,7 @@ def _wide(word: tf.Tensor, exponent: int) -> tf.Tensor:
 
 
 def _polynomial(coefficients: Sequence[float], x: tf.Tensor) -> tf.Tensor:
-  """Returns a polynomial's values by Horner's rule."""
+  """Returns a polynomial's values, float64; `coefficients` begin with the constant."""
   value = tf.fill(tf.shape(x), tf.constant(coefficients[-1], tf.float64))
   for coefficient in coefficients[-2::-1]:
     value = value * x + coefficient

@@ -123,7 +123,7 @@ class NoiseSampler:
       float64, shape (size,), in units of sensitivity.
 
     Raises:
-      ValueError: if `size` is not the sampler's dimension.
+      ValueError: if `size` is not the sampler's dimension, or `key` may not serve.
     """
     size = self._checked(size)
     if not self.noise.noise_multiplier:
@@ -135,7 +135,7 @@ class NoiseSampler:
         lambda *places: self._sample(size, *places), size, tf.float64, *_listed(place))
 
   def _used(self, key: tf.Tensor | None) -> tf.Tensor:
-    """Returns a key for a draw on the device; ValueError unless it may serve one."""
+    """Returns `key`, or a fresh one for None; ValueError if it may not serve a draw."""
     if key is None:
       return self.key()
     if self.randomness == 'host':
@@ -167,7 +167,7 @@ class NoiseSampler:
     return size
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
-    """Draws noise, float64, shape (size,), as an array that the caller may change."""
+    """Draws noise in units of sensitivity, float64, (size,), which may be changed."""
     del place
     return self.noise.sample_vector(self._rng, size)
 
@@ -187,7 +187,7 @@ class NoiseSampler:
       shape), computed in float64.
 
     Raises:
-      ValueError: if a shape is not fully known or the size is not `dim`.
+      ValueError: if a shape is not fully known or the size is not `dim`; or for `key`.
     """
     if isinstance(template, tf.TensorShape) or isinstance(template, (tuple, list)) and (
         all(isinstance(entry, (int, np.integer)) for entry in template)):
@@ -211,7 +211,8 @@ class NoiseSampler:
 
     On one replica the noisy sum is final: rounded to a grid (see `precision.grid`),
     then to its dtype. With several replicas the result is this replica's share of the
-    noisy sum: `replicas.summed` adds the shares up and rounds.
+    noisy sum: `replicas.summed` adds the shares up and rounds. Noise of multiplier zero
+    leaves the sums as they are, but for their dtypes.
 
     Args:
       sums: The parts, such as one sum of gradients for each variable.
@@ -222,6 +223,9 @@ class NoiseSampler:
 
     Returns:
       The noisy parts in the shapes of `sums`.
+
+    Raises:
+      ValueError: as for `draw`, or if a shape is not fully known.
     """
     kept = [part.dtype for part in sums] if dtypes is None else dtypes
     dtypes = [tf.as_dtype(dtype) for dtype in kept]
@@ -283,7 +287,7 @@ class NoiseSampler:
     """Adds one draw of noise to all parts together; arguments as for `add_to`.
 
     `number` tells several draws for one sum apart, each of which is drawn a step ahead;
-    None draws now.
+    None draws now. With several replicas rounds to no grid: `total` does.
     """
     self._checked(_size(sums))
     # NumPy adds float32 or float64; results in half precision are cast at the end.

@@ -47,7 +47,7 @@ class NoiseAhead:
     self._thread = futures.ThreadPoolExecutor(1, 'tfcactus noise')
 
   def take(self, slot: Slot) -> np.ndarray:
-    """Returns noise for a part, float64, and has that of the next step drawn."""
+    """Returns noise for a part, float64, and has the next draw made, up to `MOST`."""
     with self._lock:
       if os.getpid() != self._pid:
         self._begin()  # The parent process may use what it drew.

@@ -2,11 +2,12 @@
 
 If a mask, as of Dropout, depended on an example's row and a known seed, one example
 more would change the masks of all later rows, and the sum of gradients by many clipping
-norms. So every draw of a model in a private step uses keys of the operating system, new
-for each physical batch, whatever `set_random_seed` or a layer's `seed` says. Masks of
-examples are then independent of each other and of all else. Given the masks, an example
-changes the sum by one clipping norm. Averaging over masks reveals no more, by joint
-convexity of the hockey-stick divergence.
+norms. So every draw of a model in a private step uses keys of the operating system (of
+the seed, if `privatize` got one), new for each physical batch, whatever
+`set_random_seed` or a layer's `seed` says. Masks of examples are then independent of
+each other and of all else. Given the masks, an example changes the sum by one clipping
+norm. Averaging over masks reveals no more, by joint convexity of the hockey-stick
+divergence.
 
 A layer may draw statelessly from a seed of the user. This draw stays a constant: the
 layer runs on one example at a time, and every example gets the same draw.

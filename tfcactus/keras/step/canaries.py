@@ -42,13 +42,14 @@ class Audit:
   """An audit of a training run, for `privatize(model, plan, audit=Audit())`.
 
   Attributes:
-    canaries: Number of canaries. Three hundred show most faults; thousands give sharper
-      bounds on epsilon.
+    canaries: Number of canaries, at least 100. Three hundred show most faults;
+      thousands give sharper bounds on epsilon.
   """
 
   canaries: int = 300
 
   def __post_init__(self) -> None:
+    """Raises ValueError for fewer than 100 canaries."""
     _checks.integer('canaries', self.canaries, _FEWEST)
 
 
@@ -75,10 +76,10 @@ class Canaries:
 
   def keep(self, averages: list[tf.Tensor], numbers: tf.Tensor, place: tf.Tensor
           ) -> None:
-    """Keeps a step's noisy averages along the shadow weights.
+    """Keeps a step's noisy averages along the shadow weights when the step runs.
 
-    They have shape (canaries, 1). `numbers` are as for `Engine.run`, and `place` as for
-    `NoiseSampler.draw`.
+    `averages` has a tensor of shape (canaries, 1) for each shadow layer. `numbers` has
+    the canary of each row, from one, or zero; `place` is as for `NoiseSampler.draw`.
     """
     tf.numpy_function(self._kept, [tf.stack(averages), numbers, place], tf.int64)
 
@@ -166,7 +167,7 @@ def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
 
 
 def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | None:
-  """Returns the canaries of an audit, or None; ValueError unless the run allows one.
+  """Returns the canaries of `audit`, None for None; ValueError unless the run fits.
 
   `others` are the settings of the run beside its plan, by name.
   """

@@ -23,11 +23,12 @@ class ClipNorm:
 
   With `adaptive_clipping` or `noisy_accuracy` a step releases one vector (sum of
   gradients, weight * count, ...), so that one draw of the plan's noise covers all. The
-  first count adds 1/2 for each unclipped and -1/2 for each clipped example; the count
-  of right answers adds the share of an example's answers that are right, minus 1/2.
+  count of adaptive clipping adds 1/2 for each unclipped and -1/2 for each clipped
+  example; the count of right answers adds the share of an example's answers that are
+  right, minus 1/2.
 
   Attributes:
-    variable: float64 variable, or None for a constant norm.
+    variable: float64 variable that holds the norm; None for a constant norm.
     answers: float64 variable of shape (2,): the sum of all noisy counts of right
       answers, and their number; None without a noisy accuracy.
   """

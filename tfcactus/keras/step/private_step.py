@@ -43,8 +43,8 @@ class Step:
     split_noise: Whether each worker adds a share of the noise.
     given_randomness: 'auto', 'host' or 'device'.
     randomness: 'host' or 'device', where the noise is made; None until `check`.
-    excess: Most clipping norms by which rounding may make an example count for more
-      than one, over the steps traced so far; 0 where the clipping margin covers it.
+    excess: By how many clipping norms, at most, rounding may let an example exceed one
+      in a sum, over the steps traced so far; 0 where the clipping margin covers it.
     condition: Condition of the guarantee if noise is split, a sentence or ''.
     outputs: `TensorSpec`s of the model's outputs; None until `check`.
   """
@@ -99,13 +99,16 @@ class Step:
     self._each = 1  # Rows of an example: more for units, from the first `run` on.
 
   def routes(self) -> layer_routes.Routes:
-    """Returns how each layer of the model, as it is now, computes gradients."""
+    """Returns how each layer of the model, as it is now, computes gradients.
+
+    These are the routes that the last `run` proved right, while they hold.
+    """
     settled = self._settled
     if settled is not None and settled.holds_for(self._model):
       return settled
     found = layer_routes.routes(
         self._model, self.engine == 'vectorized' or self.local is not None)
-    if self._plan.arithmetic == 'integer':  # Gram norms leave larger roundings.
+    if self._plan.arithmetic == 'integer':  # No Gram norms: they round more.
       return found._replace(drawn=math.inf)
     mean, deviation = self._drawn()
     return found._replace(
@@ -115,15 +118,15 @@ class Step:
         drawn=mean + 8 * deviation)  # As docs/soundness.md says, "Numbers", point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
-    """Returns mean and deviation of the size of a draw, or of one of its `shares`."""
+    """Returns mean and deviation of a Poisson draw's size, or of one of `shares`."""
     mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
   @contextlib.contextmanager
   def in_fit(self) -> Iterator[None]:
-    """Frees noise that is drawn ahead, but not seeded noise, when a `fit` ends.
+    """Frees noise that is drawn ahead, unless it is seeded, when a `fit` ends.
 
-    TensorFlow keeps the sampler alive, and so its memory.
+    TensorFlow would keep it in memory with the sampler.
     """
     try:
       yield
@@ -136,9 +139,10 @@ class Step:
       self._tested_places.clear()
 
   def check(self) -> None:
-    """Checks the built model and sets `rows`; ValueError if the model is refused.
+    """Checks the built model and sets `rows`, `outputs` and `randomness`.
 
-    Checks once, here, that the model writes no variables. The engine checks each trace.
+    Raises ValueError if the model is refused. That the model writes no variables is
+    checked by the first call; the engine checks it for each trace.
     """
     whole_model.check_layers(self._model, half=True, losses=True)
     precision.check_graphs_are_as_written()
@@ -152,7 +156,10 @@ class Step:
     self.rows = self._physical_rows(self.routes())
 
   def _physical_rows(self, routes: layer_routes.Routes) -> int:
-    """Returns the size of the physical batch: the given one, or what memory allows."""
+    """Returns the size of the physical batch: the given one, or what memory allows.
+
+    Raises ValueError if integer arithmetic does not cover the roundings of its sums.
+    """
     rows = self._given_rows or physical_batch.physical_rows(
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
@@ -185,7 +192,7 @@ class Step:
           f'the count is proved, got {self._plan.noisy_accuracy!r}.')
 
   def _check_vector(self, beside: Sequence[tf.Tensor] = ()) -> None:
-    """Checks that noise protects the whole model's gradient; sets `randomness`.
+    """Raises ValueError unless noise protects the gradient; sets `randomness`.
 
     `beside` has the tensors that are released with the gradient, such as a count.
     """
@@ -202,10 +209,10 @@ class Step:
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
 
   def shaped(self, x: Any, y: Any) -> Any:
-    """Checks a batch while the step is traced; sets the static shape of `x`.
+    """Checks a batch while the step is traced, and returns `x`.
 
-    Data from generators have no static shape; `x` is returned in the model's input
-    shape. Raises ValueError if tensors are not dense, or of unknown rank.
+    Data from generators have no static shape: for a built model of one input, `x` gets
+    its shape. Raises ValueError if tensors are not dense, or of unknown rank.
     """
     given = tf.nest.flatten(x if y is None else (x, y))
     for each in given:
@@ -230,18 +237,19 @@ class Step:
           compute_loss: Any, place: tf.Tensor, each: int = 1,
           numbers: tf.Tensor | None = None
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
-    """Clips, sums, adds noise, rounds to a grid, averages, and adds weight penalties.
+    """Clips, sums, adds noise, rounds to a grid, averages; adds penalties' gradients.
 
     Averages divide by the plan's expected batch size. `weights`, sample weights, have
     shape (batch,) or the shape of the losses, and are zero for padding. `place` has the
     four numbers of the batch's `Place`, from `StepCounter.count_step`. `each`
     consecutive rows make up an example: more than one where examples are units, such as
     users. `numbers` has the canary of each row, as for `Engine.run`; None for none.
-    `compute_loss` is a `LossFn`; `OutputLosses` if the plan has a noisy accuracy.
+    `compute_loss` is a `LossFn`; `OutputLosses` if the plan has a noisy accuracy. Sets
+    `rows` and `excess`, and the routes that are proved right.
 
     Returns:
-      (averages to apply, in the shape of each variable; the `BatchResult`; the
-      penalty of weight regularizers, a part of the loss).
+      (noisy averages to apply, one for each trainable variable; the `BatchResult`, not
+      noisy; the penalty of weight regularizers, a part of the loss).
     """
     self._settled = None  # The model may have been compiled with another loss.
     self._each = each = _known(each)
@@ -276,7 +284,7 @@ class Step:
             for average, more in zip(averages, gradients)], batch, penalty
 
   def _excess(self, engine: engine_lib.Engine) -> float:
-    """Returns `clipping.excess` of the sums of an engine."""
+    """Returns `clipping.excess` of the sums of an engine, in clipping norms."""
     if self._plan.arithmetic == 'integer':
       return 0.0  # `check_roundings` has refused what the margin does not cover.
     return clipping_lib.excess(engine.routes.drawn, engine.rows, max(
@@ -306,7 +314,7 @@ def _known(each: int | None) -> int:
 
 
 def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
-  """Adds or removes a last axis of 1, as Keras does to fit inputs to `shape`."""
+  """Returns `x` with a last axis of 1 added or removed, as Keras fits it to `shape`."""
   if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
     return x[..., None]
   if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:

@@ -49,7 +49,11 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
 
 
 def accuracy(y: Any, outputs: Any) -> tf.Tensor:
-  """Returns 1 for right answers and 0 for wrong ones, as Keras' metric 'accuracy'."""
+  """Returns 1 for right answers and 0 for wrong ones, as Keras' metric 'accuracy'.
+
+  The result is float32, in the shape of `outputs` without the last axis, if there is
+  one beside the rows. Raises ValueError for targets that do not fit one output.
+  """
   if not tf.is_tensor(outputs) or not tf.is_tensor(y):
     raise ValueError('Expected one output, with targets, for the accuracy, got several '
                      'or none; use (name, function, bound) as a metric.')

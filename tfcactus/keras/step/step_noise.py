@@ -21,8 +21,8 @@ from tfcactus.noise import discrete_gaussian, Gaussian, Noise
 from tfcactus.plan import PrivacyPlan
 
 _REPLAYED_FROM = 2**24
-"""From this many coordinates (128 MB) on, earlier draws are made again from their place
-in the random stream, not kept in memory."""
+"""From this many coordinates (128 MB) on, draws of earlier steps are made again from
+their place in the random stream, not kept in memory, if the strategy allows it."""
 
 
 _LARGEST = 2.0**62
@@ -35,10 +35,10 @@ class IntegerSampler(NoiseSampler):
 
   Clipped gradients are summed in float64 before that. Whole noisy sums are scaled back
   to floats and rounded to their dtypes, which is post-processing. With several
-  replicas, each rounds its own sum; whole numbers are added up, and scaled at last.
+  replicas, each rounds its own sum; `total` scales the sum of their whole numbers.
   """
 
-  _drawn_scale = discrete_gaussian.SCALE  # Of `_drawn`.
+  _drawn_scale = discrete_gaussian.SCALE  # Standard deviation that `_drawn` has.
 
   def __init__(self, noise: Noise, seed: int | None = None, purpose: str = 'noise',
                shares: int = 1):
@@ -48,43 +48,51 @@ class IntegerSampler(NoiseSampler):
     self._scale = self._drawn_scale * math.sqrt(shares)
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    """Returns noise in units of sensitivity, float64, shape (size,)."""
     del place
     return self._drawn(size) / self.per_unit(1.0)
 
   def _drawn(self, count: int) -> np.ndarray:
-    """Returns whole numbers of scale `_drawn_scale`, int64, shape (count,)."""
+    """Returns whole noise of deviation `_drawn_scale`, int64, shape (count,)."""
     return discrete_gaussian.draw(self._rng, count)
 
   def on_device(self, size: int) -> bool:
+    """Returns False: the host makes the noise, whatever the size."""
     return False  # The device makes float noise alone.
 
   def _draws_ahead(self, size: int) -> bool:
+    """Returns False: no noise is drawn ahead."""
     return False  # `whole` draws where it adds.
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
              *places: np.ndarray) -> list[np.ndarray]:
-    """Returns whole noisy sums over `per_unit`, in the given dtypes."""
+    """Returns whole noisy sums divided by `per_unit`, in the given dtypes.
+
+    If `step` is 0, as with several replicas, returns them undivided in float64.
+    """
     del draw, places
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
     found = self.whole(sums, per_unit)
-    if not step:  # A share of several replicas'. float64 holds it (check_step).
+    if not step:  # `arithmetic.check_step` bounds sums, so that float64 is exact.
       return [whole.astype(np.float64) for whole in found]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
         found, dtypes)]
 
   def without_noise(self, sums: Sequence[tf.Tensor], scale: tf.Tensor
                     ) -> list[tf.Tensor]:
+    """Returns the share of a replica that adds no noise: whole numbers, float64."""
     per_unit = self.per_unit(noise_addition.exact(scale))
     return [tf.round(tf.cast(part, tf.float64) * per_unit) for part in sums]
 
   def total(self, whole: tf.Tensor, scale: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Returns the whole sum of all replicas' shares, scaled back, in `dtype`."""
     return tf.cast(whole * (1 / self.per_unit(noise_addition.exact(scale))), dtype)
 
   def per_unit(self, scale: Any) -> Any:
-    """Returns the whole numbers per unit of a sum of sensitivity `scale`."""
+    """Returns how many whole numbers a unit of a sum of sensitivity `scale` has."""
     return self._scale / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
@@ -102,6 +110,7 @@ class _Succession:
   """Tells whether a step follows the one before it, for one step at a time."""
 
   def __init__(self) -> None:
+    """Begins before any step."""
     self._before: Place | None = None
     self._size = 0
     self._lock = threading.Lock()
@@ -135,13 +144,15 @@ class CorrelatedSampler(NoiseSampler):
     self._position = 0
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
-    """Draws the noise of the step at a place; None for one that follows no other."""
+    """Draws the noise of the step at `place`, or of a first step for None."""
     return self._next(None if place is None else Place.of(place), size)
 
   def _draws_ahead(self, size: int) -> bool:
+    """Returns False: no noise is drawn ahead."""
     return False  # Noise depends on the place of the step.
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Returns False: noise is drawn for all parts together."""
     return False  # One step of the strategy draws noise for all parts together.
 
   def _next(self, place: Place | None, size: int) -> np.ndarray:
@@ -166,7 +177,8 @@ class CorrelatedIntegerSampler(IntegerSampler):
   A step multiplies its own sum, and those of steps before it, by the strategy C. It
   rounds this row of the product to whole numbers and adds whole noise. All that is
   released is these noisy rows, times the inverse of C: the sum plus correlated noise.
-  An example moves roundings in several rows, so that noise is finer than without.
+  An example moves roundings in several rows, so that whole numbers are finer
+  (`FINE_SCALE`) than without correlation.
 
   The sums that it keeps are secret and never saved. They are dropped where a
   `CorrelatedSampler` restarts. In all it keeps 2 `Strategy.buffers` vectors in float64.
@@ -182,19 +194,25 @@ class CorrelatedIntegerSampler(IntegerSampler):
     self._steps = _Succession()
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
+    """Returns correlated noise in units of sensitivity, float64, shape (size,)."""
     return self._noisy([np.float64], None, [np.zeros(size)], np.ones(()), np.ones(()),
                        *([] if place is None else [place]))[0]
 
   def _drawn(self, count: int) -> np.ndarray:
+    """Returns whole noise of deviation `FINE_SCALE`, int64, shape (count,)."""
     return discrete_gaussian.fine_draw(self._rng, count)
 
   def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
+    """Returns False: noise is added to all parts together."""
     return False  # One step of the strategy has all parts together.
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
              *places: np.ndarray) -> list[np.ndarray]:
-    """Returns sums plus noise, in the given dtypes, from whole noisy products."""
+    """Returns sums plus correlated noise, in the given dtypes.
+
+    They are computed from whole noisy products, on one replica: see `check_step`.
+    """
     del draw, step
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
@@ -215,7 +233,7 @@ class CorrelatedIntegerSampler(IntegerSampler):
 
 def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
             ) -> NoiseSampler:
-  """Returns the sampler of a plan's noise; ValueError if it cannot be made there."""
+  """Returns the sampler of a plan's noise; ValueError if `randomness` excludes it."""
   whole = plan.arithmetic == 'integer'
   strategy = plan.strategy if plan.groups > 1 else None
   if not whole and strategy is None:
@@ -228,7 +246,7 @@ def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
 
 
 def _check_host(plan: PrivacyPlan, randomness: str) -> None:
-  """Raises ValueError for noise of the device, where the plan's cannot be made."""
+  """Raises ValueError for 'device': the host makes integer and correlated noise."""
   if noise_addition.check_randomness(randomness, plan.noise) == 'device':
     found = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
     raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PACKAGE = 'tensorflow_privacy'
+"""Name by which TensorFlow Privacy is imported."""
 
 
 def is_foreign_dp_optimizer(optimizer: object) -> bool:

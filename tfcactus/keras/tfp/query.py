@@ -162,7 +162,10 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return global_state.l2_norm_clip
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates."""
+    """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates.
+
+    It is an `UnsupportedDpEvent` for noise of another dimension.
+    """
     del global_state
     # Scalar noise on a vector has no event that accountants support: a plan with the
     # accounting 'scalar-unproven' allows it, without a proof.
@@ -205,7 +208,11 @@ class GaussianSumQuery(TableNoiseQuery):
     return global_state.stddev
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the Gaussian event of the ratio stddev / clipping norm."""
+    """Returns the Gaussian event of the ratio stddev / clipping norm.
+
+    It is a `NonPrivateDpEvent` without noise, else a `NoOpDpEvent` for a norm of zero,
+    and an `UnsupportedDpEvent` for a norm that the graph does not know yet.
+    """
     del dim
     clip = tf.get_static_value(global_state.l2_norm_clip)
     if not self.stddev:

@@ -48,7 +48,10 @@ class _SumQuery:
 
 
 def _zeros_like(part: Any) -> tf.Tensor:
-  """Returns zeros in the shape and dtype of a tensor, a number or a `TensorSpec`."""
+  """Returns zeros in the shape and dtype of a tensor, a number or a `TensorSpec`.
+
+  Raises AttributeError for None.
+  """
   if part is None:
     raise AttributeError(
         'Expected template to be a structure of tensors, arrays, numbers or '
@@ -59,7 +62,7 @@ def _zeros_like(part: Any) -> tf.Tensor:
 
 
 def _import_queries() -> Any:
-  """Imports the module of queries; leaves no partly imported package behind."""
+  """Returns the module of queries; leaves no partly imported package behind."""
   if (_PACKAGE in sys.modules or hasattr(sys, _HOOK) or
       versions.whole_tensorflow_privacy_imports()):
     return importlib.import_module(f'{_PACKAGE}.privacy.dp_query.dp_query')
@@ -79,7 +82,10 @@ def _modules() -> dict[str, Any]:
 
 
 def _find_sum_query() -> tuple[Any, str | None]:
-  """Returns (base class of queries, reason why it is the stand-in or None)."""
+  """Returns (base class of queries, reason why it is the stand-in or None).
+
+  Warns if the import raised an error.
+  """
   if _PACKAGE not in sys.modules:
     if importlib.util.find_spec(_PACKAGE) is None:
       return _SumQuery, 'it is not installed'

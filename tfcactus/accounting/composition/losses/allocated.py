@@ -31,8 +31,8 @@ from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.mean_lognormal import Line, MeanLognormal
 
 MAX_EXACT = 24.0
-"""Largest order times mu at which moments are computed. Beyond it terms underflow, and
-a bound by convexity is used. Affects speed only."""
+"""Largest order times mu at which moments are computed for removal. Beyond it terms
+underflow, and a bound by convexity is used. Affects speed and width only."""
 
 MAX_DEGREE = 400.0
 """Largest order with a moment: the cost grows with its square. Affects speed only."""
@@ -137,7 +137,7 @@ class TiltedAllocated(base.TiltedLoss):
     return max(line.u.size for _, line in self._lines)
 
   def log_phi(self, spacing: float, count: int) -> np.ndarray:
-    """Returns log phi, clipped to the bound on |phi|; see `TiltedLoss.log_phi`."""
+    """Returns log phi, with |phi| clipped to its bound; see `TiltedLoss.log_phi`."""
     found, t = np.empty(count, np.complex128), spacing * np.arange(count)
     for part, line in self._parts(t):
       found[part] = line.log_integral(
@@ -153,6 +153,7 @@ class TiltedAllocated(base.TiltedLoss):
     found = np.empty(t.size)
     for part, line in self._parts(t):
       found[part] = line.log_error_at(t[part], self._log_bound) - self.log_mgf
+    # Neither phi nor its clipped value exceeds the bound on |phi|.
     return np.exp(np.minimum(found, math.log(2) + self._decay(t)))
 
   def _decay(self, t: np.ndarray) -> np.ndarray:

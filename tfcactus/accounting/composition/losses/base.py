@@ -36,7 +36,7 @@ class TiltedLoss(abc.ABC):
 
   @property
   def nodes(self) -> int:
-    """Terms per value of phi, to which cost is proportional; one for a closed form."""
+    """Terms per value of phi, to which cost is proportional; one by default."""
     return 1
 
   @abc.abstractmethod
@@ -45,7 +45,10 @@ class TiltedLoss(abc.ABC):
 
   @abc.abstractmethod
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on phi's absolute error at `t` >= 0, (n,), and log_mgf's at 0."""
+    """Returns bounds on phi's absolute error at `t` >= 0, shape (n,).
+
+    At t = 0, where phi is exactly one, the bound is on the error of `log_mgf`.
+    """
 
 
 class TiltedSum(TiltedLoss):
@@ -66,8 +69,8 @@ class TiltedSum(TiltedLoss):
 class Loss(abc.ABC):
   """The privacy loss of one step, or of several together."""
 
-  # Whether the quadrature step behind `cumulants` is fine enough at every order, so
-  # that only rounding is left. Else they are estimates, and bounds use `log_moment`.
+  # Whether `cumulants` returns log M, or an upper bound on it, up to rounding at every
+  # order. Else its values are estimates, and bounds use `log_moment`.
   moments_are_proved: bool = True
 
   @property
@@ -77,7 +80,10 @@ class Loss(abc.ABC):
 
   @abc.abstractmethod
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n)."""
+    """Returns log M at `orders` > 0 and its first two derivatives, shape (3, n).
+
+    The derivatives only guide choices of tilts; on log M see `moments_are_proved`.
+    """
 
   @abc.abstractmethod
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
@@ -91,18 +97,19 @@ class Loss(abc.ABC):
     """Returns the loss under the exponential tilt `order` > 0, for phi up to `t_max`.
 
     `tolerance` is the error of phi wanted at t_max; `error` bounds the actual one.
+    Raises IntractableError if that takes too many nodes or is not accurate enough.
     """
 
   def log_moment(self, order: float) -> float:
-    """Returns an upper bound on log M(order)."""
+    """Returns an upper bound on log M(order); raises IntractableError as `tilted`."""
     tilted = self.tilted(order, 0.0, 1e-16)
     return tilted.log_mgf + math.log1p(float(tilted.error(np.zeros(1))[0]))
 
 
 class ReleaseLoss(Loss):
-  """The loss of one Gaussian release, in which a record may take part at random."""
+  """The loss of a Gaussian release, or of several that share a random allocation."""
 
-  mu: float  # Sensitivity over standard deviation of the release.
+  mu: float  # Sensitivity over standard deviation of a release.
   direction: str  # 'add' or 'remove'.
 
   @property
@@ -127,8 +134,8 @@ def phi_error(loss: np.ndarray, weight: np.ndarray, order: float, size: float,
   # exponential of order times the loss. With x + y = t loss, phi - 1 is summed as
   # (e^ix - 1)(e^iy - 1) + (e^ix - 1) + (e^iy - 1). The moduli of the factors are at
   # most min(2, |x|) and min(2, |y|).
-  # `size` is the sum of the moduli of the terms of log M. `rounded` is the mean size
-  # that rounding errors of losses are relative to, by default that of their moduli.
+  # `size` is the sum of the moduli of the terms of log M. `rounded` is the mean, under
+  # the tilt, of the sizes that errors of losses are relative to; None: their moduli.
   mean_abs = float(np.sum(weight * np.abs(loss)))
   square = float(np.sum(weight * loss * loss))
   moduli = np.minimum(t * mean_abs, 4.0) + np.minimum(

@@ -54,7 +54,10 @@ class GaussianLoss(SampledGaussian):
     return TiltedNormal(0.5 * self.mu**2 * order * (order + 1), self.mu, order)
 
   def delta(self, epsilon: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Returns delta of one release at any real `epsilon`, and a bound on its error."""
+    """Returns delta of one release at any real `epsilon`, and a bound on its error.
+
+    Both have the shape of `epsilon`.
+    """
     s, mu = self.sampling_prob, self.mu
     epsilon = np.asarray(epsilon, dtype=np.float64)
     if self.normal:
@@ -113,7 +116,7 @@ class ClosedForm:
     return Bounds(max(value - error, 0.0), value, min(value + error, 1.0))
 
   def epsilon(self, delta: float) -> Bounds:
-    """Returns bounds on the least epsilon >= 0."""
+    """Returns bounds on the least epsilon >= 0; may raise IntractableError."""
     if self.delta(0.0).upper <= delta:
       return Bounds(0.0, 0.0, 0.0)
     near = root(lambda x: float(self.loss.delta(x)[0]), delta)
@@ -122,7 +125,9 @@ class ClosedForm:
 
 
 def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns delta of N(mu, 1) against N(0, 1) at `epsilon`, and a bound on its error.
+  """Returns delta of N(mu, 1) against N(0, 1), and a bound on its error.
+
+  Both have the shape of `epsilon`, which may be negative.
 
   Source: Balle and Wang (2018), Theorem 8.
   """

@@ -27,13 +27,14 @@ SHARPNESS = 0.25
 step needs more quadrature nodes; a wider one needs a longer contour."""
 
 CUTOFF = 2.0
-"""Coefficient of the term that makes 1 - W beat any exponential of a loss."""
+"""Coefficient of the term that makes 1 - W fall faster than exponentials of a loss
+grow."""
 
 MAX_V = 300.0
-"""Log-likelihood ratios are capped here. Above this, W is one."""
+"""Log-likelihood ratios v are capped here. Above this, W is one."""
 
 MAX_TILTED_LEVEL = 60.0
-"""Bound on order times level. Larger tilts are not needed."""
+"""Largest order times level. Larger tilts are not needed."""
 
 MAX_RANGE = 1200.0
 """Range of log-likelihood ratios beyond which other methods are faster."""
@@ -64,15 +65,16 @@ _Real = TypeVar('_Real', float, np.ndarray)
 class PartLoss(quadrature.SampledGaussian):
   """The losses of a subsampled Gaussian between approximate levels `low` and `high`.
 
-  Its measure has a mass of less than one: P's density times W(low) - W(high), where
-  W(level) = Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio of
-  the output minus the one at which the loss is `level`. The first term makes W vanish
-  fast on small losses. The second makes 1 - W fall faster than any exponential of the
-  loss grows.
+  A level is a loss minus the least possible loss, log(1 - sampling_prob). The measure
+  has a mass of less than one: P's density times W(low) - W(high), where W(level) =
+  Phi(v / SHARPNESS + CUTOFF (e^v - 1)) and v is the log-likelihood ratio of the output
+  minus the one at which the loss is at the level. The first term makes W vanish fast on
+  small losses. The second makes 1 - W fall faster than any exponential of the loss
+  grows.
   """
 
-  low: float  # Approximate lower level, above the least possible loss.
-  high: float  # Approximate upper level.
+  low: float  # Approximate lower level; zero leaves out no small loss.
+  high: float  # Approximate upper level; inf leaves out no large loss.
 
   moments_are_proved = False
   _max_strip = 0.7
@@ -93,10 +95,11 @@ class PartLoss(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
+    # |W| adds strip^2 / (2 SHARPNESS^2) to the log of the base class's bound.
     return self.sampling_prob / (self.mu**-2 + SHARPNESS**-2)
 
   def _middle(self, level: float) -> float:
-    """Returns the output, in standard deviations, at which the loss is `level`."""
+    """Returns the output, in deviations, whose loss is `level` above the least loss."""
     s, mu = self.sampling_prob, self.mu
     return (float(_numerics.log_expm1(level)) + math.log((1 - s) / s) +
             0.5 * mu * mu) / mu
@@ -147,7 +150,10 @@ class PartLoss(quadrature.SampledGaussian):
             0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns the base class's bound, with sums over cells for both integrals."""
+    """Returns the base class's bound, with sums over cells for both integrals.
+
+    Raises IntractableError beyond `MAX_RANGE`.
+    """
     top = self._top(order) + quadrature.REACH
     if (top + quadrature.REACH) * self.mu > MAX_RANGE:
       raise IntractableError
@@ -165,7 +171,7 @@ class PartLoss(quadrature.SampledGaussian):
     return (growth[:, None] + bound - whole + GROWTH_SLACK)[:, np.searchsorted(at, t)]
 
   def _top(self, order: float) -> float:
-    """Returns an upper bound on the output's mode under tilts <= `order`."""
+    """Returns an output above all modes of the measure under tilts <= `order`."""
     top = super()._top(order)
     if self.low > 0:
       # W(low) grows up to this output, and the mode may be anywhere below it.

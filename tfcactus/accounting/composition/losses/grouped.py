@@ -36,8 +36,8 @@ BLOCK = 1 << 18
 """Terms computed at once, so that they stay in the cache; any number is correct."""
 
 LARGEST_LEVEL = 35.0
-"""Largest output below the mean, in standard deviations, at which a single release is
-accounted for in closed form."""
+"""Standard deviations below the mean down to which the output is sought whose loss is
+epsilon. For outputs below, a single release has no closed form."""
 
 MAX_DOUBLINGS = 60
 """Most widenings of an interval around a level. Affects speed only."""
@@ -49,7 +49,7 @@ NOTHING = 1e-40
 """Mass of samples that cells of the output leave out; the upper pair counts it."""
 
 TAIL_ROUNDOFF = 1e-10
-"""Bound on the relative error of a sum of weights."""
+"""Bound on the relative error of a sum of probabilities of numbers of rows."""
 
 TOP_ROUNDS = 40
 """Most rounds of the search for the end of quadrature. Affects speed only."""
@@ -75,8 +75,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
                 ) -> tuple[GroupedGaussian, float]:
     """Returns the loss of a person of fewer rows, and a bound on P's change in mass.
 
-    The number kept is the least for a mass of at most `most`. Where `last`, the largest
-    number that may be kept, is less, the mass may be larger.
+    The number of rows kept, one or more, is the least for a mass of at most `most`. If
+    `last`, the largest number that may be kept, is less, the mass may be larger.
     """
     # Samples with more rows count as samples with the number kept.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
@@ -90,7 +90,11 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return fewer, float(beyond[kept])
 
   def pair_bounds(self, cells: int) -> PairBounds:
-    """Returns bounds on the dominating pair from about `cells` cells of the output."""
+    """Returns bounds on the dominating pair from cells of the output.
+
+    There are about `cells`, or fewer for many rows. If one row's shift is beyond
+    `gaussian.LARGEST_MU`, the pair is that of a release without noise.
+    """
     last = int(gaussian.LARGEST_MU / self._shift)
     if not last:
       return overlap.no_noise(self.sampling_prob)
@@ -101,12 +105,15 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return bounds if self.direction == 'remove' else bounds.reversed()
 
   def delta(self, epsilon: float) -> tuple[float, float]:
-    """Returns delta at `epsilon` >= 0 and a bound on its error, unless intractable."""
+    """Returns delta of one release at `epsilon` >= 0, and a bound on its error.
+
+    Raises IntractableError if the best test is out of reach (`LARGEST_LEVEL`).
+    """
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
     # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
-    if target <= self.log_weights[0] + ROUNDOFF:  # The largest loss.
+    if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
       return 0.0, ROUNDOFF * (1 + epsilon)
     level, width, step = self._level(target)
     j, log_w = self._rows
@@ -168,11 +175,15 @@ class GroupedGaussian(quadrature.SampledGaussian):
 
   @property
   def _bend(self) -> float:
+    # Near z = 0, arg u is about the mean share of the rows in the sample, times strip.
     j, log_w = self._rows
     return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
 
   def _ratios(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns log u, its derivative and `moduli` at `y`, each of shape (n,)."""
+    """Returns log u, its derivative and its `moduli` at outputs `y`, each (n,).
+
+    Rounding errors of log u are relative to `moduli`.
+    """
     found = np.empty((3, y.size))
     block = max(BLOCK // len(self.log_weights), 1)
     for start in range(0, y.size, block):

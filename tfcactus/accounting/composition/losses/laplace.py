@@ -67,6 +67,7 @@ class LaplaceLoss(base.Loss):
 
   @property
   def max_order(self) -> float:
+    # Tilts matter in units of 1 / top.
     return max(1e4, 1e2 / self.top)
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:

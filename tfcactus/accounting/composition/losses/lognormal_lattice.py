@@ -1,8 +1,8 @@
 """Values of B_n, the integrand of `mean_lognormal`, at the nodes of its outer integral.
 
-The inner integral A_k(t) is the normal density at y times a function of log t + mu y.
-If u = log t and mu y lie on lattices of a common spacing, all A_k at all t are one
-correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T. The errors of both
+The inner integral A_k(t) over y is of the normal density at y times a function of log t
++ mu y. If u = log t and mu y lie on lattices of a common spacing, all A_k at all t are
+one correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T. The errors of both
 steps are added up; `mean_lognormal` lists them.
 """
 
@@ -56,7 +56,10 @@ class Lattice:
   @classmethod
   def of(cls, mu: float, count: int, n: int, low: float, high: float, spacing: float,
          angle: float, digits: float) -> Lattice:
-    """Returns nodes for u in [low, high], spaced by at most `spacing`."""
+    """Returns nodes for u in [low, high], spaced by at most `spacing`.
+
+    Raises IntractableError if the correlation takes more than `MAX_PRODUCTS`.
+    """
     # The trapezoidal rule in y aims at relative errors of exp(-digits).
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
@@ -117,7 +120,7 @@ class Lattice:
     return self.mu * self.y - 0.5 * self.mu**2 - math.log(self.count)
 
   def _weights(self, rows: int) -> np.ndarray:
-    """Returns moduli of exp(-t X / T)'s factors in A_k / (t / unit)^k."""
+    """Returns moduli of exp(-t X / T)'s factors in A_k (unit / t)^k, (inner, rows)."""
     k = np.arange(rows)
     exponent = (self.lift**2 - self.y**2)[:, None] / 2 + k * (
         self._log_x[:, None] + self._log_unit) - special.gammaln(k + 1)
@@ -228,9 +231,10 @@ class Lattice:
 
 
 def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
-  """Returns the coefficients of a power >= 1 of polynomials, up to their degree.
+  """Returns the coefficients of polynomials raised to `exponent` >= 1.
 
-  `coefficients` have shape (degree + 1, points), the lowest, which is nonzero, first.
+  `coefficients` have shape (degree + 1, points): the lowest, which is nonzero, first.
+  The result has this shape; higher coefficients are left out.
   """
   degree = len(coefficients) - 1
   if exponent >= degree and exponent > 1:

@@ -51,7 +51,7 @@ AHEAD = 4
 """n exceeds Re q by at least this much."""
 
 MAX_WHOLE = 1000
-"""Moments of integer orders up to this are known."""
+"""Moments of integer orders up to this, or to 30 / mu if that is less, are known."""
 
 STEEPEST = 0.5 * math.pi - 1e-9
 """Largest angle of t at which the integrand is bounded: cos(angle) must be positive."""
@@ -113,7 +113,7 @@ class MeanLognormal:
           np.maximum(spread - special.polygamma(1, left), 0.0)])
 
   def reach(self, order: float, start: float) -> float:
-    """Returns the largest Im q that the ray chosen for order + i start serves."""
+    """Returns an Im q up to which the ray chosen for order + i start serves."""
     # That of angles within 1.2 / sqrt(left) of the ray's. Affects speed and width only.
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
@@ -149,9 +149,9 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns (low, high, log of a bound beyond): the u to sum over, and the rest."""
+    """Returns the ends (low, high) of u to sum over, and log of a bound beyond."""
     # `whole` is about the log of n! times the whole integral. It sets only how far to
-    # go; the bound beyond holds wherever the ends are. `angle` is the ray's.
+    # go; the bound on the rest holds wherever the ends are.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.
@@ -248,7 +248,7 @@ class Line:
                                 log_size + rounded)
 
   def log_moment(self) -> float:
-    """Returns an upper bound on log E[L^order]; requires angle zero."""
+    """Returns an upper bound on log E[L^order], or inf; requires angle zero."""
     zero = np.zeros(1)
     found = float(self.log_integral(1.0, 1)[0].real)
     fixed = float(self.log_error_at(zero, -math.inf)[0])

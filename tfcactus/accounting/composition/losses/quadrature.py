@@ -83,7 +83,10 @@ class SampledGaussian(base.ReleaseLoss):
         np.maximum(z - MAX_Z, 0.0))
 
   def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
-    """Returns the sizes that rounding errors of `log_u` are relative to, shape (n,)."""
+    """Returns the sizes that rounding errors of `log_u` are relative to, (n,).
+
+    The result is for `y` with the values `log_u` there.
+    """
     del y
     return np.abs(log_u)
 
@@ -109,11 +112,15 @@ class SampledGaussian(base.ReleaseLoss):
   def _log_mean(exponent: np.ndarray, log_density: np.ndarray, step: float,
                 log_sum: np.ndarray, missing: float
                 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log E[exp(exponent)] by the trapezoidal rule, and its terms' size."""
+    """Returns log E[exp(exponent)] by the trapezoidal rule, and its terms' size.
+
+    Raises IntractableError if two sums for the mean differ.
+    """
     # Shapes: `exponent` (n, nodes); `log_density`, log of density times sqrt(2 pi),
     # (nodes,); `log_sum`, log of the sum of exp(exponent) times the density, (n,).
-    # `missing` is one minus the density's mass. The size is the sum of the moduli of
-    # the terms added, over the mean; the rounding error is proportional to it.
+    # `missing` is one minus the density's mass. The rounding error is proportional to
+    # the size: one plus the moduli of the logs that are added, or, for a mean near one,
+    # the sum of the moduli of the terms, over the mean.
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
     size = 1.0 + np.abs(full) + np.abs(log_sum)
@@ -167,7 +174,8 @@ class SampledGaussian(base.ReleaseLoss):
   def _nodes(self, low: float, high: float, t_max: float, tolerance: float
              ) -> tuple[np.ndarray, float]:
     """Returns nodes and their step for orders [low, high] + i [0, t_max]."""
-    # `tolerance` is the wanted relative error of M.
+    # Nodes are outputs y. `tolerance` is the wanted relative error of M. Raises
+    # IntractableError if there are more than MAX_NODES.
     strips = _STRIPS[_STRIPS <= self._max_strip]
     log_need = self._growth(
         strips[:, None], high, np.array([t_max]))[:, 0] + math.log(2 / tolerance)
@@ -203,7 +211,10 @@ class SampledGaussian(base.ReleaseLoss):
 
   def tilted_nodes(self, order: float, t_max: float, tolerance: float
                    ) -> TiltedQuadrature:
-    """Returns the tilted loss by quadrature, whatever `tilted` does in a subclass."""
+    """Returns the tilted loss by quadrature, whatever `tilted` does in a subclass.
+
+    Raises IntractableError as `_nodes`, or if quadrature has not converged.
+    """
     y, step = self._nodes(order, order, t_max, tolerance)
     a, b = self._power
     log_u = self.log_u(y)
@@ -226,7 +237,7 @@ class SampledGaussian(base.ReleaseLoss):
                             float(size), float(weight @ self._rounded(y, log_u)))
 
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log |u(z + i strip)|, and arg u there or less, shape (strip, y)."""
+    """Returns log |u(z + i strip)|, and a lower bound on arg u there, (strip, y)."""
     # The shape of `strip` ends with one, which that of `y` replaces in the results.
     # u = (1 - s)(1 + r e^z e^{i strip}).
     e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
@@ -282,7 +293,7 @@ class TiltedQuadrature(base.TiltedSum):
             self.quadrature(t) + 2 * self.cut)
 
   def quadrature(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on the relative error of the trapezoidal rule at order + i t."""
+    """Returns bounds on the rule's error of M(order + i t), over M(order), (n,)."""
     law = self.law
     strips = _STRIPS[_STRIPS <= law._max_strip][:, None]
     log_error = law._growth(strips, self.order, t) + math.log(2)

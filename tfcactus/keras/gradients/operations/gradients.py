@@ -22,26 +22,28 @@ Apart = Callable[[tf.Tensor, uses_lib.Layout], tf.Tensor]
 _Found = list[tuple[int, forms.GradientForm]]  # (index of a variable, gradients)
 
 _MOST_STEPS = 64
-"""Mean number of operations per use, up to which gradients go back one by one; then
-`_vectorized` takes them back."""
+"""Mean number of operations per use through which gradients go back one by one.
+`_vectorized` takes back all that are left then."""
 
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
-  """Returns the uses with their rules; raises NoRule, which names all uses without."""
+  """Returns the uses with their rules; raises NoRule, with `uses` that have no rule."""
   return uses_lib.each_or_raise(lambda use: (use, rules.rule_for(use)), uses)
 
 
 def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
                  handles: dict[str, int], dtypes: Sequence[tf.DType],
                  shapes: Sequence[Any]) -> _Found:
-  """Returns (index of a variable, per-example gradients), several for some variables.
+  """Returns pairs (index of a variable, per-example gradients), to be added.
 
-  `upstream` has the gradient of the summed losses with respect to the output of each
-  use, or None if it has none. `handles`, `dtypes` and `shapes` are those of the
-  variables, as for `uses.found`. Products are computed in the variable's dtype.
+  A variable may have several pairs, or none if nothing reaches it. `upstream` has the
+  gradient of the summed losses with respect to the output of each use, or None if it
+  has none. `handles`, `dtypes` and `shapes` are those of the variables, the first as
+  for `uses.found`. Products are computed in the variable's dtype.
   """
   # `waiting` has gradients of tensors made of weights, first of operands, which go back
-  # operation by operation to a variable; `left` those that `before` cannot take back.
+  # operation by operation to a variable. `left` has those that `before` does not take
+  # back; `_vectorized` does.
   found: _Found = []
   left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
   waiting: list[tuple[tf.Tensor, pull_back.Gradients]] = []
@@ -79,7 +81,7 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
 
 
 def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
-  """Returns names of tensors that operands are computed from and variables enter."""
+  """Returns the handles, and names of tensors made of variables that operands need."""
   made = set(handles)
   for op in graph_proof.needed(operands, handles):
     if op.type != 'StopGradient' and any(each.name in made for each in op.inputs):
@@ -91,8 +93,10 @@ def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
 def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
                 handles: dict[str, int], dtypes: Sequence[tf.DType],
                 shapes: Sequence[Any]) -> _Found:
-  """Returns per-example gradients of variables from those of tensors made of them."""
-  # `made` has each such tensor with a list of per-example gradients, to be summed.
+  """Returns per-example gradients of variables from those of tensors made of them.
+
+  `made` has each such tensor with a list of per-example gradients, to be summed.
+  """
   tensors = [tensor for tensor, _ in made]
   graph = tensors[0].graph
   behind = graph_proof.needed(tensors, handles)
@@ -101,7 +105,7 @@ def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
             if name in names}
 
   def pulled_back(row: list[tf.Tensor]) -> list[Any]:
-    """Returns the gradients of one example."""
+    """Returns one example's gradients, as of `of_example`, with respect to `places`."""
     found = graphs.gradients(
         graph, tensors, list(places.values()),
         [tf.cast(each, tensor.dtype) for each, tensor in zip(row, tensors)])

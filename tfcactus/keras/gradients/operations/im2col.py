@@ -22,8 +22,9 @@ _SHORT_COPY = 8
 class Window(NamedTuple):
   """One spatial axis of a convolution, with `size` windows.
 
-  `stride` is the step between windows, `dilation` the step between the kernel's taps,
-  `before` the number of zeros padded before the axis.
+  `kernel` is the number of taps (positions of the kernel) in a window, `stride` the
+  step between windows, `dilation` the step between taps, `before` the number of zeros
+  padded before the axis.
   """
 
   kernel: int
@@ -35,7 +36,10 @@ class Window(NamedTuple):
 
 def window(padding: str, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
-  """Returns an axis' `Window`, padded as by TensorFlow: 'valid', 'same' or 'causal'."""
+  """Returns the `Window` of an axis of `length`, on which there are `size` windows.
+
+  It is padded as by TensorFlow ('valid', 'same') or Keras ('causal').
+  """
   span = dilation * (kernel - 1) + 1
   if padding == 'causal':
     before = span - 1
@@ -47,7 +51,7 @@ def window(padding: str, length: int, size: int, kernel: int, stride: int,
 
 
 def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and crops images, so that windows start at 0 and sizes are whole strides."""
+  """Pads and crops images: the first window starts at 0, sizes are whole strides."""
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     needed = (w.size - 1) * w.stride + w.dilation * (w.kernel - 1) + 1
@@ -59,7 +63,7 @@ def padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
-  """Returns a tensor (batch, positions, channels) per kernel tap, row-major."""
+  """Returns a tensor (batch, windows, channels) per tap, both in row-major order."""
   images = padded(images, windows)
   (rows, columns) = windows
   ends = [(w.size - 1) * w.stride + 1 for w in windows]
@@ -73,7 +77,10 @@ def taps(images: tf.Tensor, windows: Sequence[Window]) -> list[tf.Tensor]:
 
 
 def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Returns patches (batch, positions, depth), depth as in the flattened kernel."""
+  """Returns patches (batch, windows, depth).
+
+  Depth runs over rows, columns and channels, as in the flattened kernel.
+  """
   rows, columns = windows
   channels = images.shape[3]
   depth = rows.kernel * columns.kernel * channels
@@ -112,7 +119,7 @@ def volume_patches(volumes: tf.Tensor, windows: Sequence[Window]) -> list[tf.Ten
 def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   """Returns patches (batch, rows, columns, depth) of padded images, without dilation.
 
-  They are a convolution with an identity kernel.
+  A convolution with an identity kernel computes them.
   """
   sizes = [w.kernel for w in windows] + [images.shape[3]]
   depth = int(np.prod(sizes))
@@ -121,7 +128,7 @@ def _identity(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
 
 
 def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Extracts patches by copying all channels of each position in a window."""
+  """Returns patches (batch, windows * taps, channels), copied, of padded images."""
   batch, height, width, channels = images.shape
   down, right = (
       w.stride * np.arange(w.size)[:, None] +

@@ -7,8 +7,9 @@ but for a tap behind each use: an identity that notes the gradient which reaches
 loop and its backward loop then write operands and gradients to lists, one item for each
 step. Nothing runs twice; the stand-ins themselves never run.
 
-Three kinds of loops have no rule: loops whose number of steps depends on data, loops
-with loops or functions inside that use weights, and loops with writes inside.
+Some loops have no rule: those whose number of steps depends on data, is zero or passes
+`_MOST_STEPS`; those with loops or functions inside that use weights; those with writes
+inside; those that change or return the weights; those that were differentiated already.
 `checks.variable_reads` looks into the loops, and shows apart from this search that no
 use is missing.
 """
@@ -30,6 +31,7 @@ _MOST_STEPS = 10_000
 """Largest number of steps of a loop that `_steps` counts."""
 
 _READING = ('ReadVariableOp', 'ResourceGather')
+"""Stateful operations that read a variable and write nothing."""
 
 
 _Operands = dict[str, tuple[tf.Tensor, uses_lib.Layout]]
@@ -43,7 +45,8 @@ class _Tap(NamedTuple):
     loop: The loop.
     steps: The number of steps.
     use: The operation in the loop's body that uses weights.
-    identity: The operation in the body that notes the gradient of the use's output.
+    identity: The operation in the body that notes the gradient of the use's output, or
+      of a sum with that output, which has the same gradient.
     out: The layout of the output.
     operands: The operands of the stand-in.
   """
@@ -61,7 +64,7 @@ class Taps:
 
   Attributes:
     outputs: The outputs of the stand-ins.
-    known: Dependences of the stand-ins' operands, by name.
+    known: The `Value`s of the stand-ins' operands, by name.
     loops: Names of the loops.
     anchors: For each loop, an input that all its taps have.
     operands: {name of an operand of a stand-in: all steps' operands}; empty until
@@ -87,7 +90,10 @@ class Taps:
     self._taps[output.name] = tap
 
   def gradients(self, total: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[Any]:
-    """Returns gradients of `total`; those of a stand-in's output hold all its steps."""
+    """Returns gradients of `total` with respect to `tensors`, None for those without.
+
+    The gradient of a stand-in's output holds all steps. Sets `operands`.
+    """
     taps = [self._taps.get(tensor.name) for tensor in tensors]
     plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
     found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
@@ -111,12 +117,15 @@ def _key(tensor: tf.Tensor) -> str:
 
 
 def _noted(identity: tf.Operation) -> tf.Tensor | None:
-  """Returns the gradient that reached a tap, a tensor of the backward loop."""
+  """Returns the gradient that reached a tap, a tensor of the backward loop, or None."""
   return getattr(identity, _NOTED, None)
 
 
 def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
-  """Makes loops write operands and gradients of taps; returns their lists by `_key`."""
+  """Makes loops write operands and gradients of taps; returns their lists by `_key`.
+
+  Leaves out taps that no gradient reached.
+  """
   wanted: dict[str, tuple[tf.Operation, int, dict[str, tf.Tensor]]] = {}
   backward = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
               if op.type in graphs.LOOPS and graphs.of_loop(op)}
@@ -161,9 +170,9 @@ def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
       loops.setdefault(each.op.name, []).append(each)
 
   def tap(each: uses_lib._Meeting) -> None:
+    """Taps the loop of a meeting, once for all its inputs made of weights."""
     _tap_loop(each.op, {one.place for one in loops[each.op.name]}, known, number, taps)
 
-  # Several inputs of a loop may be made of weights. The loop is tapped once for all.
   uses_lib.each_or_raise(tap, [each[0]._replace(reads=frozenset().union(
       *(one.reads for one in each))) for each in loops.values()])
   taps.loops.update(loops)
@@ -172,7 +181,10 @@ def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
 
 def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
               number: int, taps: Taps) -> None:
-  """Taps the uses of weights in a loop that has them as inputs `weights`."""
+  """Adds the uses of weights in a loop to `taps`; raises NoRule if there is no rule.
+
+  `weights` has the indices of the loop's inputs that are made of weights.
+  """
   inside = graphs.of_loop(loop)
   if inside is None or graphs.was_differentiated(loop):
     raise uses_lib.no_rule(loop)
@@ -250,7 +262,7 @@ def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _layout(loop: tf.Operation, tensor: tf.Tensor, value: Value) -> uses_lib.Layout:
-  """Returns the layout of a tensor inside a loop, which must hold examples."""
+  """Returns the layout of a tensor inside a loop; NoRule unless it holds examples."""
   if value.dependence != Dependence.ROW_WISE:
     raise uses_lib.no_rule(loop, value.why or 'uses weights on no data')
   if not tensor.shape.is_fully_defined():
@@ -264,7 +276,8 @@ def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
              ) -> tuple[tf.Tensor, uses_lib.Layout, _Operands]:
   """Returns the output of an operation's stand-in, its layout, and its operands.
 
-  `layouts` are those of the operation's inputs and output.
+  `layouts` are those of the operation's inputs and output, None where no examples are.
+  The `Value`s of the operands are added to `known`.
   """
   *given, out = layouts
   operands, inputs, output = _Operands(), [], op.outputs[0]
@@ -294,7 +307,8 @@ def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
             loop: tf.Operation) -> tf.Tensor:
   """Returns a tensor that is the same in all steps, as computed outside of the loop.
 
-  `around` has such tensors by the names of those inside; more are added.
+  `around` has such tensors by the names of those inside; more are added. Raises NoRule
+  if the tensor may differ between steps.
   """
   op = tensor.op
   constant = None if tensor.name in around or tensor.dtype == tf.resource else (
@@ -313,7 +327,10 @@ def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
 
 def _rerun(op: tf.Operation, inputs: Sequence[tf.Tensor], loop: tf.Operation
           ) -> list[tf.Tensor]:
-  """Returns the outputs of an operation inside the loop on inputs outside."""
+  """Returns the outputs of an operation of the loop's body, run on outer tensors.
+
+  Raises NoRule if the operation does not take them.
+  """
   try:
     return dependence.rerun(op, inputs)
   except Exception as error:  # pylint: disable=broad-except
@@ -348,7 +365,10 @@ def _named(tensors: Sequence[tf.Tensor], values: Sequence[Any]) -> dict[str, Any
 
 
 def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) -> Any:
-  """Returns the value of a tensor from `known` ones; None if data could change it."""
+  """Returns the value of a tensor from `known` ones; None if they do not tell it.
+
+  `memory` keeps values that were computed before from the same `known`.
+  """
   if tensor.name in known:
     return known[tensor.name]
   if tensor.name not in memory:

@@ -2,7 +2,7 @@
 
 A tensor may be a sum of a weight and of a product of two others, as in low-rank
 adaptation (LoRA). On the way back, gradients stay sums of products, which are not
-written out: each factor of LoRA multiplies one side.
+written out: a factor of LoRA multiplies one side of each product only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Products(NamedTuple):
     """Returns the gradients as a form: outer products if possible, else written out.
 
     Letters that both tensors have, and the gradients do not, are positions. With more
-    positions than entries of the first factor, the factors have more numbers than the
+    positions than entries of the first tensor at each, both have more numbers than the
     kernel, and the gradients are written out too.
     """
     if self.factor is not None:
@@ -88,7 +88,10 @@ class Products(NamedTuple):
     return self._replace(axes=axes)
 
   def times(self, matrix: tf.Tensor, axis: int) -> Products:
-    """Contracts an axis of the gradients with the rows of a matrix."""
+    """Contracts an axis of the gradients with the rows of a matrix.
+
+    In the result, that axis runs over the matrix' columns.
+    """
     group, new = self.axes[axis], self._fresh()
     row = self._fresh(new)
     # The side that alone has letters of the axis; shared letters stay, to be summed.
@@ -131,7 +134,7 @@ def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
   """Returns (input, gradients) for inputs of a tensor's operation made of weights.
 
   `gradients` are those of the tensor; `made` has the names of tensors made of weights.
-  Returns None for operations that this function does not know.
+  Returns None for operations that have no case here, or a custom gradient.
   """
   op = tensor.op
   places = [i for i, each in enumerate(op.inputs) if each.name in made]
@@ -164,6 +167,7 @@ class Parts:
     self._found: dict[tuple[str, int], tuple[tf.Tensor, dict[int, list[Any]]]] = {}
 
   def __bool__(self) -> bool:
+    """Returns whether there are gradients that `joined` has not returned."""
     return bool(self._found)
 
   def add(self, tensor: tf.Tensor, gradients: Gradients, made: Container[str]) -> bool:
@@ -210,9 +214,10 @@ _MOST_ENTRIES = 2**24
 
 
 def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
-  """Returns the axis and the start of a part of input `place`; None if there is none.
+  """Returns (axis, start) of the part of input `place` that `tensor` is, or None.
 
-  The part has all entries between two places of that axis, in their order.
+  The part has all entries between two places of that axis, in their order. None stands
+  for other parts, and for those that cannot be computed from constants.
   """
   op = tensor.op
   shape = op.inputs[place].shape
@@ -238,7 +243,10 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
 
 def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis: int
            ) -> forms.Dense:
-  """Joins gradients of parts, (start along `axis`, form), and zeros between them."""
+  """Joins gradients of parts, and zeros between them.
+
+  `parts` has sorted pairs (start along `axis`, form) that do not overlap.
+  """
   # Transposed parts of the last axis are joined as they are held.
   flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   arrays = [each.values if flipped else each.dense() for _, each in parts]
@@ -255,7 +263,10 @@ def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis
 
 
 def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:
-  """Returns gradients in the shape of a tensor with the same entries."""
+  """Returns gradients in the shape of a tensor with the same entries.
+
+  A variable's handle, which has no such shape, leaves gradients unchanged.
+  """
   if like.dtype == tf.resource:
     return gradients
   shape = like.shape.as_list()
@@ -291,7 +302,7 @@ def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
 
 
 def _permuted(gradients: Gradients, order: Sequence[int]) -> Gradients:
-  """Permutes the axes of the gradients."""
+  """Permutes the axes of the gradients, as `tf.transpose` does."""
   if isinstance(gradients, Products):
     return gradients._replace(axes=[gradients.axes[k] for k in order])
   found = tf.transpose(gradients.dense(), [0, *(k + 1 for k in order)])
@@ -299,7 +310,7 @@ def _permuted(gradients: Gradients, order: Sequence[int]) -> Gradients:
 
 
 def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
-  """Multiplies gradients by a number."""
+  """Multiplies gradients by a scalar."""
   value = _tensors(gradients)[-1]
   factor = tf.cast(factor, value.dtype)
   if isinstance(gradients, Products):
@@ -309,5 +320,8 @@ def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
 
 
 def _tensors(gradients: Gradients) -> Sequence[tf.Tensor]:
-  """Returns the tensors of gradients, which are linear in the last of them."""
+  """Returns the tensors of gradients, which are linear in the last of them.
+
+  This is false of `forms.Tied`, which `forms.added` makes only after the way back.
+  """
   return gradients.pair if isinstance(gradients, Products) else gradients.tensors()

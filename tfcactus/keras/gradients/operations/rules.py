@@ -21,8 +21,8 @@ from tfcactus.keras.independence import dependence, operations
 Rule = Callable[[dict[int, tf.Tensor], tf.Tensor], Gradients]
 """Maps (operands, gradient of the output) to per-example gradients of `Use.operand`.
 
-Operands are the operation's inputs that hold examples, by index. They and the gradient
-have one row per example, of the shape `Use.shape`."""
+Operands are the inputs of `Use.core` that hold examples, by index. They and the
+gradient have one row per example, of the shape `Use.shape`."""
 
 
 def rule_for(use: Use) -> Rule:
@@ -39,7 +39,7 @@ def rule_for(use: Use) -> Rule:
 
 
 _LINEAR = ('Add', 'AddN', 'AddV2', 'BiasAdd', 'Mul', 'Sub', *SPREADING)
-"""Entrywise operations whose derivative needs no weight."""
+"""Entrywise operations whose derivative with respect to a weight needs no weight."""
 
 
 def _elementwise(use: Use) -> Rule:
@@ -66,6 +66,7 @@ def _elementwise(use: Use) -> Rule:
   summed = [k + 1 for k, size in enumerate(own) if size == 1]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns dense gradients, summed over axes on which the weight is broadcast."""
     rows = upstream.shape[0]
     # Aligned after the axis of examples, since broadcasting aligns the last axes.
     operands = {i: tf.reshape(each, [rows, *_aligned(each.shape[1:], len(out))])
@@ -91,7 +92,10 @@ def _aligned(shape: Any, rank: int) -> list[Any]:
 
 def _derivative(use: Use, operands: dict[int, tf.Tensor], own: Sequence[int],
                 upstream: tf.Tensor) -> tf.Tensor:
-  """Returns TensorFlow's gradient with respect to the weight's copy at each place."""
+  """Returns TensorFlow's gradient with respect to the weight's copy at each place.
+
+  Its shape is that of `upstream`. `own` is the weight's shape as in `_elementwise`.
+  """
   weight = tf.broadcast_to(
       tf.reshape(tf.cast(use.operand, upstream.dtype), [1, *own]), upstream.shape)
   given = {i: tf.cast(tensor, upstream.dtype) if tensor.dtype.is_floating else tensor
@@ -130,6 +134,7 @@ def _bilinear(use: Use) -> Rule:
     raise no_rule(op)
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> Gradients:
+    """Returns the gradients as `Products` of the data and `upstream`."""
     pair = [tf.reshape(tensor, [upstream.shape[0], *(sizes[x] for x in term if x)])
             for tensor, term in ((operands[other], given), (upstream, made))]
     return Products((pair[0], pair[1]), (''.join(given), ''.join(made)), own, sizes)
@@ -138,7 +143,10 @@ def _bilinear(use: Use) -> Rule:
 
 
 def _terms(use: Use) -> list[str]:
-  """Returns the letters of the axes of both inputs and of the output of a product."""
+  """Returns the letters of the axes of both inputs and of the output of a product.
+
+  Raises NoRule for an Einsum whose equation `einsum_terms` refuses.
+  """
   op = use.core
   if op.type == 'Einsum':
     try:
@@ -155,7 +163,8 @@ def _terms(use: Use) -> list[str]:
 
 def _convolution(use: Use) -> Rule:
   """Rule for convolutions: image patches times output gradients, over positions."""
-  # Transposed convolutions exchange images and outputs. An example has `block` images.
+  # Transposed convolutions exchange images and outputs. An example may have several
+  # images, `block` of them.
   op, flipped = use.core, 'Input' in use.core.type
   image = 2 if flipped else 0
   if use.place != 1 or list(use.data) != [image] or not op.get_attr(
@@ -170,6 +179,7 @@ def _convolution(use: Use) -> Rule:
              for k in range(1, len(wide) - 1)]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns dense gradients of the kernel, or outer products for few positions."""
     rows, block = upstream.shape[0], upstream.shape[1]
     images, outputs = (tf.reshape(each, [rows * block, *each.shape[2:]])
                        for each in (operands[image], upstream))
@@ -206,6 +216,7 @@ def _lookup(use: Use) -> Rule:
   width = int(np.prod(shape[1:]))
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
+    """Returns gradients of the rows looked up, in the form that `Rows.merged` gives."""
     rows = upstream.shape[0]
     ids = tf.reshape(tf.cast(operands[1], tf.int32), [rows, -1])
     return forms.Rows.merged(ids, tf.reshape(

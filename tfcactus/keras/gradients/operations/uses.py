@@ -49,9 +49,9 @@ def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
 
 def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
                  ) -> list[Any]:
-  """Returns the results of a function for meetings or uses.
+  """Returns the results of a function for each of some `_Meeting`s or `Use`s.
 
-  If some raise NoRule, raises the first of these, with the `uses` of all.
+  If it raises NoRule for some, raises the first NoRule, with the `uses` of all.
   """
   made, failed = [], []
   for each in meetings:
@@ -106,10 +106,11 @@ class Use(NamedTuple):
     op: The operation.
     core: The operation that computes: `op`, or the one of the function that it calls.
     place: Index of the input of `core` that is made of weights.
-    sources: The indices of the inputs of `op` that are, reshaped, those of `core`.
+    sources: For each input of `core`, the index of the input of `op` that it is, maybe
+      reshaped or cast; None for a constant.
     reads: Pairs (operation that reads a variable, index of the variable) for all that
-      the input is made of.
-    made: Shape of the input.
+      input `place` is made of.
+    made: Shape of input `place`, or of the variable if the input is its handle.
     data: {index of an input of `core` that holds examples: its layout}.
     out: The layout of the output of `core`.
   """
@@ -141,13 +142,16 @@ class Use(NamedTuple):
     return self.op.inputs[self.edge]
 
   def tensor(self, i: int) -> tf.Tensor:
-    """Returns an input of `core` that holds data, as a tensor of the graph of `op`."""
+    """Returns an input of `core` that holds data, as a tensor of the graph of `op`.
+
+    Its shape and dtype are those that it has in `core`.
+    """
     source = self.sources[i]
     assert source is not None
     return _like(self.op.inputs[source], self.core.inputs[i])
 
   def like_output(self, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a gradient of the output of `op` in the shape of that of `core`."""
+    """Returns a gradient of the output of `op` in shape and dtype of that of `core`."""
     return _like(tensor, self.core.outputs[0])
 
   def shape(self, i: int | None = None) -> list[int]:
@@ -187,15 +191,18 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     losses: Losses of a traced graph.
     handles: Maps names of the graph's captured handles to indices of variables.
     shapes: Shapes of the variables.
-    known: Dependences of tensors of the graph that hold data, by name.
+    known: The `Value`s of tensors of the graph that hold data, by name: the search
+      for weights ends at these.
     number: Number of examples, or None if it is not known.
-    rows: Values of other tensors with rows of examples, by name.
+    rows: The `Value`s, by name, of other tensors with rows of examples: these may be
+      computed from weights.
     explained: Tells which reads to leave out.
     beside: Further tensors to search: outputs of stand-ins for uses in loops.
     without: Names of the loops for whose uses `beside` has stand-ins.
 
   Raises:
-    NoRule: if the place of the examples is not known in a tensor that a rule needs.
+    NoRule: if the place of the examples is not known in a tensor that a rule needs, if
+      an operation mixes examples, or if a loss is computed from weights alone.
   """
   operations = graph_proof.needed([losses, *beside], known)
   meetings, made = _meetings(operations, handles, set(known), number, explained)
@@ -257,7 +264,7 @@ def _spreads(op: tf.Operation, number: int | None) -> bool:
 
 
 def _spread_axis(op: tf.Operation, number: int) -> int | None:
-  """Returns the first axis of size `number` along which the input has size 1."""
+  """Returns the first axis of size `number` that has size 1 in the input, or None."""
   shape, own = op.outputs[0].shape.as_list(), op.inputs[0].shape.as_list()
   own = [1] * (len(shape) - len(own)) + own
   return next((k for k, size in enumerate(shape)
@@ -287,7 +294,10 @@ def _drawn(operations: Sequence[tf.Operation], number: int | None
 
 def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
          values: dict[str, dependence.Value]) -> Use:
-  """Returns a use with its layouts; raises NoRule if one is not known."""
+  """Returns a use with its layouts; raises NoRule if one is not known.
+
+  Raises NoRule, too, if a vectorised layer gives a part of the gradient.
+  """
   op, _, reads = meeting
   if None in reads:  # A vectorised layer gives a part of this input's gradient already.
     raise no_rule(op)
@@ -330,7 +340,7 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
   """Returns the operation that computes an operation, and the sources of its inputs.
 
   If a function is called, as XLA's for grouped convolutions, it must compute with one
-  operation, apart from changes of shape; else this raises NoRule.
+  operation, apart from casts and changes of shape; else this raises NoRule.
   """
   if graphs.has_own_gradient(op):
     raise no_rule(op)
