@@ -202,7 +202,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     """Lets go of the model of the last fit."""
     self.set_model(None)
     self._run = None
-    vars(self).pop('_ledger', None)  # Absent if no fit began.
+    self.__dict__.pop('_ledger', None)  # Absent if no fit began.
 
   def _noisy(self, vector: np.ndarray, sensitivity: float, resolution: float
             ) -> np.ndarray:
