@@ -1,7 +1,8 @@
-"""Child processes in which benchmarks measure, and the peak memory of a process."""
+"""Child processes in which benchmarks measure, and clocks of what they measure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import json
 import resource
 import subprocess
@@ -22,6 +23,18 @@ def measure(name: str, *arguments: str, python: str = sys.executable
       [python, '-m', f'benchmarks.{name}', *arguments],
       check=True, capture_output=True, text=True).stdout
   return json.loads(output.splitlines()[-1])
+
+
+def by_turns(calls: Mapping[Any, Callable[[], object]], rounds: int
+             ) -> dict[Any, list[float]]:
+  """Returns the CPU seconds of `rounds` calls of each function, which take turns."""
+  seconds: dict[Any, list[float]] = {name: [] for name in calls}
+  for _ in range(rounds):
+    for name, call in calls.items():
+      start = time.process_time()
+      call()
+      seconds[name].append(time.process_time() - start)
+  return seconds
 
 
 def step_clock(ends: list[float], now: Callable[[], float] = time.process_time) -> Any:

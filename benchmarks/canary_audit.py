@@ -17,14 +17,14 @@ release 0.6, has as many points and takes longer, since it searches for each.
 
 from __future__ import annotations
 
+import functools
 import os
-import time
 import warnings
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('CUDA_VISIBLE_DEVICES', '-1')
 
-from benchmarks import _results  # noqa: E402
+from benchmarks import _processes, _results  # noqa: E402
 from tfcactus import _format  # noqa: E402
 
 PARTS = ('faults', 'honest', 'bounds', 'cost', 'rates')
@@ -115,7 +115,7 @@ def cost(rounds):
   plan = tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=examples,
       sampling_prob=batch / examples, steps=100_000, delta=1e-5)
-  trained, times = {}, {}
+  trained = {}
   for canaries in (0, 300, 1000):
     case = zoo.ZOO['CNN of the MNIST tutorial'].make(Size(8, real=True))
     model = private.privatize(
@@ -123,12 +123,9 @@ def cost(rounds):
     model.compile(tf.keras.optimizers.SGD(0.01), case.loss)
     batches = private.PoissonBatches(x, y, batch / examples, steps_per_epoch=steps)
     model.fit(batches, verbose=0)
-    trained[canaries], times[canaries] = (model, batches), []
-  for _ in range(rounds):
-    for canaries, (model, batches) in trained.items():
-      start = time.process_time()
-      model.fit(batches, verbose=0)
-      times[canaries].append((time.process_time() - start) / steps)
+    trained[canaries] = functools.partial(model.fit, batches, verbose=0)
+  times = {canaries: [each / steps for each in seconds]
+           for canaries, seconds in _processes.by_turns(trained, rounds).items()}
   found = {str(canaries): {
       'ms': 1e3 * float(np.median(each)),
       'ratio': float(np.median(np.divide(each, times[0])))}
@@ -161,17 +158,13 @@ def rates(rounds):
         deltas + grown * rate, 1 - (1 - rate - deltas) / grown)))
             for rate in attacks.RATES]
 
-  found = {'here': (here, []), 'grid of 1e-4': (lambda: grid(1e-4), []),
-           'grid of 1e-5': (lambda: grid(1e-5), [])}
-  bounds = {name: compute() for name, (compute, _) in found.items()}
-  for _ in range(rounds):
-    for compute, times in found.values():
-      start = time.process_time()
-      compute()
-      times.append(time.process_time() - start)
-  found = {name: {'bounds': bounds[name], 'ms': 1e3 * float(np.median(times)),
-                  'ratio': float(np.median(np.divide(times, found['here'][1])))}
-           for name, (_, times) in found.items()}
+  ways = {'here': here, 'grid of 1e-4': lambda: grid(1e-4),
+          'grid of 1e-5': lambda: grid(1e-5)}
+  bounds = {name: compute() for name, compute in ways.items()}
+  times = _processes.by_turns(ways, rounds)
+  found = {name: {'bounds': bounds[name], 'ms': 1e3 * float(np.median(each)),
+                  'ratio': float(np.median(np.divide(each, times['here'])))}
+           for name, each in times.items()}
   print(found, flush=True)
   return found
 

@@ -14,17 +14,17 @@ out training images; the final runs use all images and other seeds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import os
 import statistics
-import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np
 
-from benchmarks import _mnist, _results
+from benchmarks import _mnist, _processes, _results
 import tfcactus
 from tfcactus import _format, correlated, sampling
 from tfcactus.correlated import workload
@@ -172,7 +172,7 @@ def cost_table() -> None:
            '30 bands': correlated.BandedStrategy(30),
            '60 bands': correlated.BandedStrategy(60),
            '30 bands, blocked': correlated.BlockedStrategy(30)}
-  runs = {}
+  runs, made = {}, {}
   for kind, request in kinds.items():
     plan = tfcactus.PrivacyPlan(
         noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=6_000,
@@ -182,16 +182,13 @@ def cost_table() -> None:
         from_logits=True))
     batches = private.CyclicBatches(x, y, plan=plan)
     model.fit(batches, verbose=0)
-    runs[kind] = (model, batches, plan.strategy)
-  times = {kind: [] for kind in kinds}
-  for _ in range(9):
-    for kind, (model, batches, _) in runs.items():
-      start = time.process_time()
-      model.fit(batches, epochs=3, verbose=0)
-      times[kind].append((time.process_time() - start) / 180)
+    runs[kind] = functools.partial(model.fit, batches, epochs=3, verbose=0)
+    made[kind] = model, plan.strategy
+  times = {kind: [each / 180 for each in seconds]
+           for kind, seconds in _processes.by_turns(runs, 9).items()}
   alone = times['independent']
   rows, found = [], {}
-  for kind, (model, _, strategy) in runs.items():
+  for kind, (model, strategy) in made.items():
     ratio = statistics.median(a / b for a, b in zip(times[kind], alone))
     found[kind] = {'ms': 1e3 * statistics.median(times[kind]), 'ratio': ratio,
                    'buffers': strategy.buffers}

@@ -20,6 +20,7 @@ the time of a draw and of a step, and epsilon.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import time
@@ -30,7 +31,7 @@ import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from benchmarks import _results, whole_numbers  # noqa: E402
+from benchmarks import _processes, _results, whole_numbers  # noqa: E402
 from tests.keras import rounded_products  # noqa: E402
 import tfcactus  # noqa: E402
 from tfcactus import _format, keras as private  # noqa: E402
@@ -209,23 +210,19 @@ def step_seconds(rounds, steps=20, examples=15_000):
   """Returns the least CPU seconds of a step of the tutorial CNN, by arithmetic."""
   rng = np.random.default_rng(0)
   data = rng.random((examples, 28, 28, 1), np.float32), rng.integers(0, 10, examples)
-  models = {}
+  runs = {}
   for arithmetic in ('float', WHOLE):
     plan = dataclasses.replace(
         tutorial_plan(arithmetic), num_examples=examples, sampling_prob=250 / examples)
-    models[arithmetic] = model = private.privatize(networks.cnn(), plan)
+    model = private.privatize(networks.cnn(), plan)
     model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(
         from_logits=True))
     batches = private.PoissonBatches(*data, sampling_prob=plan.sampling_prob)
     model.fit(batches, steps_per_epoch=2, verbose=0)
-  found = dict.fromkeys(models, math.inf)
-  for _ in range(rounds):
-    for arithmetic, model in models.items():
-      start = time.process_time()
-      model.fit(batches, steps_per_epoch=steps, verbose=0)
-      found[arithmetic] = min(
-          found[arithmetic], (time.process_time() - start) / steps)
-  return found
+    runs[arithmetic] = functools.partial(
+        model.fit, batches, steps_per_epoch=steps, verbose=0)
+  return {arithmetic: min(seconds) / steps
+          for arithmetic, seconds in _processes.by_turns(runs, rounds).items()}
 
 
 def main():

@@ -14,6 +14,7 @@ CNN with noise correlated over 16 steps, in floats and in whole numbers by turns
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ import dp_accounting
 import numpy as np
 from scipy import stats
 
-from benchmarks import _results
+from benchmarks import _processes, _results
 import tfcactus
 from tfcactus import _format, correlated
 from tfcactus.noise import discrete_gaussian
@@ -165,19 +166,16 @@ def correlated_steps(rounds: int) -> dict[str, dict[str, float]]:
         sampling_prob=1 / 240, steps=1200, delta=1e-5, dim=26_010, correlation=request)
     plans = {mode: dataclasses.replace(plan, arithmetic=mode)
              for mode in ('float', 'integer')}
-    runs, seconds = {}, {mode: [] for mode in plans}
+    runs = {}
     for mode, each in plans.items():
       each = dataclasses.replace(each, num_examples=12_000, sampling_prob=1 / 48)
       model = private.privatize(networks.cnn('tanh'), each)
       model.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(
           from_logits=True))
-      runs[mode] = model, private.CyclicBatches(*data, plan=each)
-      model.fit(runs[mode][1], verbose=0)
-    for _ in range(rounds):
-      for mode, (model, batches) in runs.items():
-        begin = time.process_time()
-        model.fit(batches, verbose=0)
-        seconds[mode].append(time.process_time() - begin)
+      batches = private.CyclicBatches(*data, plan=each)
+      runs[mode] = functools.partial(model.fit, batches, verbose=0)
+      runs[mode]()
+    seconds = _processes.by_turns(runs, rounds)
     found[plan.strategy.kind] = {
         'ratio': statistics.median(
             a / b for a, b in zip(seconds['integer'], seconds['float'])),

@@ -237,7 +237,7 @@ class PrivacyPlan:
 
   @property
   def counts_planned(self) -> bool:
-    """Whether a run costs all planned steps: released metrics may decide its end."""
+    """Whether epsilon counts all planned steps, as metrics may stop training early."""
     return self.noisy_accuracy is not None or bool(
         guarantee_lib.validations(self.releases))
 

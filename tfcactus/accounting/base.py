@@ -19,7 +19,8 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
 DIRECTIONS = ('both', 'add', 'remove')
-"""How neighbours may differ: a record is added, removed, or either."""
+"""Ways in which one of two neighbours comes from the other: by removing a record, by
+adding one, or by either ('both', which a guarantee needs)."""
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):

@@ -79,10 +79,13 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """As the base class, and composes the event for all rows of a person together."""
+    """Composes an event, for one row and for all rows of a person together.
+
+    Arguments and result are those of `PairAccountant._maybe_compose`. If an event has
+    no account for all rows together, the composition has none from then on.
+    """
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
-      # One event without an account for k rows leaves the whole without one.
       failed = self._together._maybe_compose(event, count, True) is not None
       if failed or self._together.non_private:
         self._together = None

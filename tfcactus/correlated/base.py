@@ -217,9 +217,9 @@ class Strategy(abc.ABC):
                 for step, column in enumerate(columns.T))
     # The sampler must turn each column of C into a unit vector, and the product the
     # vector into the column.
-    rows, given, identity = self.rows(), iter(columns.copy()), np.eye(2 * size)
+    rows, given = self.rows(), iter(columns.copy())
     found = np.stack([rows.next(lambda: next(given)) for _ in columns])
-    product, identity = self.product(), identity[:, :period]
+    product, identity = self.product(), np.eye(2 * size, period)
     again = np.stack([product.next(row) for row in identity])
     off = np.max(np.abs([found - identity, again - columns]))
     if not (off <= TOLERANCE and reach < size):

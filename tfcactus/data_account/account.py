@@ -21,7 +21,7 @@ from tfcactus import (
   guarantee as guarantee_lib,
   relations,
 )
-from tfcactus.accounting import event_configs, leaky
+from tfcactus.accounting import leaky
 from tfcactus.accounting.leaky import Part
 from tfcactus.data_account import book as book_lib
 from tfcactus.data_account.book import Book, Slot
@@ -354,8 +354,7 @@ class DataAccount:
         saved = {'event': book_lib.saved(event)} if kind == 'reserve' else {}
         write({'kind': kind, 'label': label, **saved,
                **self._part(event, count, label)})
-      elif kind == 'reserve' or book_lib.config(event) != event_configs.event_config(
-          slot.event):
+      elif kind == 'reserve' or not slot.is_for(event):
         raise ValueError(
             f'Expected another label than {label!r}, which is that of a slot for '
             f'{slot.event!r}, got it for {event!r}.')

@@ -47,6 +47,10 @@ class Slot:
   used: int
   planned: bool
 
+  def is_for(self, event: dp_accounting.DpEvent) -> bool:
+    """Returns whether `event`, which is not repeated, is that of the slot."""
+    return config(event) == event_configs.event_config(self.event)
+
 
 class Book:
   """Contents of an account's file: header, slots as they are now, and entries."""

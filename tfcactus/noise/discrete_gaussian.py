@@ -34,10 +34,12 @@ SCALE = 2**31 + 2**10
 `SCALE`^2 = 3 2^20 is the variance of the rounding that makes its draws whole."""
 
 FINE_VARIANCE = VARIANCE + 2**(2 * _BITS + 6 * _SHIFT)
-"""As `VARIANCE`, for sums of four draws: 2^82 + 2^62 + 2^42 + 2^22."""
+"""Variance parameter of the law of `fine_draw`, 2^82 + 2^62 + 2^42 + 2^22."""
 
 FINE_SCALE = 2**41 + 2**20
-"""As `SCALE`, for sums of four draws; the variance of the rounding is 3 2^40 + 2^22."""
+"""Standard deviation of the continuous Gaussian that is accounted for in place of
+`fine_draw`. `FINE_VARIANCE` - `FINE_SCALE`^2 = 3 2^40 + 2^22 is the variance of the
+rounding that makes its draws whole."""
 
 DISTANCE = 1.1e-33
 """Bound on the total variation distance of one draw: 4 2^-112 for four draws of the

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tfcactus import _checks
 from tfcactus._numerics import EPS
 from tfcactus.noise import base
-from tfcactus.pairs.cells import CELLS, from_cells, LEAST_CELL
+from tfcactus.pairs.cells import CELLS, counted, from_cells
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 from tfcactus.randomness import fine_uniform, Random, Size
 
@@ -69,10 +69,9 @@ class Laplace(base.ScalarNoise):
     top = _checks.integer('shift', shift, 1) / self.scale
     # In units of the scale: P peaks at 0, Q at `top`; u runs from Q's peak to P's.
     u = np.linspace(0.0, top, CELLS + 1)
-    q = 0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS)
-    q = np.where(q < LEAST_CELL, 0.0, q)
+    q = counted(0.5 * np.exp(-u[:-1]) * -math.expm1(-top / CELLS))
     # Rounding of u changes masses relatively by less than `off`. Only for top < 1400 do
-    # cells exist whose masses both exceed LEAST_CELL.
+    # cells exist whose masses both exceed `LEAST_CELL`.
     ends_mass = 0.5 + 0.5 * math.exp(-top)
     middle = from_cells(
         2 * u - top, q[::-1], q, 0.0, width=2 * top / CELLS, q_elsewhere=ends_mass,

@@ -291,8 +291,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     """Returns whether the density is log-concave over the cells, up to rounding."""
     log, ratio = self.log_density, self.log_tail_ratio
     slope = np.append(np.diff(log), ratio)
-    if np.any(slope > 0) or np.all(np.diff(slope) <= 0):
-      return not np.any(slope > 0)
+    if np.any(slope > 0):
+      return False
+    if np.all(np.diff(slope) <= 0):
+      return True
     # Small rises of the slope add up over the cells of a sensitivity. So what counts is
     # how far the logs are below the least concave function above them, tail included.
     cell = np.arange(log.size, dtype=np.float64)

@@ -325,6 +325,5 @@ def _with_moments(pair: pair_lib.DominatingPair, noise: SinhNormal, shift: int
 
 def _cells(noise: SinhNormal, edges: np.ndarray, shift: float) -> np.ndarray:
   """Returns probabilities between neighbouring `edges` + `shift`."""
-  mass = cells_lib.cell_masses(
-      lambda x: np.exp(noise.log_density_at(x)), edges[:-1] + shift, np.diff(edges), 6)
-  return np.where(mass < cells_lib.LEAST_CELL, 0.0, mass)
+  return cells_lib.counted(cells_lib.cell_masses(
+      lambda x: np.exp(noise.log_density_at(x)), edges[:-1] + shift, np.diff(edges), 6))

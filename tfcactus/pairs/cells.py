@@ -96,6 +96,11 @@ def cell_masses(density: Callable[[np.ndarray], np.ndarray], first: np.ndarray,
   return mass
 
 
+def counted(mass: np.ndarray) -> np.ndarray:
+  """Returns the masses of cells, with zero for those below `LEAST_CELL`."""
+  return np.where(mass < LEAST_CELL, 0.0, mass)
+
+
 def normal_density(x: np.ndarray, low: np.ndarray) -> np.ndarray:
   """Returns the standard normal density at x + low; |low| is a rounding error of x."""
   # e^(-x^2 / 2) would multiply the rounding error of x by |x|, and that of x^2 by one
@@ -126,7 +131,7 @@ def normal_cells(first: np.ndarray, width: npt.ArrayLike, shift: float = 0.0
   if wide.any():
     last, last_low = _numerics.exact_sum(start[wide], width[wide])
     mass[wide] = _between(start[wide], low[wide], last, last_low + low[wide])
-  return np.where(mass < LEAST_CELL, 0.0, mass)
+  return counted(mass)
 
 
 def _between(x: np.ndarray, x_low: np.ndarray, y: np.ndarray, y_low: np.ndarray

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tfcactus import _checks, _numerics
 
 MASS_TOLERANCE = 1e-12
-"""How far from one the masses of P, or of Q, may sum: the rounding of a long sum."""
+"""Largest difference from one of the sum of P's masses, or of Q's: long sums round."""
 
 _LOSS_TOLERANCE = 1e-12
 """Tolerance of a loss against log(p / q), in units of 1 + |loss|: rounding."""

@@ -110,9 +110,10 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 def swapping(callbacks: Iterable[Any],
              around: Callable[[], contextlib.AbstractContextManager[None]]
             ) -> Iterator[None]:
-  """In the block, enters `around()` whenever a `SwapEMAWeights` swaps weights.
+  """Runs the swaps of weights by `SwapEMAWeights` callbacks inside `around()`.
 
-  Only methods of Keras' own class are wrapped, not overridden ones.
+  This holds while the returned context is open, and for methods of Keras' own class
+  only: overridden ones run as they are.
   """
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:

@@ -53,9 +53,11 @@ def loss_scale(model: keras.Model) -> float:
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
   """Returns a gradient over a `loss_scale`; real ones in float32 if this is not 1."""
-  if scale == 1 or gradient.dtype.is_complex:
-    return gradient if scale == 1 else gradient / tf.cast(scale, gradient.dtype)
-  return tf.cast(gradient, tf.float32) / scale
+  if scale == 1:
+    return gradient
+  if not gradient.dtype.is_complex:
+    gradient = tf.cast(gradient, tf.float32)
+  return gradient / tf.cast(scale, gradient.dtype)
 
 
 class PassResult(NamedTuple):

@@ -81,7 +81,7 @@ class PaidSteps:
       count = -(-self._plan.steps // (
           scheme.batches_per_epoch if kind.draws_epochs else 1))
       self._account.reserve(event, count, label=self.label, unit=unit)
-    self._check_slot(self._account.slots[self.label].event)
+    self._check_slot(self._account.slots[self.label])
     used, _ = self._in_slot(self._account)
     released = known.epochs_begun if self._by_epochs else known.released_steps
     if released > used:  # A journal counts more, or steps were taken without account.
@@ -104,14 +104,14 @@ class PaidSteps:
         self._account.spend(self._waiting[0], label=label, unit=unit)
       self._waiting.pop(0)
 
-  def _check_slot(self, event: dp_accounting.DpEvent) -> None:
-    """Raises ValueError unless `event`, that of the slot, is that of the steps."""
+  def _check_slot(self, slot: book.Slot) -> None:
+    """Raises ValueError unless the slot is for the event of the steps."""
     assert self._event is not None, 'It was begun.'
-    if book.config(book.flat(self._event, 1)[0]) != book.config(event):
+    if not slot.is_for(book.flat(self._event, 1)[0]):
       raise ValueError(
           f'Expected account_label of a slot for {self._event!r}, as the plan and the '
-          f'batches need, got {self.label!r}, a slot for {event!r}; choose another '
-          'account_label.')
+          f'batches need, got {self.label!r}, a slot for {slot.event!r}; choose '
+          'another account_label.')
 
   def take(self, taken: Taken) -> None:
     """Takes a step on a batch before the step is released.
