@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from benchmarks import __main__ as runner, _results
+from tests.representatives import representatives
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -231,7 +232,7 @@ def test_the_account_of_papernot_and_steinke_is_that_of_dp_accounting(
     assert found == pytest.approx(peer.get_epsilon(1e-5), rel=1e-6)
 
 
-@pytest.mark.parametrize('mechanism', ['cactus', 'gaussian'])
+@representatives('mechanism', ['cactus', 'gaussian'])
 def test_figure_2d_of_paper_000_trains_with_either_noise(mechanism, monkeypatch):
   pytest.importorskip('tensorflow')
   from benchmarks import cactus_figures

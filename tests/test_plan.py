@@ -397,7 +397,7 @@ def test_auto_needs_a_target(settings):
 
 @representatives('target, kind', [
     ({'target_advantage': 0.1}, None), ({'target_tpr': (0.05, 0.01)}, None),
-    ({'target_tpr': (0.05, 0.01)}, RandomAllocationSampling)], 2)
+    ({'target_tpr': (0.05, 0.01)}, RandomAllocationSampling)])
 def test_plans_for_a_target_of_attacks(target, kind):
   planned = tfcactus.PrivacyPlan.for_training(**TRAINING, **target, sampling=kind)
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 import tfcactus
 from tfcactus import guarantee as guarantee_lib, release
 from tfcactus.cli import main
@@ -68,7 +69,7 @@ def test_the_accountant_on_the_command_line(sigma, capsys):
   assert 0.123456789 <= epsilon
 
 
-@pytest.mark.parametrize('target', ['0.7', '1.9'])
+@representatives('target', ['0.7', '1.9'])
 def test_what_is_calibrated(target, capsys):
   given = ['calibrate', '--noise', 'gaussian', '--target-epsilon', target,
            '--delta', '1e-6']

@@ -190,7 +190,7 @@ def test_fuzz_against_convex_order(seed):
     assert found.upper - found.lower <= 1.001 * (other.upper - other.lower) + 1e-12
 
 
-@pytest.mark.parametrize('sigma', [1e-12, 1e-9, 1e-6, 1e-3, 0.02])
+@representatives('sigma', [1e-12, 1e-9, 1e-6, 1e-3, 0.02], 2)
 def test_noise_next_to_none_costs_as_much_as_one_sum(sigma):
   accountant = phi(Allocation(10, Gaussian(sigma)))
   found = accountant.epsilon_bounds(1e-5)

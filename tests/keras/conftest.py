@@ -1,6 +1,7 @@
 """Fixtures of the Keras tests: a plan of predictable cost, and steps without gradients.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.core import config
 from tensorflow.python.framework import ops
+from tensorflow.python.util import tf_contextlib
 
 from tfcactus import noise as noise_lib, relations
 from tfcactus.keras.drop_in import operation_gradients
@@ -24,11 +26,14 @@ tf.config.set_logical_device_configuration(
 
 # Grappler takes a sixth of a first `fit`. AutoGraph takes seconds to translate the
 # library below a `tf.function` of a test, once in each process, though no condition or
-# loop of it needs that. `tests/matrix.py` runs the newest TensorFlow with both.
+# loop of it needs that. TensorFlow decorates a context manager anew for each operation
+# of a graph, which takes a thirtieth. `tests/matrix.py` runs the newest TensorFlow with
+# all three.
 if 'WITH_GRAPPLER' not in os.environ:
   tf.config.optimizer.set_experimental_options({'disable_meta_optimizer': True})
   config.CONVERSION_RULES = (
       config.DoNotConvert('tfcactus'), *config.CONVERSION_RULES)
+  tf_contextlib.contextmanager = contextlib.contextmanager
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -395,7 +395,8 @@ def test_the_card_names_layers_that_no_release_covers():
     (layers.Normalization, tiny.X, {'bounds': (-1, 1)}, 'adapt_mean'),
     (lambda: layers.Discretization(num_bins=3), tiny.X, {'bounds': (-1, 1)},
      'bin_boundaries'),
-    (layers.StringLookup, ['a'] * 400, {'delta': 1e-8}, 'get_vocabulary')])
+    pytest.param(layers.StringLookup, ['a'] * 400, {'delta': 1e-8}, 'get_vocabulary',
+                 marks=pytest.mark.more)])
 def test_an_account_holds_a_layer_before_it_changes(
     layer, data, settings, held, tmp_path):
   make = functools.partial(private.adapt, noise=tfcactus.Gaussian(5.0), **settings)

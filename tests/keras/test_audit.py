@@ -114,7 +114,7 @@ def test_an_audit_of_single_steps_refutes_halved_noise_and_not_the_claim(steps_o
   assert halved > 1.2 * claim
 
 
-@representatives('scheme', ['whole numbers', *SCHEMES], 2)
+@representatives('scheme', ['whole numbers', *SCHEMES])
 def test_an_honest_run_is_not_refuted(scheme):
   runs = Runs(300, 100, **(
       {'arithmetic': 'integer'} if scheme == 'whole numbers' else {'scheme': scheme}))

@@ -217,7 +217,7 @@ def test_a_drop_in_optimizer_without_a_plan_takes_that_of_the_callback(make_plan
     ('overflow', 'not finite'),
     ('accumulation', 'several of the samples'),
     ('normalization', 'GroupNormalization'),
-], 2)
+])
 def test_drop_in_training_other_than_accounted_has_no_epsilon(
     make_plan, break_it, words):
   extra = ([tf.keras.layers.BatchNormalization()]

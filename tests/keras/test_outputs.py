@@ -256,7 +256,7 @@ ADDING = {
 }
 
 
-FAST = {('a layer', 'auto'), ('a layer without weights', 'auto')}
+FAST = {('a layer', 'auto')}
 
 
 @pytest.mark.parametrize('make, engine', [

@@ -74,7 +74,8 @@ _EVENTS = [
 
 
 @pytest.mark.parametrize('plan', [
-    plan_of(releases=_EVENTS), plan_of(noise=tfcactus.SinhNormal(2.0, 5.0)),
+    plan_of(noise=tfcactus.SinhNormal(2.0, 5.0)),
+    pytest.param(plan_of(releases=_EVENTS), marks=pytest.mark.more),
     *(plan_of(releases=[DominatingPairDpEvent(pair)]) for pair in (
         _PAIR, PairBounds.exact(_PAIR), PairBounds(
             _PAIR, DominatingPair.from_masses([0.7, 0.3], [0.5, 0.5]))))])

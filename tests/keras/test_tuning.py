@@ -434,23 +434,38 @@ def test_failures_cannot_win(coarse):  # noqa: F811
                    ).search(X, Y) is None
 
 
-def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
-  path, calls = tmp_path / 'journal', []
-  of_one_run = functools.partial(search_of, runs=accounting.FixedRuns(1))
+def _killed():
+  """Returns a validation that is interrupted in its second call."""
+  calls = []
 
-  def killed(model):
+  def validation(model):
     del model
     calls.append(1)
     if len(calls) == 2:
       raise KeyboardInterrupt
     return 1.0
 
+  return validation
+
+
+def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
+  path, killed = tmp_path / 'journal', _killed()
+  of_one_run = functools.partial(search_of, runs=accounting.FixedRuns(1))
+
   with pytest.raises(KeyboardInterrupt):
     of_one_run(validation=killed, journal=path).search(X, Y)
   with pytest.raises(ValueError, match='1 began before, and one that was broken off'):
     of_one_run(validation=killed, journal=path).search(X, Y)
-  # One that was planned for two goes on, and each of both costs less.
-  other, calls[:] = tmp_path / 'other', []
+  with pytest.raises(ValueError, match='the journal of another'):
+    of_one_run(journal=path, target_epsilon=3.0).search(X, Y)
+
+
+@pytest.mark.more
+def test_a_search_planned_for_two_goes_on(coarse, tmp_path):  # noqa: F811
+  """Each of both costs less."""
+  other, killed = tmp_path / 'other', _killed()
+  of_one_run = functools.partial(search_of, runs=accounting.FixedRuns(1))
+
   with pytest.raises(KeyboardInterrupt):
     of_one_run(validation=killed, journal=other, searches=2).search(X, Y)
   again = of_one_run(validation=killed, journal=other, searches=2)
@@ -460,8 +475,6 @@ def test_a_search_that_is_broken_off_counts(coarse, tmp_path):  # noqa: F811
   assert 'results of 2 searches' in again.guarantee.statement
   with pytest.raises(ValueError, match='2 began before'):
     again.search(X, Y)
-  with pytest.raises(ValueError, match='the journal of another'):
-    of_one_run(journal=path, target_epsilon=3.0).search(X, Y)
 
 
 @pytest.mark.more

@@ -278,7 +278,7 @@ def _shown(private):
     return None
 
 
-@representatives('name', _COUNTED, 5)
+@representatives('name', _COUNTED, 3)
 def test_epsilon_is_that_of_the_steps_that_ran(name):
   run, steps = _COUNTED[name]
   private = _private()
@@ -289,7 +289,7 @@ def test_epsilon_is_that_of_the_steps_that_ran(name):
   assert _shown(private) == truth
 
 
-@representatives('name', _WITHOUT_EPSILON, 7)
+@representatives('name', _WITHOUT_EPSILON, 3)
 def test_other_training_has_no_epsilon(name):
   run = _WITHOUT_EPSILON[name]
   cls, run = run if isinstance(run, tuple) else (Audited, run)
@@ -396,7 +396,7 @@ def test_a_drop_in_optimizer_replaced_in_a_callback_gives_a_warning():
   assert 'epsilon' not in history
 
 
-@pytest.mark.parametrize('seeds, words', [
+@representatives('seeds, words', [
     ((1, None), 'SEEDED (noise)'), ((None, 1), 'SEEDED (batches)'),
     ((1, 1), 'SEEDED (noise and batches)')])
 def test_every_place_that_shows_epsilon_names_a_seed(

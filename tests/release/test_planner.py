@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.representatives import representatives
 from tfcactus import accounting, noise, release
 from tfcactus.noise import sinh_normal
 from tfcactus.release import whole_numbers
@@ -42,7 +43,7 @@ def test_thresholds_count_the_larger_noise_of_whole_numbers(law):
     release.count_threshold(law, num_bins=5, beta=0.1, arithmetic='whole')
 
 
-@pytest.mark.parametrize('family, delta', [('gaussian', 1e-6), ('laplace', 1e-9)])
+@representatives('family, delta', [('gaussian', 1e-6), ('laplace', 1e-9)])
 def test_noise_for_epsilon_counts_the_leaks_of_whole_numbers(family, delta):
   law = release.noise_for_epsilon(
       family, 8.0, delta, releases=2, arithmetic='integer', count=2**20)

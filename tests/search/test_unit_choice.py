@@ -58,7 +58,10 @@ def test_the_least_noise_is_recommended():
   assert found.unit == 'user'
   assert found.by_user.user_noise == min(cost.user_noise for cost in found.costs)
   assert found.by_row.row_noise == min(cost.row_noise for cost in found.costs)
-  # Small samples of users whose rows are all alike.
+
+
+@pytest.mark.more
+def test_rows_are_recommended_for_small_samples_of_alike_rows():
   found = search.choose_unit(np.full(200, 3), caps=[3], alike=1, **{
       **TERMS, 'batch_size': 3})
   assert found.unit == 'example'

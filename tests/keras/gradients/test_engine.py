@@ -330,7 +330,7 @@ def _settled(model, x, y):
     ((4, 4), Block), ((4, 6), Counting), ((6,), Doubling),
     ((6,), lambda: layers.Dense(4, lambda z: z * z)),
     ((6,), lambda: lambda v: v[:, 1:] + v[:, :-1]),
-    ((6,), lambda: layers.Lambda(lambda v: v[:, 1:]))], 2)
+    ((6,), lambda: layers.Lambda(lambda v: v[:, 1:]))])
 def test_layers_of_layers_own_layers_and_bare_operations_are_batched(shape, make):
   model = model_of(layers.Dense(shape[-1], 'tanh'), make(), shape=shape)
   routes, vectorized = _settled(model, *data_for(model))

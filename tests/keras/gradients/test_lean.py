@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras import freivalds, one_by_one
 from tests.keras.tiny import MEAN, plan_of
+from tests.representatives import representatives
 from tfcactus.keras import make_run_card, PoissonBatches, privatize
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.gradients import clipping, engine, layer_routes, physical_batch
@@ -53,7 +54,7 @@ def _data(rows=_ROWS):
           rng.integers(0, _CLASSES, rows))
 
 
-@pytest.mark.parametrize('make', [_encoder, _language])
+@representatives('make', [_language, _encoder])
 def test_clipped_sums_by_gram_matrices_equal_a_loop(make):
   model, (x, y) = _model(make), _data()
   got = one_by_one.engine_sums(model, MEAN, x, y, lean=True)
@@ -102,7 +103,7 @@ def test_sums_of_units_views_and_layers_do_not_depend_on_the_form(kind):
   assert np.linalg.norm(written - lean) <= 1e-6 * np.linalg.norm(written)
 
 
-@pytest.mark.parametrize('arithmetic, by_gram', [('float', 2), ('integer', 0)])
+@representatives('arithmetic, by_gram', [('float', 2), ('integer', 0)])
 def test_models_whose_kernels_do_not_fit_are_lean(arithmetic, by_gram, monkeypatch):
   """A model of wide layers trains by Gram matrices where memory is short.
 

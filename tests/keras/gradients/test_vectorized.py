@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.keras import one_by_one
 from tests.keras.tiny import MEAN, NONE, X, Y
+from tests.representatives import representatives
 from tfcactus.keras.checks import example_losses
 from tfcactus.keras.gradients import (
   batched_pass,
@@ -185,9 +186,9 @@ class Parts(layers.Layer):
     return tf.keras.KerasTensor((*inputs.shape[:-1], 2 * inputs.shape[-1]), 'float32')
 
 
-@pytest.mark.parametrize('parts', [
+@representatives('parts', [
     (Rotated,), (Scaling,), (Rotated, ComplexReversal), (Scaling, ComplexReversal),
-    (Pairs, ComplexReversal), (Pairs, Mixed)])
+    (Pairs, ComplexReversal), (Pairs, Mixed)], 2)
 def test_gradients_through_complex_outputs(parts):
   _check(*(_spectrum(part()) for part in parts), Parts())
 
@@ -269,7 +270,7 @@ class Block(layers.Layer):
     return y + tf.reshape(scores, (-1, 5, 3))[..., :1] if self._scored else y
 
 
-@pytest.mark.parametrize('scored', [False, True])
+@representatives('scored', [False, True])
 def test_outputs_with_rows_for_each_token_are_whole_or_unused(scored):
   tf.keras.utils.set_random_seed(1)
   block, inputs = Block(scored), tf.keras.Input((5, 4))

@@ -164,7 +164,7 @@ def test_a_subclass_that_assigns_more_than_averages_voids_the_account(make_plan)
     private.guarantee()
 
 
-@pytest.mark.parametrize('assigned', [True, False])
+@representatives('assigned', [True, False])
 def test_averages_of_another_optimizer_begin_at_zeros_or_weights(make_plan, assigned):
   private = _averaging(make_plan)
   private.fit(poisson(), verbose=0)

@@ -517,7 +517,7 @@ def test_layers_with_a_public_seed_draw_the_same_for_each_example(name):
   _check_known(_sums(_KNOWN[name]))
 
 
-@representatives('name', _FRESH, 2)
+@representatives('name', _FRESH)
 def test_layers_with_secret_seeds_draw_anew_for_each_example(name):
   _check_fresh(_sums(_FRESH[name]), name in _STAYS)
 

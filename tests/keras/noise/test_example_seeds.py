@@ -130,16 +130,27 @@ def test_draws_that_cannot_follow_secret_seeds_are_refused(call):
     privatize(model, _plan(40))
 
 
-def test_layers_of_keras_that_draw_are_not_vectorised():
+def _plain(x):
+  x = layers.SpatialDropout1D(.2)(layers.GaussianNoise(.1)(x))
+  return layers.AlphaDropout(.2)(layers.GaussianDropout(.2)(layers.Dropout(.2)(x)))
+
+
+def _attention(x):
+  return layers.Attention(dropout=.2)(
+      [layers.MultiHeadAttention(2, 4, dropout=.2)(x, x), x])
+
+
+def _recurrent(x):
+  x = layers.GRU(4, dropout=.2, recurrent_dropout=.2, return_sequences=True)(x)
+  return layers.LSTM(4, dropout=.2, recurrent_dropout=.2)(x)
+
+
+@representatives('make', [_plain, _attention, _recurrent])
+def test_layers_of_keras_that_draw_are_not_vectorised(make):
   """Their draws are proved to be per example without a slower route."""
   inputs = layers.Input((6, 4))
-  x = layers.SpatialDropout1D(.2)(layers.GaussianNoise(.1)(inputs))
-  x = layers.MultiHeadAttention(2, 4, dropout=.2)(x, x)
-  x = layers.Attention(dropout=.2)([x, x])
-  x = layers.GRU(4, dropout=.2, recurrent_dropout=.2, return_sequences=True)(x)
-  x = layers.LSTM(4, dropout=.2, recurrent_dropout=.2)(x)
-  x = layers.AlphaDropout(.2)(layers.GaussianDropout(.2)(layers.Dropout(.2)(x)))
-  private = privatize(tf.keras.Model(inputs, layers.Dense(2)(x)), _plan(8))
+  outputs = layers.Dense(2)(layers.Flatten()(make(inputs)))
+  private = privatize(tf.keras.Model(inputs, outputs), _plan(8))
   private.compile('sgd', tf.keras.losses.SparseCategoricalCrossentropy(True))
   private.fit(np.ones((8, 6, 4), np.float32), np.zeros(8), batch_size=8, verbose=0)
   assert 'vectorised' not in private.privacy_summary()

@@ -11,6 +11,7 @@ from scipy import stats
 import tensorflow as tf
 
 from tests.keras import tiny
+from tests.representatives import representatives
 import tfcactus
 from tfcactus.keras import NoiseSampler
 from tfcactus.keras.noise import noise_addition, noise_ahead
@@ -145,7 +146,7 @@ def test_a_forked_process_uses_no_noise_of_its_parent():
   assert theirs.size == 5 and not np.isin(theirs, ahead.take((0, 5))).any()
 
 
-@pytest.mark.parametrize('seed', [None, 1])
+@representatives('seed', [None, 1])
 def test_noise_that_waits_after_a_fit_is_let_go(seed, monkeypatch):
   monkeypatch.setattr(noise_ahead, 'FROM', 10)
   private = tiny.privatized(seed=seed)
