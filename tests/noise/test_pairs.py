@@ -233,6 +233,18 @@ def test_high_dimension_is_near_the_gaussian():
     assert 0 <= upper - lower < 1e-6
 
 
+@pytest.mark.parametrize('shift', [1, 10, 20])
+def test_shifts_far_into_a_radial_tail_have_finite_losses(shift):
+  radial = gaussian_radial(dim=1, bins=10, shells=60)
+  line = noise.ScalarTable.normalized(
+      10, radial.log_density, radial.log_tail_ratio, edge_at_zero=True)
+  bounds, exact = radial.dominating_pair(shift), line.dominating_pair(shift).upper
+  for epsilon in (1.0, 20.0, 100.0, 300.0, 900.0):
+    lower, upper = bracket(bounds, epsilon)
+    assert lower <= exact.hockey_stick(epsilon) * (1 + 1e-9) <= upper * (1 + 1e-6)
+  assert bounds.lower.hockey_stick(1.0) == pytest.approx(exact.hockey_stick(1.0))
+
+
 def test_truncated_noise_has_mass_at_infinity():
   table = truncated_scalar(bins=10, cells=30)
   pair = accounting.dominating_pair(table).upper

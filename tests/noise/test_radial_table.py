@@ -63,6 +63,16 @@ def test_gaussian_moments_are_those_of_the_normal_law():
   assert table.moment(4) == pytest.approx(15 * 0.5**4, rel=1e-4)
 
 
+def test_extremes_of_the_radius():
+  table = gaussian_radial()
+  np.testing.assert_allclose(table.radius_cdf([-1.0, 0.0, np.inf]), [0, 0, 1], atol=1e-15)
+  assert np.isneginf(table.log_density_at([np.inf, 0.0, 0.0]))
+  flat = noise.RadialTable.normalized(3, 0.1, 0.1, [0.0, -0.5], -0.5)
+  for power in (60, 200, 1000):
+    with pytest.raises(ValueError, match='smaller'):
+      flat.moment(power)
+
+
 def test_density_in_true_units():
   table = gaussian_radial(dim=3, sigma=0.5, bins=400, shells=2000)
   z = np.array([0.3, -0.2, 0.1])

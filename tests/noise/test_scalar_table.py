@@ -199,6 +199,23 @@ def test_unnormalised_mass_is_refused_with_the_remedy():
     noise.ScalarTable(10, [0.0, -1.0], -1.0)
 
 
+def test_distribution_functions_reach_from_zero_to_one():
+  for table in (gaussian_scalar(), truncated_scalar(), bounded_scalar()):
+    assert table.cdf([-math.inf, math.inf, 1e300]).tolist() == [0, 1, 1]
+    assert np.isneginf(table.log_density_at(math.inf))
+    with pytest.raises(ValueError, match='without NaN'):
+      table.cdf(math.nan)
+
+
+def test_moments_that_the_left_out_tail_decides_are_refused():
+  table = gaussian_scalar(bins=4, cells=2, tail_ratio=0.5)
+  assert table.moment(20) > 5e9
+  for power in (60, 200, 1000):
+    with pytest.raises(ValueError, match='smaller'):
+      table.moment(power)
+  assert truncated_scalar().moment(60) < truncated_scalar().range**60
+
+
 def test_a_tail_without_end_is_refused():
   table = noise.ScalarTable.normalized(10, [0.0, -1.0], -1e-9)
   with pytest.raises(ValueError, match='steeper'):

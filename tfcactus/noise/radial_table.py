@@ -12,7 +12,6 @@ one cell of the transition r_0 varies by about a shell; the least density around
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import dataclasses
 import functools
 
@@ -106,22 +105,6 @@ class RadialTable(table_file.NoiseTable):
             f'shells={self.log_density.size}, '
             f'noise_multiplier={self.noise_multiplier:.6g}, digest={self.digest})')
 
-  def _payload(self) -> dict[str, np.ndarray]:
-    return {
-        'dim': np.array(self.dim, dtype=np.int64),
-        'first_radius': np.array(self.first_radius, dtype=np.float64),
-        'width': np.array(self.width, dtype=np.float64),
-        'log_density': self.log_density,
-        'log_tail_ratio': np.array(self.log_tail_ratio, dtype=np.float64),
-    }
-
-  @classmethod
-  def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: table_file.Info) -> RadialTable:
-    return cls(int(arrays['dim']), float(arrays['first_radius']),
-               float(arrays['width']), arrays['log_density'],
-               float(arrays['log_tail_ratio']), info)
-
   @functools.cached_property
   def _shells(self) -> tuple[np.ndarray, np.ndarray]:
     """(Log densities, log masses) of all shells, the tail enumerated."""
@@ -163,16 +146,18 @@ class RadialTable(table_file.NoiseTable):
     return hollow
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power of the Euclidean norm, power > 0, in sensitivity^power.
+    """Returns E|Z|^power of the Euclidean norm, power > 0, in sensitivities^power.
 
-    Leaves out a tail of mass 1e-30.
+    It is right to a relative 1e-9. Raises ValueError if a tail of mass 1e-30 counts, or
+    the moment is beyond floats.
     """
     power = _checks.positive('power', power)
     # Inside a shell the radius has density m rho^(m-1) / (b^m - a^m).
     ratio = np.expm1(self.log_hollow * (1 + power / self.dim)) / np.expm1(
         self.log_hollow)
-    inside = self.radii**power * ratio * self.dim / (self.dim + power)
-    return float(np.sum(self.shell_mass * inside))
+    with np.errstate(over='ignore', invalid='ignore'):
+      inside = self.radii**power * ratio * self.dim / (self.dim + power)
+      return self._moment(power, self.shell_mass * inside)
 
   @functools.cached_property
   def noise_multiplier(self) -> float:
@@ -181,7 +166,7 @@ class RadialTable(table_file.NoiseTable):
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Returns the log density at points `z` of shape (..., dim), per unit of volume."""
-    z = np.asarray(z, dtype=np.float64)
+    z = _checks.numbers_of('z', z)
     if z.ndim == 0 or z.shape[-1] != self.dim:
       raise ValueError(f'Expected z of shape (..., {self.dim}), got {z.shape}.')
     radius = np.linalg.norm(z, axis=-1)
@@ -192,17 +177,15 @@ class RadialTable(table_file.NoiseTable):
     return self._log_density_of(shell) - log_ball
 
   def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Returns P(|Z| <= radius) for finite radii of any shape."""
-    radius = np.maximum(np.asarray(radius, dtype=np.float64), 0.0)
-    shell = np.maximum(np.ceil((radius - self.first_radius) / self.width),
-                       0).astype(np.int64)
-    inside = shell < self.radii.size
-    shell = np.minimum(shell, self.radii.size - 1)
+    """Returns P(|Z| <= radius) for radii of any shape; no tail of mass 1e-30 is in."""
+    radius = np.maximum(_checks.numbers_of('radius', radius), 0.0)
+    shell = np.clip(np.ceil((radius - self.first_radius) / self.width), 0,
+                    self.radii.size - 1).astype(np.int64)
     beyond = np.append(self.survival[1:], 0.0)
     with np.errstate(divide='ignore'):
       log_fill = self.dim * np.log(np.minimum(radius / self.radii[shell], 1.0))
     outside = np.expm1(log_fill) / np.expm1(self.log_hollow[shell])
-    return np.where(inside, 1 - beyond[shell] - self.shell_mass[shell] * outside, 1.0)
+    return 1 - beyond[shell] - self.shell_mass[shell] * outside
 
   def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """Returns the inverse of `radius_cdf` for `u` in (0, 1), any shape."""
@@ -316,9 +299,12 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Moves beyond the band count as infinite losses in the upper pair only.
+    # Moves beyond the band count as infinite losses in the upper pair only. So do moves
+    # beyond the shells of a tail; in the lower pair, they have the last shell's density.
     loss[:, -1] = np.inf
-    for side, sign in enumerate((1, -1)):
+    least = loss if np.isneginf(table.log_tail_ratio) else np.minimum(
+        loss, log_f[rows, None] - log_f[-1])
+    for side, (sign, loss) in enumerate(((1, loss), (-1, least))):
       moved = mass[rows, None] * _rates(further[rows] + sign * error[rows])
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
       finite = kept & np.isfinite(loss)

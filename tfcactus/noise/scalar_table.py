@@ -6,7 +6,7 @@ pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import dataclasses
 import functools
 import math
@@ -134,21 +134,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return 2 if self.edge_at_zero else 1
 
   def _payload(self) -> dict[str, np.ndarray]:
-    payload = {
-        'bins': np.array(self.bins, dtype=np.int64),
-        'log_density': self.log_density,
-        'log_tail_ratio': np.array(self.log_tail_ratio, dtype=np.float64),
-    }
-    if self.edge_at_zero:
-      payload['edge_at_zero'] = np.array(True)
+    payload = super()._payload()
+    if not self.edge_at_zero:
+      del payload['edge_at_zero']
     return payload
-
-  @classmethod
-  def from_arrays(cls, arrays: Mapping[str, np.ndarray],
-                  info: table_file.Info) -> ScalarTable:
-    return cls(int(arrays['bins']), arrays['log_density'],
-               float(arrays['log_tail_ratio']), info,
-               bool(arrays.get('edge_at_zero', False)))
 
   @property
   def width(self) -> float:
@@ -191,35 +180,29 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
     Raises ValueError if that takes more than `table_file.MAX_CELLS` cells of the tail.
     """
-    return np.concatenate(
-        [self.log_density, self.log_density[-1] + self.log_tail_ratio *
-         np.arange(1, 1 + self._tail_cells)]
-        if self._tail_cells else [self.log_density])
-
-  @functools.cached_property
-  def _tail_cells(self) -> int:
-    """Number of cells beyond N in `half_density`; 0 without a tail. May raise."""
     if np.isneginf(self.log_tail_ratio):
-      return 0
+      return self.log_density
     count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
                     self.log_tail_ratio)
     if count > table_file.MAX_CELLS:
       raise ValueError(
           f'Expected a tail that ends within {table_file.MAX_CELLS} cells, got '
           f'log_tail_ratio={self.log_tail_ratio!r}; make the tail steeper.')
-    return max(int(count), 1)
+    tail = self.log_tail_ratio * np.arange(1, 1 + max(int(count), 1))
+    return np.append(self.log_density, self.log_density[-1] + tail)
 
   def moment(self, power: float) -> float:
-    """Returns E|Z|^power, power > 0, in units of sensitivity^power.
+    """Returns E|Z|^power, power > 0, in sensitivities^power, to a relative 1e-9.
 
-    Includes the uniform dither in a cell; leaves out a tail of mass 1e-30.
+    Includes the uniform dither in a cell. Raises ValueError if a tail of mass 1e-30
+    counts, or the moment is beyond floats.
     """
     power = _checks.positive('power', power)
     half = self.half_density
     outer = (np.arange(half.size) + self._outer) * self.width
-    integral = outer**(power + 1) / (power + 1)
-    cells = 2 * np.diff(integral, prepend=0.0)
-    return float(np.sum(np.exp(half) * cells))
+    with np.errstate(over='ignore', invalid='ignore'):
+      integral = outer**(power + 1) / (power + 1)
+      return self._moment(power, np.exp(half) * 2 * np.diff(integral, prepend=0.0))
 
   @functools.cached_property
   def noise_multiplier(self) -> float:
@@ -227,31 +210,31 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return float(np.sqrt(self.moment(2)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    return self._log_density_of(self._cell_at(np.abs(np.asarray(z, dtype=np.float64))))
+    return self._log_density_of(self._cell_at(np.abs(_checks.numbers_of('z', z))))
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
-    """Returns the index of the cell that holds a finite z >= 0, the range included."""
+    """Returns the index of the cell that holds z >= 0, the range included; may be inf."""
     cell = np.floor(z * self.bins + 1 - self._outer)
     last = self.log_density.size - 1
     return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(
         self.log_tail_ratio) else cell
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    """Returns P(Z <= z) for finite `z` of any shape."""
-    z = np.asarray(z, dtype=np.float64)
-    upper_tail = self._upper_tail(np.abs(z))
-    return np.where(z < 0, upper_tail, 1 - upper_tail)
+    """Returns P(Z <= z) for `z` of any shape; leaves out a tail of mass 1e-30."""
+    z = _checks.numbers_of('z', z)
+    distance = np.abs(z)
+    density, beyond = self._cells_by_tail
+    cell = np.minimum(self._cell_at(distance), density.size - 1).astype(np.int64)
+    outer = (cell + self._outer) * self.width
+    tail = beyond[cell] + density[cell] * np.maximum(outer - distance, 0.0)
+    return np.where(z < 0, tail, 1 - tail)
 
-  def _upper_tail(self, z: np.ndarray) -> np.ndarray:
-    """Returns P(Z > z) for z >= 0, accurate in the tail."""
+  @functools.cached_property
+  def _cells_by_tail(self) -> tuple[np.ndarray, np.ndarray]:
+    """Density of each cell of `half_density`, and P(Z > its outer edge); (cells,)."""
     density = np.exp(self.half_density)
-    edges = (np.arange(density.size) + self._outer) * self.width
-    beyond = np.append(np.cumsum((density * self.width)[::-1])[::-1][1:], 0.0)
-    cell = self._cell_at(z).astype(np.int64)
-    inside = cell < density.size
-    cell = np.minimum(cell, density.size - 1)
-    return np.where(inside, beyond[cell] + density[cell] *
-                    np.maximum(edges[cell] - z, 0.0), 0.0)
+    mass = density * self.width
+    return density, np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """Returns the inverse of `cdf` at `u`; ValueError unless all are in (0, 1)."""
@@ -259,9 +242,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
     tail = np.minimum(u, 1 - u)  # By symmetry, quantile(1 - u) = -quantile(u).
-    density = np.exp(self.half_density)
-    mass = density * self.width
-    beyond = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
+    density, beyond = self._cells_by_tail
     # The first cell with at most `tail` mass beyond its outer edge.
     cell = np.searchsorted(-beyond, -tail, side='left')
     cell = np.minimum(cell, density.size - 1)

@@ -62,9 +62,7 @@ def reach(dim: int, first_radius: float, width: float) -> int:
   if first_radius > 1 and dim > 1:
     # A direction's cosine exceeds c with probability I_{1-c^2}(a, 1/2) / 2, where
     # a = (dim - 1) / 2, and |x - e| differs from |x| by at most c + 1 / (2 |x|).
-    cosine = np.sqrt(
-        special.betaincinv(0.5, 0.5 * (dim - 1), 0.5)) if dim < 100 else 0.0
-    low, high = cosine, 1.0
+    low, high = 0.0, 1.0
     for _ in range(60):
       middle = 0.5 * (low + high)
       tail = special.betainc(0.5 * (dim - 1), 0.5, 1 - middle * middle)
@@ -83,22 +81,16 @@ def transition(dim: int, first_radius: float, width: float,
   one. The second array, shape (shells,), bounds how much probability of a row rounding
   may have moved to neighbouring columns.
   """
-  band = reach(dim, first_radius, width)
-  radii = first_radius + width * np.arange(shells)
-  forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
+  radii, forward, hollow_log = _balls(dim, first_radius, width, shells)
+  hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
   own, own_error = (_both_ways(dim, radii, width, part)
                     for part in (forward.value, forward.error))
-  # Entry (i, d) of `below` is entry (i - 1, d + 1) of `own`: ball i - 1 with i + d.
-  below, below_error = (
-      np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
-      for part in (own, own_error))
+  below, below_error = _of_inner_ball(own), _of_inner_ball(own_error)
   own, own_error = own[:, :-1], own_error[:, :-1]
-  hollow_log = log_hollow(dim, radii, width)[:, None]
-  hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
   within = (own - hollow * below) / solid
   error = 2 * np.sum((own_error + hollow * below_error) / solid, axis=1)
   result = np.clip(np.diff(within, axis=1), 0.0, 1.0)
-  result[:, :band] = _inward(dim, radii, width, forward.lens) / solid
+  result[:, :result.shape[1] // 2] = _inward(dim, radii, width, forward.lens) / solid
   return result, error
 
 
@@ -113,19 +105,29 @@ def outward(dim: int, first_radius: float, width: float, shells: int
   # Without lens(i - 1, d + 1), which lies in ball i - 1, it is the part of shell i that
   # moves out by more than d. Lenses keep their digits where they are tiny, so the error
   # of a rare move is small relative to its probability.
-  band = reach(dim, first_radius, width)
-  radii = first_radius + width * np.arange(shells)
-  forward = _fraction(dim, radii[:, None], width * np.arange(band + 2))
-  inner, inner_error = (
-      np.concatenate([np.zeros((1, band + 1)), part[:-1, 1:]])
-      for part in (forward.lens, forward.lens_error))
-  hollow_log = log_hollow(dim, radii, width)[:, None]
+  _, forward, hollow_log = _balls(dim, first_radius, width, shells)
   hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
+  inner, inner_error = _of_inner_ball(forward.lens), _of_inner_ball(forward.lens_error)
   lens = forward.lens[:, :-1]
   rounding = EXPONENT_ROUNDOFF * (1 - np.maximum(hollow_log, -700.0))
   error = (forward.lens_error[:, :-1] + hollow * inner_error +
            rounding * (lens + hollow * inner)) / solid
   return np.clip((lens - hollow * inner) / solid, 0.0, 1.0), error
+
+
+def _balls(dim: int, first_radius: float, width: float, shells: int
+           ) -> tuple[np.ndarray, _Fraction, np.ndarray]:
+  """Returns (radii, fractions of ball i in ball i + d, `log_hollow` as a column)."""
+  # d = 0..reach + 1; the larger ball is one unit away.
+  radii = first_radius + width * np.arange(shells)
+  steps = width * np.arange(reach(dim, first_radius, width) + 2)
+  return (radii, _fraction(dim, radii[:, None], steps),
+          log_hollow(dim, radii, width)[:, None])
+
+
+def _of_inner_ball(part: np.ndarray) -> np.ndarray:
+  """Returns entry (i - 1, d + 1) at (i, d), zero for i = 0: ball i - 1 with i + d."""
+  return np.concatenate([np.zeros((1, part.shape[1] - 1)), part[:-1, 1:]])
 
 
 def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
@@ -179,18 +181,14 @@ class _Fraction(NamedTuple):
 
 
 def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
-  """Returns the fraction of the ball B(0, a) in B(e, a + step), and its complement."""
+  """Returns the fraction of the ball B(0, a) in B(e, a + step), a > 0, step >= 0."""
   # `step` is an argument because a difference of large radii would lose its digits.
   a, step = np.broadcast_arrays(a, step)
   b = a + step
-  value, lens = np.zeros(a.shape), np.ones(a.shape)
+  value = (step >= 1).astype(np.float64)
+  lens = 1 - value
   error, lens_error = np.zeros(a.shape), np.zeros(a.shape)
-  full = (a > 0) & (step >= 1)
-  value[full], lens[full] = 1.0, 0.0
-  swallowed = (b > 0) & (step <= -1)
-  value[swallowed] = np.exp(dim * np.log(b[swallowed] / a[swallowed]))
-  lens[swallowed] = 1 - value[swallowed]
-  meet = (np.abs(step) < 1) & (a + b > 1) & (a > 0) & (b > 0)
+  meet = (step < 1) & (a + b > 1)
   a, b, step = a[meet], b[meet], step[meet]
   # The spheres meet in the plane at distance t from 0 and 1 - t from e.
   difference = -step * (2 * a + step)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 import base64
 from collections.abc import Mapping
 import functools
 import hashlib
 import io
 import json
+import math
 import os
 from typing import Any, IO, TypeVar, Union
 import zipfile
@@ -49,26 +49,6 @@ def check_tail_ratio(value: object) -> float:
   return value
 
 
-def check_info(info: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns `info` as a plain dict of JSON values; ValueError if that is impossible."""
-  try:
-    return json.loads(json.dumps(dict(info)))
-  except (TypeError, ValueError) as error:
-    raise ValueError(
-        f'Expected info to be a mapping of plain JSON values, got {info!r}.') from error
-
-
-def parse_info(text: np.ndarray) -> dict[str, Any]:
-  """Returns the info mapping in a file; ValueError unless it is a JSON object."""
-  try:
-    info = json.loads(str(text))
-  except json.JSONDecodeError as error:
-    raise ValueError(f'Expected info to be JSON, got {text!s}.') from error
-  if not isinstance(info, dict):
-    raise ValueError(f'Expected info to be a JSON object, got {text!s}.')
-  return info
-
-
 class NoiseTable(Noise):
   """Base class of noise tables: frozen densities that sampler and accountant both read.
 
@@ -83,10 +63,15 @@ class NoiseTable(Noise):
 
   def _check_table(self) -> None:
     """Sets the fields that all tables have to their checked values."""
+    try:
+      info = json.loads(json.dumps(dict(self.info)))
+    except (TypeError, ValueError) as error:
+      raise ValueError('Expected info to be a mapping of plain JSON values, got '
+                       f'{self.info!r}.') from error
     for name, checked in (
         ('log_density', _checks.vector('log_density', self.log_density)),
         ('log_tail_ratio', check_tail_ratio(self.log_tail_ratio)),
-        ('info', check_info(self.info))):
+        ('info', info)):
       object.__setattr__(self, name, checked)
 
   def _check_mass(self, log_masses: np.ndarray) -> None:
@@ -105,6 +90,18 @@ class NoiseTable(Noise):
       tail = np.where(beyond > 0, beyond * self.log_tail_ratio, 0.0)
     return self.log_density[np.minimum(index, last).astype(np.int64)] + tail
 
+  def _moment(self, power: float, terms: np.ndarray) -> float:
+    """Returns the sum of a moment's terms by cell; ValueError if other cells count."""
+    total = float(np.sum(terms))
+    # In a tail, ratios of neighbouring terms fall: a geometric series bounds the rest.
+    ratio = 0.0 if np.isneginf(self.log_tail_ratio) else (
+        terms[-1] / max(terms[-2], 1e-300))
+    if not (ratio < 1 and terms[-1] * ratio < 1e-9 * total * (1 - ratio) < math.inf):
+      raise ValueError(
+          'Expected a power whose moment floats hold, and cells that hold all but '
+          f'1e-30 of the mass determine, got power={power!r}; take a smaller one.')
+    return total
+
   @functools.cached_property
   def monotone(self) -> bool:
     """Returns whether the density never increases with |z|, exactly from the arrays."""
@@ -115,15 +112,10 @@ class NoiseTable(Noise):
     """Version of the file layout, one of `FORMAT_VERSIONS`."""
     return 1
 
-  @abc.abstractmethod
   def _payload(self) -> dict[str, np.ndarray]:
     """Returns the arrays that define the distribution, by their names in the file."""
-
-  @classmethod
-  @abc.abstractmethod
-  def from_arrays(cls: type[_Table], arrays: Mapping[str, np.ndarray],
-                  info: Info) -> _Table:
-    """Builds the table from the arrays of a file; KeyError for a missing one."""
+    return {name: np.array(value, np.int64 if type(value) is int else None)
+            for name, value in self._parameters().items() if name != 'info'}
 
   @classmethod
   def from_file(cls: type[_Table], arrays: Mapping[str, np.ndarray], place: str
@@ -132,12 +124,14 @@ class NoiseTable(Noise):
 
     Raises ValueError if an array is missing or invalid, or the digest does not match.
     """
+    fields = {name: value if value.ndim else value.item()
+              for name, value in arrays.items()
+              if name not in ('kind', 'format_version', 'digest')}
     try:
-      table = cls.from_arrays(arrays, parse_info(arrays['info']))
-    except (KeyError, TypeError) as error:
-      raise ValueError(
-          f'Expected {place} to hold a {cls.kind} table, but it lacks or '
-          f'garbles {error}.') from error
+      table = cls(**{**fields, 'info': json.loads(str(fields['info']))})
+    except (TypeError, json.JSONDecodeError) as error:
+      raise ValueError(f'Expected {place} to hold the fields of a {cls.kind} table, '
+                       f'info as JSON, but {error}.') from error
     if table.digest != str(arrays['digest']):
       raise ValueError(
           f'Expected digest {arrays["digest"]!s} in {place}, got '
