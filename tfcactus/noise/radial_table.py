@@ -299,17 +299,17 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Moves beyond the band count as infinite losses in the upper pair only. So do moves
-    # beyond the shells of a tail; in the lower pair, they have the last shell's density.
+    # In the upper pair, moves beyond the band, or beyond the shells of a tail, count as
+    # infinite losses. In the lower one, the latter go to the last shell's density.
     loss[:, -1] = np.inf
     least = loss if np.isneginf(table.log_tail_ratio) else np.minimum(
         loss, log_f[rows, None] - log_f[-1])
-    for side, (sign, loss) in enumerate(((1, loss), (-1, least))):
+    for side, (sign, value) in enumerate(((1, loss), (-1, least))):
       moved = mass[rows, None] * _rates(further[rows] + sign * error[rows])
       kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
-      finite = kept & np.isfinite(loss)
+      finite = kept & np.isfinite(value)
       infinite[side] += float(np.sum(moved[kept & ~finite]))
-      x, p = loss[finite], moved[finite]
+      x, p = value[finite], moved[finite]
       q = p * np.exp(-np.minimum(x, pair_lib.LARGEST_LOSS))
       if sign < 0:
         cell = np.floor(x / width).astype(np.int64)

@@ -1,17 +1,7 @@
 """Descent of epsilon from a monotone design: a search for noise, which proves nothing.
 
-At fixed delta, the derivative of epsilon with respect to a cell's mass is a quotient:
-that of delta with respect to the mass, over minus that of delta with respect to
-epsilon. The composed delta is computed on a plain lattice: noise that a search proposes
-must be accounted again.
-
-A mirror step minimises
-
-    D(p) - D'(p0) (p - p0) + length * gradient (p - p0)
-
-under the design's own constraints, where D is the design's divergence and p0 the
-current density. This is the design's program with a linear term, and the
-interior-point method solves it. The gradient is scaled to the size of D'.
+The composed delta is computed on a plain lattice: noise that a search proposes must be
+accounted again.
 """
 
 from __future__ import annotations
@@ -50,6 +40,8 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   # changes with it, and the tail changes with the last cell. Only changes that keep the
   # total mass have a meaning. The neighbours differ by adding or removing a record,
   # whichever costs more, at the full shift: the table must be monotone.
+  # At fixed delta, the derivative is that of delta with respect to the mass, over minus
+  # that of delta with respect to epsilon.
   sampling_prob = _checks.sampling_prob(sampling_prob)
   steps = _checks.integer('steps', steps, 1)
   epsilon = _checks.non_negative('epsilon', epsilon)
@@ -66,8 +58,7 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   pairs = composed_delta.sampled_pairs(here.mass, there.mass, sampling_prob)
   values = [composed_delta.composed_delta(
       p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
-  worst = max(range(len(values)), key=lambda i: values[i].delta)
-  value = values[worst]
+  worst, value = max(enumerate(values), key=lambda found: found[1].delta)
   # delta is P(S) - e^epsilon Q(S), with the best set S of outcomes, and its derivative
   # with respect to epsilon is -e^epsilon Q(S). Q(S) has degree `steps` in the masses q,
   # so that by Euler's theorem by_q @ q is `steps` times that derivative.
@@ -116,9 +107,11 @@ class _Tilted(convex_program.Program):
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
   """Returns the table one mirror step from that of `Monotone` or of an earlier step."""
-  # `length` 1 is right if the design's divergence, scaled to the gradient's size, has
-  # the curvature of epsilon; 0 leaves the density unchanged. The result is
-  # monotone, of the same grid and cost as `table`, without a certificate.
+  # It minimises D(p) - D'(p0) (p - p0) + length * gradient (p - p0) under the design's own
+  # constraints, where D is the design's divergence and p0 the table's density: the
+  # design's program with a linear term. `length` 1 is right if D, scaled to the
+  # gradient's size, has the curvature of epsilon; 0 leaves the density unchanged. The
+  # result is monotone, of the same grid and cost as `table`, without a certificate.
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],

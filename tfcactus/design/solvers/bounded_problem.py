@@ -19,7 +19,8 @@ from tfcactus.design.solvers import composed_delta, convex_program
 from tfcactus.noise import tiling
 
 NEGLIGIBLE = 1e-13
-"""Masses below this share of the largest count as zero."""
+"""Masses below this share of the largest count as zero, or as this share if masses may
+rise outwards: tables have no empty cells between others."""
 
 _Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
 """(objective, A, b, mass): minimise objective @ x over x in [0, 1] with A x <= b and
@@ -61,8 +62,7 @@ class Problem:
     values = [composed_delta.composed_delta(p, q, epsilon=self.epsilon,
                                             steps=self.steps)
               for p, q in self.pairs(w)]
-    worst = max(range(len(values)), key=lambda i: values[i].delta)
-    value = values[worst]
+    worst, value = max(enumerate(values), key=lambda found: found[1].delta)
     return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray) -> np.ndarray:
@@ -107,8 +107,9 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
     raise convex_program.SolverError(
         f'Expected an optimum of the linear program, got: {result.message}')
   w = result.x[:problem.cells]
-  w = np.where(w < NEGLIGIBLE * np.max(w), 0.0, w)
-  w = within_budget(problem, np.minimum.accumulate(w) if monotone else w)
+  least = NEGLIGIBLE * np.max(w)
+  w = within_budget(problem, np.minimum.accumulate(np.where(w < least, 0.0, w))
+                    if monotone else np.maximum(w, least))
   delta = max(float(np.sum(np.maximum(p - math.exp(problem.epsilon) * q, 0.0)))
               for p, q in problem.pairs(w))
   return Solution(w, delta, _lower_bound(program, result))
@@ -119,43 +120,28 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
   # The variables x are w, one excess per outcome and direction, and delta. An excess is
   # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta.
   n = problem.cells
-  maps = _pair_maps(problem)
-  outcomes = maps[0][0].shape[0]
-  size = n + outcomes * len(maps) + 1
-  rows, right = [], []
-  for i, (p, q) in enumerate(maps):
-    excess = sparse.lil_matrix((outcomes + 1, size))
-    excess[:outcomes, :n] = p - math.exp(problem.epsilon) * q
-    own = slice(n + i * outcomes, n + (i + 1) * outcomes)
-    excess[:outcomes, own] = -sparse.identity(outcomes)
-    excess[outcomes, own] = 1.0
-    excess[outcomes, size - 1] = -1.0
-    rows.append(excess)
-    right.append(np.zeros(outcomes + 1))
-  budget = sparse.lil_matrix((1, size))
-  budget[0, :n] = problem.cost / problem.budget
-  rows.append(budget)
-  right.append(np.ones(1))
-  if monotone:
-    falls = sparse.lil_matrix((n - 1, size))
-    falls[:, :n] = sparse.diags([-1.0, 1.0], [0, 1], shape=(n - 1, n))
-    rows.append(falls)
-    right.append(np.zeros(n - 1))
-  mass = sparse.lil_matrix((1, size))
-  mass[0, :n] = 1.0
-  return (np.append(np.zeros(size - 1), 1.0),
-          sparse.csr_matrix(sparse.vstack(rows)), np.concatenate(right),
-          sparse.csr_matrix(mass))
-
-
-def _pair_maps(problem: Problem) -> list[tuple[sparse.csr_matrix, sparse.csr_matrix]]:
-  """Returns `Problem.pairs`, (P, Q) for each direction, as matrices that multiply w."""
-  n, bins = problem.cells, problem.bins
+  # `Problem.pairs`, (P, Q) for each direction, as matrices that multiply w.
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
-  nothing = sparse.csr_matrix((bins, n))
-  p = sparse.csr_matrix(sparse.vstack([full, nothing]))
-  q = sparse.csr_matrix(sparse.vstack([nothing, full]))
-  return composed_delta.sampled_pairs(p, q, problem.sampling_prob)
+  nothing = sparse.csr_matrix((problem.bins, n))
+  maps = composed_delta.sampled_pairs(
+      sparse.csr_matrix(sparse.vstack([full, nothing])),
+      sparse.csr_matrix(sparse.vstack([nothing, full])), problem.sampling_prob)
+  outcomes, others = 2 * n + problem.bins, [None] * (len(maps) + 1)
+  rows = []
+  for i, (p, q) in enumerate(maps):
+    before, after = [None] * i, [None] * (len(maps) - 1 - i)
+    rows += [[p - math.exp(problem.epsilon) * q,
+              *before, -sparse.identity(outcomes), *after, None],
+             [None, *before, np.ones((1, outcomes)), *after, -np.ones((1, 1))]]
+  rows.append([problem.cost[None, :] / problem.budget, *others])
+  if monotone:
+    rows.append([sparse.diags([-1.0, 1.0], [0, 1], shape=(n - 1, n)), *others])
+  upper = sparse.bmat(rows, 'csr')
+  right = np.zeros(upper.shape[0])
+  right[len(maps) * (outcomes + 1)] = 1.0  # The budget.
+  size = upper.shape[1]
+  mass = sparse.csr_matrix((np.arange(size) < n).astype(float))
+  return np.append(np.zeros(size - 1), 1.0), upper, right, mass
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:

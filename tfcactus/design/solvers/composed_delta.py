@@ -1,12 +1,7 @@
 """Composed delta of n releases and its exact gradient, for designing noise.
 
-Each outcome's privacy loss is split between the two nearest points of a uniform grid.
-One FFT composes n losses, and the total is tested against epsilon: a total loss x gains
-g(x) = (1 - e^(epsilon - x))^+. One more FFT gives the gradient. Let V(x) be the mean of
-g(x + S) over the sum S of n - 1 losses. The derivative of delta with respect to the
-mass of an outcome of loss x is n V(x), and with respect to its loss the mass times n
-V'(x). The result is an objective to minimise, not a guarantee: only the accountant says
-what a table costs.
+The result is an objective to minimise, not a guarantee: only the accountant says what
+a table costs.
 
 Source: the composition of Sommer et al., "Learning Numeric Optimal Differentially
 Private Truncated Additive Mechanisms" (2021), section 3.4.2; the adjoint derivative is
@@ -52,9 +47,8 @@ def composed_delta(p: np.ndarray, q: np.ndarray, *, epsilon: float, steps: int,
   a, b = p[both], q[both]
   loss = np.log(a) - np.log(b)
   lost = float(np.sum(p[q <= 0]))  # Probability of an infinite loss in one release.
-  grid = _Grid.around(loss, a, epsilon, steps,
-                      points or (POINTS if steps <= FEW else 2 * POINTS))
-  by_a, by_loss, finite = grid.composed(loss, a, epsilon, steps)
+  by_a, by_loss, finite = _finite_losses(
+      loss, a, epsilon, steps, points or (POINTS if steps <= FEW else 2 * POINTS))
   by_p, by_q = np.zeros_like(p), np.zeros_like(q)
   # The derivatives of loss = log p - log q enter both gradients.
   by_p[both] = by_a + by_loss / a
@@ -86,46 +80,40 @@ def unsampled(direction: int, by_p: np.ndarray, by_q: np.ndarray,
   return (1 - sampling_prob) * mixed + plain, sampling_prob * mixed
 
 
-@dataclasses.dataclass(frozen=True)
-class _Grid:
-  """A uniform grid of losses around the likely total loss of `steps` releases."""
+def _finite_losses(loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int,
+                   points: int) -> tuple[np.ndarray, np.ndarray, float]:
+  """Returns delta's derivatives by mass and by loss, and delta of finite losses."""
+  # Each loss is split between the two nearest points of a uniform grid. One FFT
+  # composes n losses; a total loss x gains g(x) = (1 - e^(epsilon - x))^+. One more FFT
+  # gives V(x), the mean of g(x + S) over the sum S of n - 1 losses. The derivative of
+  # delta with respect to the mass of an outcome of loss x is n V(x), with respect to its
+  # loss the mass times n V'(x).
+  width, first = _grid(loss, mass, epsilon, steps, points)
+  # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
+  cell = np.floor(loss / width).astype(np.int64)
+  share = loss / width - cell
+  at, then = cell % points, (cell + 1) % points
+  law = np.bincount(at, mass * (1 - share), points) + np.bincount(
+      then, mass * share, points)
+  phi = fft.rfft(law)
+  total = (first + np.arange(points)) * width
+  gain = np.roll(-np.expm1(np.minimum(epsilon - total, 0.0)), first % points)
+  rest = phi**(steps - 1)
+  seen = fft.irfft(np.conj(rest) * fft.rfft(gain), points)  # V at every grid point.
+  low, high = steps * seen[at], steps * seen[then]
+  return low + (high - low) * share, mass * (high - low) / width, float(law @ seen)
 
-  width: float  # Spacing.
-  points: int  # Number of points; sums wrap around after them.
-  first: int  # Index of the first point of the total loss.
 
-  @classmethod
-  def around(cls, loss: np.ndarray, mass: np.ndarray, epsilon: float,
-             steps: int, points: int) -> _Grid:
-    """Returns a grid that covers the likely range of the total loss, and epsilon."""
-    share = mass / np.sum(mass)
-    mean = float(share @ loss)
-    std = math.sqrt(max(float(share @ (loss - mean)**2), 1e-300))
-    largest = float(np.max(np.abs(loss - mean)))
-    reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest, steps * largest) + 1e-9
-    low = min(steps * mean - reach, epsilon)
-    high = max(steps * mean + reach, epsilon)
-    # A few points of room at both ends, so that split losses do not wrap around.
-    width = (high - low) * 1.02 / (points - 8)
-    return cls(width, points, math.floor(low / width) - 2)
-
-  def composed(self, loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int
-               ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Returns delta's derivatives by mass and by loss, and delta of finite losses."""
-    # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
-    cell = np.floor(loss / self.width).astype(np.int64)
-    share = loss / self.width - cell
-    at = cell % self.points
-    then = (cell + 1) % self.points
-    law = (np.bincount(at, mass * (1 - share), self.points) +
-           np.bincount(then, mass * share, self.points))
-    phi = fft.rfft(law)
-    total = (self.first + np.arange(self.points)) * self.width
-    gain = -np.expm1(np.minimum(epsilon - total, 0.0))
-    gain = np.roll(gain, self.first % self.points)
-    rest = phi**(steps - 1)
-    # V of the module's docstring, at every grid point, by correlation.
-    seen = fft.irfft(np.conj(rest) * fft.rfft(gain), self.points)
-    value = float(law @ seen)
-    low, high = steps * seen[at], steps * seen[then]
-    return (low + (high - low) * share, mass * (high - low) / self.width, value)
+def _grid(loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int, points: int
+          ) -> tuple[float, int]:
+  """Returns (spacing, first index) of a grid of the likely total losses and epsilon."""
+  share = mass / np.sum(mass)
+  mean = float(share @ loss)
+  std = math.sqrt(max(float(share @ (loss - mean)**2), 1e-300))
+  largest = float(np.max(np.abs(loss - mean)))
+  reach = min(SPREAD * std * math.sqrt(steps) + 2 * largest, steps * largest) + 1e-9
+  low = min(steps * mean - reach, epsilon)
+  high = max(steps * mean + reach, epsilon)
+  # A few points of room at both ends, so that split losses do not wrap around.
+  width = (high - low) * 1.02 / (points - 8)
+  return width, math.floor(low / width) - 2

@@ -3,12 +3,8 @@
 Cells of the line and shells of space reduce to one form. The unknown p holds the masses
 of cells. D_k(p) is the divergence of the noise from itself shifted by amount k: a sum
 of weight * phi(p_i, scale * p_j) over pairs of cells i and j (edges), plus a term
-linear in p, where phi(a, b) is the divergence of two cells, in both directions. The
-program minimises the largest D_k for a given mass and cost.
-
-The proof takes no solver's word: all D_k are convex and homogeneous of degree one, so
-that D_k(q) >= grad D_k(p) @ q for any p and every q. Any mean of the gradients, with a
-price on cost, thus gives a lower bound on the optimum (`Program.lower_bound`).
+linear in p. phi(a, b) is the divergence of two cells, in both directions. The proof
+takes no solver's word: see `Program.lower_bound`.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,11 +38,6 @@ class Shift:
   log_scale: np.ndarray  # Each edge compares p_i with exp(log_scale) * p_j.
   weight: np.ndarray  # Factor of each edge, above zero.
   tail: float  # Coefficient of the last unknown: edges wholly inside the tail.
-
-  @functools.cached_property
-  def scale(self) -> np.ndarray:
-    """exp(log_scale)."""
-    return np.exp(self.log_scale)
 
 
 class _Edges(NamedTuple):
@@ -86,12 +77,13 @@ class Program:
     """Edges of all shifts, concatenated: one array operation serves all shifts."""
     if len(self.shifts) == 1:
       s = self.shifts[0]
-      return _Edges(s.first, s.second, s.scale, s.weight, np.zeros(1, int), 0)
+      return _Edges(s.first, s.second, np.exp(s.log_scale), s.weight,
+                    np.zeros(1, int), 0)
     sizes = [s.first.size for s in self.shifts]
-    first, second, scale, weight = (
+    first, second, log_scale, weight = (
         np.concatenate([getattr(s, name) for s in self.shifts])
-        for name in ('first', 'second', 'scale', 'weight'))
-    return _Edges(first, second, scale, weight,
+        for name in ('first', 'second', 'log_scale', 'weight'))
+    return _Edges(first, second, np.exp(log_scale), weight,
                   np.append(0, np.cumsum(sizes[:-1])),
                   np.repeat(np.arange(len(sizes)), sizes))
 
@@ -262,13 +254,3 @@ def certify(program: Program, p: np.ndarray, theta: np.ndarray, price: float,
   objective, bound = report(objective), report(bound)
   return {'objective': objective, 'lower_bound': bound,
           'gap': max((objective - bound) / objective, 0.0)}
-
-
-def multipliers(theta: np.ndarray, price: float) -> dict[str, Any]:
-  """Returns {'shifts': {'1': theta_1, ...}, 'price': price} as JSON values."""
-  # Thetas are scaled to sum one. Tiny ones are left out: any give a valid bound.
-  theta = np.maximum(theta, 0.0)
-  theta = theta / np.sum(theta)
-  return {'shifts': {str(k + 1): float(theta[k])
-                     for k in np.flatnonzero(theta > 1e-12)},
-          'price': float(price)}

@@ -3,13 +3,8 @@
 The variables are the decrements of the log density from each cell to the next, at
 least zero: every point is exactly monotone, and the full shift the worst. (Without
 monotonicity the optimum is a comb of spikes one unit apart, which protects whole
-changes only.) The bound on utility needs no constraint: decrements give the log of a
-shape, and the density is the power of that shape that meets the bound. Decrements are
-scaled by the curvature that the shift gives them.
-
-The start is the density of least Fisher information in the range, the best for many
-releases: psi^2, where psi is the ground state of -psi'' + kappa z^2 psi and kappa
-follows from the bound on utility.
+changes only.) Decrements give the log of a shape; the density is the power of that
+shape that meets the bound on utility.
 """
 
 from __future__ import annotations
@@ -65,11 +60,8 @@ def solve(problem: Problem) -> tuple[np.ndarray, int]:
 
 def smooth_start(problem: Problem) -> np.ndarray:
   """Returns the decrements of the density of least Fisher information; (cells - 1,)."""
-  return np.maximum(-np.diff(_ground_state(problem)), 0.0)
-
-
-def _ground_state(problem: Problem) -> np.ndarray:
-  """Returns log masses of least Fisher information, up to a constant; (cells,)."""
+  # It is the best for many releases: psi^2, where psi is the ground state of -psi'' +
+  # kappa z^2 psi, and kappa follows from the bound on utility.
   n, width = problem.cells, 1.0 / problem.bins
   potential = np.concatenate([problem.cost[::-1], problem.cost])
   potential = potential / problem.budget
@@ -90,8 +82,10 @@ def _ground_state(problem: Problem) -> np.ndarray:
   low, high = -25.0, 25.0
   if excess(low) <= 0 or excess(high) >= 0:
     # The optimum is little more than the middle cells, or close to uniform.
-    return -problem.cost / problem.budget
-  return log_masses(math.sinh(optimize.brentq(excess, low, high, xtol=1e-8)))
+    found = -problem.cost / problem.budget
+  else:
+    found = log_masses(math.sinh(optimize.brentq(excess, low, high, xtol=1e-8)))
+  return np.maximum(-np.diff(found), 0.0)
 
 
 def _coarse_start(problem: Problem) -> np.ndarray | None:

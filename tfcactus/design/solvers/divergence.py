@@ -75,16 +75,26 @@ def _parse(name: str) -> Divergence:
         "Expected objective to be 'kl', 'chi2' or 'renyi:A' with A between "
         f'{_ORDERS[0]:g} and {_ORDERS[1]:g}, optionally followed by @Q with a '
         f'sampling rate Q in [{_LEAST_RATE:g}, 1], got objective={name!r}.')
-  if rate < 1:
-    return _subsampled(name, order, rate)
-  return _plain(name, order)
+  chi2 = form['kind'] == 'chi2'
+
+  def report(total):
+    """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 a multiple."""
+    total = rate**2 * total
+    if chi2:
+      return float(total if rate == 1 else 2 * total)
+    if order == 1:
+      return float(total)
+    return float(np.log1p(order * (order - 1) * total) / (order - 1))
+
+  functions = (_subsampled(order, rate) if rate < 1 else
+               _plain(order, 2.0 if chi2 else 1.0))
+  return Divergence(*functions, report)
 
 
-def _plain(name: str, order: float) -> Divergence:
-  """Returns the Renyi divergence of `order` A of unsampled releases, KL for A = 1."""
-  # Its phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)), twice that for chi2.
-  chi2 = name == 'chi2'
-  unit = 2.0 if chi2 else 1.0
+def _plain(order: float, unit: float) -> tuple[Pairwise, Pairwise, Pairwise]:
+  """Returns phi, its slope and curvature for unsampled releases, times `unit`."""
+  # With A the order, phi is (b^A a^(1-A) + a^A b^(1-A) - a - b) / (A (A - 1)); its
+  # limit for A = 1 is that of KL, where `unit` is one.
   order_minus_one = order - 1
 
   def value(a, b):
@@ -113,18 +123,12 @@ def _plain(name: str, order: float) -> Divergence:
     log_ratio = np.log(b / a)
     return unit * a * (np.exp(order * log_ratio) + np.exp(-order_minus_one * log_ratio))
 
-  def report(total):
-    """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 `total`."""
-    if chi2 or order == 1:
-      return float(total)
-    return float(np.log1p(order * order_minus_one * total) / order_minus_one)
-
-  return Divergence(value, slope, curvature, report)
+  return value, slope, curvature
 
 
-def _subsampled(name: str, order: float, rate: float) -> Divergence:
-  """Returns the divergence of (1 - rate) P + rate P' (Poisson subsampling) from P."""
-  # Its generator, g(t) = G(rate (t - 1)) / rate^2, tends to chi2 / 2 for small rates.
+def _subsampled(order: float, rate: float) -> tuple[Pairwise, Pairwise, Pairwise]:
+  """Returns phi, its slope and curvature for (1 - rate) P + rate P' against P."""
+  # The generator, g(t) = G(rate (t - 1)) / rate^2, tends to chi2 / 2 for small rates.
   order_minus_one = order - 1
 
   def generator(v):
@@ -162,13 +166,4 @@ def _subsampled(name: str, order: float, rate: float) -> Divergence:
     forth, back = rate * (b - a) / a, rate * (a - b) / b
     return b * (b / a) * second(forth) + a * (a / b) * second(back)
 
-  def report(total):
-    """Returns the divergence from `total`, the sum of phi."""
-    total = rate**2 * total
-    if name.startswith('chi2'):
-      return float(2 * total)
-    if order == 1:
-      return float(total)
-    return float(np.log1p(order * order_minus_one * total) / order_minus_one)
-
-  return Divergence(value, slope, curvature, report)
+  return value, slope, curvature

@@ -1,19 +1,15 @@
 """A primal-dual interior-point method for `Program`.
 
-Newton steps are computed in p and applied as p * exp(step * du), where du is the change
-of log p, so that masses from 1 to 1e-60 all converge in relative terms: the certificate
-reads gradients in the far tail, where an absolute tolerance would leave noise.
-
-In u = log p the Hessian is the Laplacian of a graph, whose edges span no more cells
-than a unit shift. A banded Cholesky factorisation begins in the tail: small weights are
-eliminated before large ones, and nothing cancels. The few constraints (shifts, cost,
-mass) border the Laplacian, and are solved for by a Schur complement.
+Steps change log p, so that masses from 1 to 1e-60 all converge in relative terms: the
+certificate reads gradients in the far tail, where an absolute tolerance would leave
+noise. In log p the Hessian is the Laplacian of a graph, whose edges span no more cells
+than a unit shift. The few constraints (shifts, cost, mass) border it, and are solved
+for by a Schur complement.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 import warnings
 
 import numpy as np
@@ -196,6 +192,7 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
 
 class _Laplacian:
   """Cholesky factor of a Laplacian plus a diagonal, grounded at one cell."""
+  # It begins in the tail: small weights go before large ones, and nothing cancels.
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
     """Factorises edge weights band[d, i] of (i, i + d) plus the diagonal `excess`."""
@@ -252,12 +249,8 @@ class _Laplacian:
     return found.T[:, ::-1]
 
 
-class _Solved(NamedTuple):
-  """Newton direction: changes of log p, of dual = (theta, price, nu), and of `top`."""
-
-  du: np.ndarray
-  dual: np.ndarray
-  top: float
+_Solved = tuple[np.ndarray, np.ndarray, float]
+"""Newton direction: changes of log p, of dual = (theta, price, nu), and of `top`."""
 
 
 class _Bordered:
@@ -298,10 +291,10 @@ class _Bordered:
     outer = second - self._border @ du + self._corner * dual
     outer[:self._k] += top
     fix = self._solve_once(inner, outer, third + np.sum(dual[:self._k]))
-    du, dual, top = du + fix.du, dual + fix.dual, top + fix.top
+    du, dual, top = du + fix[0], dual + fix[1], top + fix[2]
     if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
       raise _breakdown()
-    return _Solved(du, dual, top)
+    return du, dual, top
 
   def _solve_once(self, first, second, third) -> _Solved:
     """Solves the equations in `solve` without refinement."""
@@ -311,7 +304,7 @@ class _Bordered:
     # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
     y = self._scale * linalg.lu_solve(self._lu, self._scale * np.append(right, -third))
     du = particular - y[:-1] @ self._inverse
-    return _Solved(du, y[:-2], float(y[-1]))
+    return du, y[:-2], float(y[-1])
 
 
 def _breakdown() -> convex_program.SolverError:

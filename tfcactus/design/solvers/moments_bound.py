@@ -1,19 +1,10 @@
 """Least bound of the Extended Moments Accountant at a fixed order, a convex program.
 
-Let P and Q be the noise and the shifted noise, omega the P-mass of outcomes that Q
-cannot have, and Gamma the log of the sum of P^(1 + lambda) / Q^lambda over the others,
-at the order lambda. With omega counted linearly, the bound on the delta of n releases
-is
-
-    n omega + exp(n Gamma - lambda epsilon),
-
-which is convex in the masses. Its tangent at the optimum, minimised over all tables of
-the grid, is therefore a lower bound. The bound is not the composed delta: a smaller
-bound can mean a larger delta.
+The bound is not the composed delta: a smaller bound can mean a larger delta.
 
 Source: Proposition 17 of Sommer et al., "Learning Numeric Optimal Differentially
 Private Truncated Additive Mechanisms" (2021). As printed the bound has 1 - (1 -
-omega)^n, which is concave.
+omega)^n, which is concave; here it has n omega.
 """
 
 from __future__ import annotations
@@ -72,9 +63,13 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
 
 def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns the worse direction's bound, and its gradient in masses w > 0, (cells,)."""
+  # Let P and Q be the noise and the shifted noise, omega the P-mass of outcomes that Q
+  # cannot have, Gamma the log of the sum of P^(1 + order) / Q^order over the others. The
+  # bound n omega + exp(n Gamma - order epsilon) on the delta of n releases is convex in
+  # the masses. So its tangent at the optimum, minimised over all tables of the grid, is
+  # a lower bound.
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
-  worst = max(range(len(values)), key=lambda i: values[i][0])
-  value, by_p, by_q = values[worst]
+  worst, (value, by_p, by_q) = max(enumerate(values), key=lambda found: found[1][0])
   return value, problem.by_masses(worst, by_p, by_q)
 
 
