@@ -41,3 +41,11 @@ def test_no_noise_is_refused_with_what_does_the_same_to_training():
   told = float(str(error.value).rstrip('.').split()[-1])
   draws = noise.Gaussian(told).sample(np.random.default_rng(0), 99)
   assert 0 < np.max(np.abs(draws)) < 1e-98
+
+
+@pytest.mark.parametrize('config', [5, None, {}, {'kind': ['gaussian']},
+                                    {'kind': 'gaussian', 'noise_multiplier': '1'},
+                                    {'kind': 'scalar', 'npz': 5}], ids=repr)
+def test_damaged_configs_are_refused(config):
+  with pytest.raises(ValueError, match='Expected'):
+    noise.from_config(config)

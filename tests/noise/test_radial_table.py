@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from tests.noise.tables import gaussian_radial
+from tests.noise.tables import gaussian_radial, gaussian_scalar, truncated_scalar
 from tfcactus import noise
 
 TABLES = [gaussian_radial(), gaussian_radial(dim=1), gaussian_radial(dim=2),
@@ -74,6 +74,16 @@ def test_extremes_of_the_radius():
       flat.moment(power)
 
 
+def test_error_bounds_hold_for_tiny_probabilities():
+  table = gaussian_radial()
+  assert table.max_error(3, 1e-20) > table.max_error(3, 1e-15)
+  for tailed in (table, gaussian_scalar()):
+    assert tailed.max_error(1, 1e-40) == np.inf
+    with pytest.raises(ValueError, match='beta'):
+      tailed.max_error(1, 0.0)
+  assert truncated_scalar().max_error(1, 1e-40) == truncated_scalar().range
+
+
 def test_density_in_true_units():
   table = gaussian_radial(dim=3, sigma=0.5, bins=400, shells=2000)
   z = np.array([0.3, -0.2, 0.1])
@@ -97,6 +107,7 @@ def test_log_density_at_checks_the_shape():
 @pytest.mark.parametrize('change, message', [
     (dict(dim=0), 'dim'),
     (dict(dim=2.0), 'dim'),
+    (dict(dim=10**30), 'dim'),
     (dict(first_radius=0.0), 'first_radius'),
     (dict(first_radius=np.nan), 'first_radius'),
     (dict(width=-1.0), 'width'),

@@ -173,6 +173,7 @@ def test_tables_are_frozen():
 @pytest.mark.parametrize('change, message', [
     (dict(bins=0), 'bins'),
     (dict(bins=2.5), 'bins'),
+    (dict(bins=10**30), 'bins'),
     (dict(bins=True), 'bins'),
     (dict(log_density=[0.0, np.nan]), 'finite entries in log_density'),
     (dict(log_density=[0.0, np.inf]), 'finite entries in log_density'),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
-from tfcactus import _checks
+from tfcactus import _checks, noise
 from tfcactus.design import fields, isotropic, scalar
-from tfcactus.noise import radial_table, scalar_table
-
-Table = Union[scalar_table.ScalarTable, radial_table.RadialTable]
 
 
-def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, float]:
+def verify(table: noise.Table, cost: fields.CostFunction | None = None
+           ) -> dict[str, float]:
   """Recomputes the certificate of a designed table.
 
   The density is read from the table. Its `info` supplies the claimed budget and the
@@ -40,12 +38,12 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
     raise ValueError(
         f'Expected {"the" if cost is None else "no"} cost function for a table '
         f'designed with {power=}, got cost={cost!r}.')
-  # A table designed for a cost function stores no power; beside one, 2 is expected.
+  # A table designed for a cost function stores no power: it had the default, 2.
   checked_cost = fields.check_program(
       2.0 if power is None else power, cost, solver, objective)
   budget = _checks.positive('budget', told['budget'])
   price = _checks.real('price', told['price'])
-  if isinstance(table, radial_table.RadialTable):
+  if isinstance(table, noise.RadialTable):
     return isotropic.certify(table, objective, checked_cost, budget, price, solver)
   # Multipliers of shifts by 1, 2, ..., `bins` cells.
   theta = np.array([_checks.non_negative('shifts', told['shifts'].get(str(cells), 0))
@@ -58,9 +56,9 @@ def verify(table: Table, cost: fields.CostFunction | None = None) -> dict[str, f
   return scalar.certify(spec, table, theta, price)
 
 
-def _told(table: Table) -> dict[str, Any]:
+def _told(table: noise.Table) -> dict[str, Any]:
   """Returns the info entries that `verify` reads; ValueError if one is missing."""
-  if not isinstance(table, (radial_table.RadialTable, scalar_table.ScalarTable)):
+  if not isinstance(table, noise.TABLES):
     raise ValueError(f'Expected table to be a noise table, got {table!r}.')
   missing = [key for key in ('parameters', 'multipliers', 'solver')
              if table.info.get(key) is None]

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tfcactus import _checks
 from tfcactus.design import fields, solvers
-from tfcactus.design.solvers import (
-  convex_program,
-  cost as cost_lib,
-  grid,
-  interior_point,
-)
+from tfcactus.design.solvers import convex_program, grid, interior_point
 from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import radial_table
 
@@ -121,9 +116,14 @@ class Isotropic:
     log_density = np.minimum.accumulate(np.log(p) - program.log_volumes)
     table = radial_table.RadialTable.normalized(
         self.dim, layout.first, layout.width, log_density, layout.log_ratio)
+    parameters = {
+        'dim': self.dim, 'budget': budget, 'power': cost.power,
+        'noise_multiplier': sigma if cost.power == 2 else None,
+        'bins': int(round(1 / layout.width)), 'cells': layout.cells,
+        'first_radius': layout.first, 'tail_ratio': float(np.exp(layout.log_ratio)),
+        'objective': self.objective}
     return dataclasses.replace(table, info=fields.certified(
-        fields.mechanism_name('isotropic', self.objective),
-        self._parameters(cost, budget, sigma, layout),
+        fields.mechanism_name('isotropic', self.objective), parameters,
         certify(table, self.objective, cost, budget, solution.price, self.solver),
         solution.theta, solution, solver=self.solver, statement=(
             'Optimal among radial densities non-increasing in |z| within this grid and '
@@ -131,25 +131,31 @@ class Isotropic:
             f'{layout.width:.6g}, geometric tail beyond shell {layout.cells}) up to '
             'the stated relative gap; not a statement about other grids.')))
 
-  def _parameters(self, cost: cost_lib.Cost, budget: float, sigma: float,
-                  layout: grid.Layout) -> dict[str, Any]:
-    """Returns the request as JSON values; noise_multiplier None unless power is 2."""
-    return {'dim': self.dim, 'budget': budget, 'power': cost.power,
-            'noise_multiplier': sigma if cost.power == 2 else None,
-            'bins': int(round(1 / layout.width)), 'cells': layout.cells,
-            'first_radius': layout.first,
-            'tail_ratio': float(np.exp(layout.log_ratio)),
-            'objective': self.objective}
+  def checked(self) -> tuple[Cost, float, float]:
+    """Returns (cost, budget, sigma per coordinate); ValueError if out of range.
 
-  def checked(self) -> tuple[cost_lib.Cost, float, float]:
-    """Returns (cost, budget, sigma per coordinate); ValueError if out of range."""
+    Sigma is exact if the cost is |z|^2, else the distance of that cost over sqrt(dim).
+    """
     dim = _checks.integer('dim', self.dim, 1)
     if dim > _MAX_DIM:
       raise ValueError(
           f'Expected dim <= {_MAX_DIM}, got dim={dim}; use '
           'tfcactus.Gaussian(noise_multiplier), which is as good there.')
     cost = fields.check_program(self.power, self.cost, self.solver, self.objective)
-    budget, sigma = self._budget(dim, cost)
+    if (self.budget is None) == (self.noise_multiplier is None):
+      raise ValueError(
+          'Expected exactly one of noise_multiplier and budget, got '
+          f'noise_multiplier={self.noise_multiplier!r} and budget={self.budget!r}.')
+    if self.noise_multiplier is None:
+      budget = _checks.positive('budget', self.budget)
+      sigma = cost.size(budget) / np.sqrt(dim)
+    elif cost.power != 2:
+      raise ValueError(
+          f'Expected power=2 with noise_multiplier, got power={self.power!r} '
+          f'and cost={self.cost!r}; give budget = E cost(|Z|) instead.')
+    else:
+      sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
+      budget = dim * sigma**2
     fields.check_sigma(sigma)
     bins = self._bins(sigma)
     if self.cells is not None:
@@ -157,22 +163,6 @@ class Isotropic:
     if self.tail_ratio is not None:
       fields.check_tail(self.tail_ratio, bins, self.cells or bins)
     return cost, budget, sigma
-
-  def _budget(self, dim: int, cost: cost_lib.Cost) -> tuple[float, float]:
-    """Returns (budget, sigma per coordinate, approximate unless the cost is |z|^2)."""
-    if (self.budget is None) == (self.noise_multiplier is None):
-      raise ValueError(
-          'Expected exactly one of noise_multiplier and budget, got '
-          f'noise_multiplier={self.noise_multiplier!r} and budget={self.budget!r}.')
-    if self.noise_multiplier is None:
-      budget = _checks.positive('budget', self.budget)
-      return budget, cost.size(budget) / np.sqrt(dim)
-    if cost.power != 2:
-      raise ValueError(
-          f'Expected power=2 with noise_multiplier, got power={self.power!r} '
-          f'and cost={self.cost!r}; give budget = E cost(|Z|) instead.')
-    sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
-    return dim * sigma**2, sigma
 
   def _bins(self, sigma: float) -> int:
     """Returns shells per unit of sensitivity: `bins`, or a default if that is None."""
@@ -200,7 +190,7 @@ class Isotropic:
           'or give bins.')
     return int(np.ceil(wanted))
 
-  def _layout(self, cost: cost_lib.Cost, budget: float, sigma: float
+  def _layout(self, cost: Cost, budget: float, sigma: float
               ) -> tuple[grid.Layout, Rough | None]:
     """Returns the layout of shells and tail, and the coarse solution, if any."""
     bins, dim = self._bins(sigma), self.dim
@@ -218,7 +208,7 @@ class Isotropic:
     return found, rough
 
 
-def certify(table: radial_table.RadialTable, objective: str, cost: cost_lib.Cost,
+def certify(table: radial_table.RadialTable, objective: str, cost: Cost,
             budget: float, price: float, solver: str) -> dict[str, float]:
   """Recomputes a table's certificate: objective, lower bound on the optimum, their gap.
 

@@ -7,18 +7,14 @@ does not increase with |z|, so that the full shift is the worst.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from tfcactus import _checks
 from tfcactus.design import fields, solvers
-from tfcactus.design.solvers import (
-  convex_program,
-  cost as cost_lib,
-  grid,
-  interior_point,
-)
+from tfcactus.design.solvers import convex_program, grid, interior_point
+from tfcactus.design.solvers.cost import Cost
 from tfcactus.noise import scalar_table
 
 _DEFAULT_CELLS = 1500
@@ -44,18 +40,12 @@ class ScalarSpec:
   mechanism: str
   objective: str
   budget: float
-  cost: cost_lib.Cost
+  cost: Cost
   bins: int
   cells: int
   log_tail_ratio: float
   solver: str
   monotone: bool
-
-  def parameters(self) -> dict[str, Any]:
-    """Returns the request as JSON values; 'power' is None for a cost function."""
-    return {'budget': self.budget, 'power': self.cost.power,
-            'bins': self.bins, 'cells': self.cells, 'tail_ratio': float(
-                np.exp(self.log_tail_ratio)), 'objective': self.objective}
 
   def program(self, shifts: np.ndarray) -> convex_program.Program:
     """Returns program (20) of the paper, with a divergence for each of `shifts`."""
@@ -154,10 +144,13 @@ class ScalarRequest:
     # Shifts outside the program get multiplier zero; `certify` checks them too.
     theta = np.zeros(spec.bins)
     theta[shifts - 1] = solution.theta
+    parameters = {
+        'budget': spec.budget, 'power': spec.cost.power, 'bins': spec.bins,
+        'cells': spec.cells, 'tail_ratio': float(np.exp(spec.log_tail_ratio)),
+        'objective': spec.objective}
     return dataclasses.replace(table, info=fields.certified(
-        spec.mechanism, spec.parameters(),
-        certify(spec, table, theta, solution.price), theta, solution,
-        solver=spec.solver, statement=(
+        spec.mechanism, parameters, certify(spec, table, theta, solution.price),
+        theta, solution, solver=spec.solver, statement=(
             'Optimal among symmetric densities'
             f'{" non-increasing in |z|" if spec.monotone else ""} within this grid and '
             f'tail class (cells of width 1/{spec.bins}, geometric tails beyond cell '

@@ -140,8 +140,12 @@ class Truncated:
                        'increase with |z|: no lower bound is known.'}
     return scalar_table.ScalarTable.from_cell_masses(
         problem.bins, 0.5 * np.concatenate([w[::-1], w]),
-        {'mechanism': 'truncated', 'parameters': self._parameters(problem),
-         **found})
+        {'mechanism': 'truncated', 'parameters': {
+            'range': float(self.range), 'utility': problem.utility,
+            'norm': problem.norm, 'epsilon': problem.epsilon,
+            'steps': problem.steps, 'sampling_prob': problem.sampling_prob,
+            'bins': problem.bins, 'method': self.method,
+            'monotone': self.monotone}, **found})
 
   def _by_program(self, problem: bounded_problem.Problem
                   ) -> tuple[np.ndarray, dict[str, Any]]:
@@ -182,14 +186,6 @@ class Truncated:
                      f'{found.order:.6g} (the mass omega counted linearly) '
                      'among tables of this grid that never increase with |z|. '
                      'Not the optimum of delta.'}
-
-  def _parameters(self, problem: bounded_problem.Problem) -> dict[str, Any]:
-    """Returns the request as JSON values, with `bins` filled in."""
-    return {'range': float(self.range), 'utility': problem.utility,
-            'norm': problem.norm, 'epsilon': problem.epsilon,
-            'steps': problem.steps, 'sampling_prob': problem.sampling_prob,
-            'bins': problem.bins, 'method': self.method,
-            'monotone': self.monotone}
 
 
 @dataclasses.dataclass(frozen=True)

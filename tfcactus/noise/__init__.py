@@ -9,10 +9,9 @@ from typing import Any, TypeVar, Union
 import dp_accounting
 
 from tfcactus.noise import table_file
-from tfcactus.noise.base import Noise, NoiseTableDpEvent, ScalarNoise
+from tfcactus.noise.base import Noise, NoiseTableDpEvent, NoNoise, ScalarNoise
 from tfcactus.noise.gaussian import Gaussian
 from tfcactus.noise.laplace import Laplace
-from tfcactus.noise.no_noise import NoNoise
 from tfcactus.noise.radial_table import RadialTable
 from tfcactus.noise.scalar_table import ScalarTable
 from tfcactus.noise.sinh_normal import SinhNormal
@@ -90,6 +89,8 @@ def from_config(config: Mapping[str, Any]) -> Noise:
   Raises:
     ValueError: if the config is damaged, or of a class that is not in `LAWS`.
   """
+  if not isinstance(config, Mapping):
+    raise ValueError(f'Expected the config of noise to be a mapping, got {config!r}.')
   fields = dict(config)
   law = _law_of(fields.pop('kind', None), LAWS, 'the config of noise')
   try:
@@ -120,7 +121,7 @@ def load(path: table_file.PathLike) -> Table:
 def _law_of(kind: object, laws: Sequence[_Law], place: str) -> _Law:
   """Returns the class in `laws` of this `kind`; raises ValueError for other kinds."""
   found = {law.kind: law for law in laws}
-  if kind not in found:
+  if not isinstance(kind, str) or kind not in found:
     raise ValueError(f'Expected noise of kind {" or ".join(found)} in {place}, got '
                      f'{kind!r}.')
   return found[kind]

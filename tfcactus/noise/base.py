@@ -23,14 +23,17 @@ from tfcactus.randomness import Random, Size
 _BLOCK = 1 << 15
 """Coordinates drawn at once, so that they stay in the cache; any number is correct."""
 
+_NO_NOISE = ('Expected noise that protects, got no noise at all; use '
+            'tfcactus.Gaussian(noise_multiplier).')
+
 _Law = TypeVar('_Law', bound='Noise')
 
 
 class Noise(abc.ABC):
   """Base class of noise distributions, symmetric about zero, in units of sensitivity.
 
-  Each distribution is a frozen dataclass with a file of its own; `tfcactus.noise.LAWS`
-  lists those that can be saved. Plans, samplers, accountants, files and releases use a
+  Each distribution is a frozen dataclass; `tfcactus.noise.LAWS` lists those that can be
+  saved. Plans, samplers, accountants, files and releases use a
   distribution through the methods below only.
 
   Attributes:
@@ -253,6 +256,34 @@ class ScalarNoise(Noise):
     """Returns an upper bound on log E exp(t Z), for t > 0; inf if none is known."""
     del t
     return math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class NoNoise(Noise):
+  """Zero noise: a baseline for training; protects nothing."""
+
+  kind = 'none'
+  name = 'no noise'
+  digest = 'none'
+  dim = None
+  noise_multiplier = 0.0
+
+  def check_accounted(self) -> None:
+    """Raises ValueError: zero noise protects nothing."""
+    raise ValueError(_NO_NOISE)
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    return dp_accounting.NonPrivateDpEvent()
+
+  def sample(self, rng: Random, size: Size) -> np.ndarray:
+    del rng
+    return np.zeros(size)
+
+  def dominating_pair(self, shift: int = 1) -> PairBounds:
+    """Raises ValueError: zero noise has no dominating pair that protects anything."""
+    del shift
+    raise ValueError(_NO_NOISE)
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)

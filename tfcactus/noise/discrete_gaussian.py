@@ -1,14 +1,10 @@
 """Exact draws of whole numbers by a discrete Gaussian law of one fixed scale.
 
-One table serves every noise multiplier: the sum that gets the noise is scaled instead.
-The table has the discrete Gaussian D of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2), cut at
-16 s, as probabilities that are multiples of 2^-128. A draw is exact for these
-probabilities. With m = 2^10, three draws make z = m^2 x2 + m x1 + x0, whose variance is
-`VARIANCE` = s^2 (m^4 + m^2 + 1). docs/soundness.md ("Whole numbers") proves that a
+One alias table has the discrete Gaussian of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2),
+cut at 16 s. With m = 2^10, three of its draws make z = m^2 x2 + m x1 + x0; a fourth
+makes the noise 2^10 times finer. docs/soundness.md ("Whole numbers") proves that a
 whole number plus z is within `DISTANCE`, in total variation, of a random rounding of
-that number plus Gaussian noise of standard deviation `SCALE`. So z reveals no more than
-this Gaussian. A fourth draw makes noise that is 2^10 times finer: z = m^3 x3 + m^2 x2 +
-m x1 + x0.
+that number plus Gaussian noise of standard deviation `SCALE`: z reveals no more.
 """
 
 from __future__ import annotations

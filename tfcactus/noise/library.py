@@ -18,7 +18,7 @@ from tfcactus.noise import Table
 
 _NAME = re.compile(
     r'(?P<mechanism>[a-z][a-z0-9-]*?)(-dim(?P<dim>\d+))?-'
-    r'(?P<measure>sigma|budget)(?P<value>[0-9.]+)')
+    r'(?P<measure>sigma|budget)(?P<value>[0-9.]+)\.npz')
 
 _MATCH = 1e-9
 """Largest relative difference of noise multipliers between a request and a shipped
@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 def entries() -> list[Entry]:
   """Returns all shipped tables, sorted by mechanism, dimension and noise multiplier."""
-  return sorted(_entries(), key=lambda entry: entry[1:])
+  return list(_entries())
 
 
 def get(name: str) -> Table:
@@ -87,7 +87,12 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
       then the message lists the mechanism's tables and the call that solves a new one.
   """
   dim = _checks.integer('dim', dim, 1)
-  sigma = _requested_sigma(dim, noise_multiplier, budget)
+  if (noise_multiplier is None) == (budget is None):
+    raise ValueError(
+        'Expected exactly one of noise_multiplier and budget, got '
+        f'noise_multiplier={noise_multiplier!r} and budget={budget!r}.')
+  sigma = (_checks.positive('noise_multiplier', noise_multiplier) if budget is None
+           else float(np.sqrt(_checks.positive('budget', budget) / dim)))
   mechanisms = sorted({entry.mechanism for entry in _entries()})
   if mechanism not in mechanisms:
     raise ValueError(
@@ -99,7 +104,7 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
       return get(entry.name)
   shipped = ', '.join(
       f'dim={entry.dim} noise_multiplier={entry.noise_multiplier:.6g}'
-      for entry in entries() if entry.mechanism == mechanism)
+      for entry in _entries() if entry.mechanism == mechanism)
   raise ValueError(
       f'Expected a request that a shipped {mechanism} table answers, got dim={dim} '
       f'noise_multiplier={sigma:.12g} (budget {dim * sigma**2:.12g}). Shipped: '
@@ -111,18 +116,6 @@ def _load(name: str) -> Table:
   """Loads a shipped table, once per name."""
   with resources.as_file(_folder() / f'{name}.npz') as path:
     return noise.load(path)
-
-
-def _requested_sigma(dim: int, noise_multiplier: float | None,
-                     budget: float | None) -> float:
-  """Returns the noise multiplier; ValueError unless exactly one request is given."""
-  if (noise_multiplier is None) == (budget is None):
-    raise ValueError(
-        'Expected exactly one of noise_multiplier and budget, got '
-        f'noise_multiplier={noise_multiplier!r} and budget={budget!r}.')
-  if budget is None:
-    return _checks.positive('noise_multiplier', noise_multiplier)
-  return float(np.sqrt(_checks.positive('budget', budget) / dim))
 
 
 def _recipe(mechanism: str, dim: int, sigma: float) -> str:
@@ -141,20 +134,14 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
 
 @functools.cache
 def _entries() -> tuple[Entry, ...]:
-  """Returns all shipped tables, in no particular order; reads only file names."""
+  """Returns all shipped tables, sorted as in `entries`; reads only file names."""
   found = []
-  for item in _folder().iterdir():
-    if not item.name.endswith('.npz'):
-      continue
-    name = item.name[:-len('.npz')]
-    parts = _NAME.fullmatch(name)
-    if parts is None:
-      continue
-    dim = int(parts['dim'] or 1)
-    value = float(parts['value'])
+  for parts in filter(None, (_NAME.fullmatch(item.name)
+                             for item in _folder().iterdir())):
+    dim, value = int(parts['dim'] or 1), float(parts['value'])
     sigma = value if parts['measure'] == 'sigma' else float(np.sqrt(value / dim))
-    found.append(Entry(name, parts['mechanism'], dim, sigma))
-  return tuple(found)
+    found.append(Entry(parts[0][:-len('.npz')], parts['mechanism'], dim, sigma))
+  return tuple(sorted(found, key=lambda entry: entry[1:]))
 
 
 def _folder():

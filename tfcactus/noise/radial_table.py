@@ -2,12 +2,6 @@
 
 `RadialTable` is the law of the noise; the functions below it compute its dominating
 pairs, shifted and as mixtures at three points of a line, +e, 0 and -e.
-
-An outcome at distances r_+, r_0 and r_- from the three points has r_0^2 =
-(r_+^2 + r_-^2) / 2 - 1, so the joint law of (r_+, r_-), two units apart, gives all
-three densities. That law is the shell-to-shell transition under a shift of two. Within
-one cell of the transition r_0 varies by about a shell; the least density around
-0 in the cell replaces the true one, which can only raise the profile of the mixtures.
 """
 
 from __future__ import annotations
@@ -79,7 +73,7 @@ class RadialTable(table_file.NoiseTable):
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
-    set_field('dim', _checks.integer('dim', self.dim, 1))
+    set_field('dim', _checks.integer('dim', self.dim, 1, 2**53))
     set_field('first_radius', _checks.positive('first_radius', self.first_radius))
     set_field('width', _checks.positive('width', self.width))
     self._check_table()
@@ -93,7 +87,7 @@ class RadialTable(table_file.NoiseTable):
     log_density = _checks.vector('log_density', log_density)
     log_mass = _numerics.log_sum(
         shell_geometry.enumerate_shells(
-            _checks.integer('dim', dim, 1),
+            _checks.integer('dim', dim, 1, 2**53),
             _checks.positive('first_radius', first_radius),
             _checks.positive('width', width), log_density,
             table_file.check_tail_ratio(log_tail_ratio))[1])
@@ -192,10 +186,7 @@ class RadialTable(table_file.NoiseTable):
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')
-    shell = self._shell_of(1 - u)
-    beyond = np.append(self.survival[1:], 0.0)[shell]
-    outside = np.clip((1 - u - beyond) / self.shell_mass[shell], 0.0, 1.0)
-    return self._radius_inside(shell, outside)
+    return self._radius_beyond(1 - u)
 
   def sample_radius(self, rng: Random, size: Size) -> np.ndarray:
     """Draws |Z|: a shell by its mass, then rho with density ~ rho^(dim - 1).
@@ -207,7 +198,7 @@ class RadialTable(table_file.NoiseTable):
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise vectors, shape (*size, dim): a radius times a uniform direction."""
-    shape = (size,) if isinstance(size, int) else tuple(size)
+    shape = (size,) if np.ndim(size) == 0 else tuple(size)
     drawn = rng.standard_normal((*shape, self.dim))
     radius = self.sample_radius(rng, shape) / np.linalg.norm(drawn, axis=-1)
     drawn *= radius[..., None]
@@ -222,9 +213,13 @@ class RadialTable(table_file.NoiseTable):
     return self.sample(rng, 1)[0]
 
   def max_error(self, dim: int, beta: float) -> float:
-    """Returns the (1 - beta)-quantile of the radius, which bounds every coordinate."""
+    """Returns the (1 - beta)-quantile of the radius, which bounds every coordinate.
+
+    It is inf for `beta` of at most 1e-29, since a tail of mass 1e-30 is left out.
+    """
     del dim
-    return float(self.radius_quantile(1 - beta))
+    tail = np.array(_checks.delta(beta, 'beta'))
+    return float(self._radius_beyond(tail)) if tail > 1e-29 else np.inf
 
   def check_accounted(self) -> None:
     """Raises ValueError if the density increases with the radius somewhere."""
@@ -261,6 +256,13 @@ class RadialTable(table_file.NoiseTable):
         near, *_three_point_profile(self, sampling_prob, opposite=False),
         sampling_prob)
     return overlap.zeroed_by(above, near, sampling_prob)
+
+  def _radius_beyond(self, tail: np.ndarray) -> np.ndarray:
+    """Returns the radius beyond which the mass is `tail`."""
+    shell = self._shell_of(tail)
+    beyond = np.append(self.survival[1:], 0.0)[shell]
+    outside = np.clip((tail - beyond) / self.shell_mass[shell], 0.0, 1.0)
+    return self._radius_inside(shell, outside)
 
   def _shell_of(self, u: np.ndarray) -> np.ndarray:
     """Returns the largest shell i with survival[i] > u."""
@@ -339,6 +341,10 @@ def _rates(further: np.ndarray) -> np.ndarray:
 def _three_point_profile(table: RadialTable, prob: float, opposite: bool
                          ) -> tuple[np.ndarray, np.ndarray]:
   """Returns (alpha, value): the profile at each alpha >= 1 is at most its value."""
+  # An outcome at distances r_+, r_0 and r_- from +e, 0 and -e has r_0^2 = (r_+^2 +
+  # r_-^2) / 2 - 1. So the joint law of (r_+, r_-), the transition under a shift of two,
+  # gives all three densities. Within one of its cells r_0 varies by about a shell; the
+  # least density around 0 there can only raise the profile.
   # The profile is of two mixtures that share a component. The other component, of share
   # `prob`, is at +e in the first law. In the second it is at -e if `opposite` (replaced
   # record), with the shared one at 0; else (zeroed record) at 0, the shared one at -e.

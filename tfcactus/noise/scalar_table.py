@@ -23,6 +23,9 @@ from tfcactus.randomness import fine_uniform, Random, Size
 _SYMMETRY = 1e-9
 """Largest relative difference of mirrored masses that counts as rounding."""
 
+_MOST_BINS = 2**53
+"""Largest number of cells per sensitivity: floats hold whole numbers up to it."""
+
 _ROUNDOFF = 64 * _numerics.EPS
 """Relative rounding of computed log densities, which may hide that they are concave."""
 
@@ -64,7 +67,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   kind = 'scalar'
 
   def __post_init__(self):
-    object.__setattr__(self, 'bins', _checks.integer('bins', self.bins, 1))
+    object.__setattr__(self, 'bins', _checks.integer('bins', self.bins, 1, _MOST_BINS))
     self._check_table()
     if not isinstance(self.edge_at_zero, (bool, np.bool_)):
       raise ValueError(
@@ -78,7 +81,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                  info: table_file.Info | None = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to an additive constant."""
-    bins = _checks.integer('bins', bins, 1)
+    bins = _checks.integer('bins', bins, 1, _MOST_BINS)
     log_density = _checks.vector('log_density', log_density)
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
     log_mass = _numerics.log_sum(
@@ -248,6 +251,12 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     cell = np.minimum(cell, density.size - 1)
     z = (cell + self._outer) * self.width - (tail - beyond[cell]) / density[cell]
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
+
+  def max_error(self, dim: int, beta: float) -> float:
+    """Returns t with P(some of `dim` independent |Z| > t) <= beta, at most `range`."""
+    found = super().max_error(dim, beta)
+    # Quantiles leave out a tail of mass 1e-30.
+    return found if beta > 1e-29 * dim else self.range
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise: a cell by its mass, then a uniform point inside the cell."""

@@ -83,8 +83,11 @@ def transition(dim: int, first_radius: float, width: float,
   """
   radii, forward, hollow_log = _balls(dim, first_radius, width, shells)
   hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
-  own, own_error = (_both_ways(dim, radii, width, part)
-                    for part in (forward.value, forward.error))
+  # Two balls intersect in the same volume whichever is shifted: from d = 0..reach + 1,
+  # fractions and errors of balls extend to negative d.
+  own, own_error = (
+      np.hstack([_of_ball(dim, radii, width, part[:, 1:])[:, ::-1], part])
+      for part in (forward.value, forward.error))
   below, below_error = _of_inner_ball(own), _of_inner_ball(own_error)
   own, own_error = own[:, :-1], own_error[:, :-1]
   within = (own - hollow * below) / solid
@@ -147,25 +150,18 @@ def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray) -> np.n
   # lenses are small and do not cancel, as volumes of nearly whole balls would. A
   # certificate multiplies the result by large ratios of densities: relative errors must
   # be small.
-  ring = np.maximum(lens[:, :-1] - lens[:, 1:], 0.0)
-  taken = np.zeros(ring.shape)
-  for d in range(1, min(ring.shape[1], radii.size - 1) + 1):
-    taken[d:, d - 1] = ring[:-d, d - 1] * np.exp(dim * np.log1p(-width * d / radii[d:]))
+  taken = _of_ball(dim, radii, width, np.maximum(lens[:, :-1] - lens[:, 1:], 0.0))
   return np.maximum(taken[:, :-1] - taken[:, 1:], 0.0)[:, ::-1]
 
 
-def _both_ways(dim: int, radii: np.ndarray, width: float, forward: np.ndarray
-               ) -> np.ndarray:
-  """Extends ball fractions, or their errors, from d = 0..band to d = -band..band."""
-  # Entry (i, d) of `forward` is the fraction of ball i that lies in ball i + d after a
-  # unit shift. Two balls intersect in the same volume whichever is shifted, so entry
-  # (i, -d) is entry (i - d, d) times the ratio of their volumes; zero where i - d < 0.
-  band = forward.shape[1] - 1
-  result = np.zeros((radii.size, 2 * band + 1))
-  result[:, band:] = forward
-  for d in range(1, min(band, radii.size - 1) + 1):
-    scale = np.exp(dim * np.log1p(-width * d / radii[d:]))
-    result[d:, band - d] = forward[:-d, d] * scale
+def _of_ball(dim: int, radii: np.ndarray, width: float, part: np.ndarray
+             ) -> np.ndarray:
+  """Returns parts of ball i - d, in column d - 1 = 0, 1, ..., as parts of ball i."""
+  # The row changes from i - d to i; rows without a ball i - d are zero.
+  result = np.zeros(part.shape)
+  for d in range(1, min(part.shape[1], radii.size - 1) + 1):
+    result[d:, d - 1] = part[:-d, d - 1] * np.exp(
+        dim * np.log1p(-width * d / radii[d:]))
   return result
 
 

@@ -1,10 +1,7 @@
 """Sinh-normal noise: normal near zero, with doubly exponentially light tails.
 
-`SinhNormal` is the law. The functions below it compute its privacy to rounding: delta
-and epsilon of one release, Renyi moments, and a dominating pair. The density is
-log-concave if bend >= sigma. Then the privacy loss of the noise against its shift is
-monotone along the line, and the best test is a threshold. The delta of one release is
-therefore in closed form, to rounding; epsilon is its inverse.
+If bend >= sigma, the privacy loss of the noise against its shift is monotone along the
+line, so that the best test is a threshold, and delta of one release a closed form.
 
 Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018) for the noise;
 exact accounting is this library's.
@@ -147,7 +144,9 @@ class SinhNormal(base.ScalarNoise):
     reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
     top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
     y = np.linspace(-top, top, cells_lib.CELLS + 1)
-    p, q = (_cells(self, y, 0.5 * way * shift) for way in (-1, 1))
+    p, q = (cells_lib.counted(cells_lib.cell_masses(
+        lambda x: np.exp(self.log_density_at(x)), y[:-1] + 0.5 * way * shift,
+        np.diff(y), 6)) for way in (-1, 1))
     beyond = float(self.cdf(0.5 * shift - top))
     # A normal value x is off by (1 + |z| / bend) x EPS, a mass by |x| times as much;
     # beyond x = 40 there is none.
@@ -158,7 +157,7 @@ class SinhNormal(base.ScalarNoise):
         off=np.maximum(off[1:], off[:-1]))
     return PairBounds(
         _with_tail(bounds.lower, beyond, float(self.cdf(-top - 0.5 * shift))),
-        _with_moments(bounds.upper, self, shift))
+        _SinhNormalPair(**vars(bounds.upper), noise=self, shift=shift))
 
 
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
@@ -313,17 +312,5 @@ class _SinhNormalPair(pair_lib.DominatingPair):
     return renyi_divergence(self.noise, order, shift=self.shift)
 
   def reversed(self) -> pair_lib.DominatingPair:
-    return _with_moments(super().reversed(), self.noise, self.shift)
-
-
-def _with_moments(pair: pair_lib.DominatingPair, noise: SinhNormal, shift: int
-                  ) -> _SinhNormalPair:
-  """Returns the pair with the Renyi moments of `noise` at `shift` sensitivities."""
-  return _SinhNormalPair(pair.loss, pair.p, pair.q, pair.p_inf, pair.q_inf,
-                         noise, shift)
-
-
-def _cells(noise: SinhNormal, edges: np.ndarray, shift: float) -> np.ndarray:
-  """Returns probabilities between neighbouring `edges` + `shift`."""
-  return cells_lib.counted(cells_lib.cell_masses(
-      lambda x: np.exp(noise.log_density_at(x)), edges[:-1] + shift, np.diff(edges), 6))
+    return _SinhNormalPair(
+        **vars(super().reversed()), noise=self.noise, shift=self.shift)

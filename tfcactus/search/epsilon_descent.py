@@ -13,13 +13,8 @@ import numpy as np
 
 from tfcactus import _checks
 from tfcactus.design import fields, scalar
-from tfcactus.design.solvers import (
-  composed_delta,
-  convex_program,
-  cost as cost_lib,
-  grid,
-  interior_point,
-)
+from tfcactus.design.solvers import composed_delta, convex_program, grid, interior_point
+from tfcactus.design.solvers.cost import PowerCost
 from tfcactus.noise import scalar_table
 
 POINTS = 1 << 17
@@ -107,7 +102,7 @@ class _Tilted(convex_program.Program):
 def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
   """Returns the table one mirror step from that of `Monotone` or of an earlier step."""
-  # It minimises D(p) - D'(p0) (p - p0) + length * gradient (p - p0) under the design's own
+  # It minimises D(p) - D'(p0) (p - p0) + length * gradient (p - p0) under the design's
   # constraints, where D is the design's divergence and p0 the table's density: the
   # design's program with a linear term. `length` 1 is right if D, scaled to the
   # gradient's size, has the curvature of epsilon; 0 leaves the density unchanged. The
@@ -115,7 +110,7 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],
-      cost_lib.PowerCost(told['power']), table.bins, table.log_density.size - 1,
+      PowerCost(told['power']), table.bins, table.log_density.size - 1,
       table.log_tail_ratio, 'interior-point', monotone=True)
   program = spec.program(np.array([spec.bins]))
   p = np.exp(table.log_density) / table.bins

@@ -105,23 +105,18 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
   accountant = accounting.PhiAccountant()
   accountant.compose(event, steps)
   omega = max(part.p_inf[1] for part in accountant.compositions().values())
-  info = noise.info
-  return TruncatedNoise(
-      noise, accountant.delta_bounds(epsilon), epsilon, steps, sampling_prob,
-      noise.moment(norm)**(1 / norm), max(omega, 0.0), method,
-      _is_certified(noise, epsilon=epsilon, steps=steps,
-                    sampling_prob=sampling_prob, norm=norm),
-      str(info.get('statement', 'Nothing is known of how it was found.')),
-      seconds)
-
-
-def _is_certified(noise: noise_lib.ScalarTable, **asked: Any) -> bool:
-  """Returns whether the duality gap proves the monotone table optimal for `asked`."""
+  # The duality gap proves the table optimal for what its design was asked.
   info = noise.info
   told, gap = info.get('parameters') or {}, info.get('gap')
-  return (info.get('solver') == 'linear program' and noise.monotone and
-          gap is not None and gap <= CERTIFIED_GAP and
-          all(told.get(name) == value for name, value in asked.items()))
+  asked = {'epsilon': epsilon, 'steps': steps, 'sampling_prob': sampling_prob,
+           'norm': norm}
+  certified = (info.get('solver') == 'linear program' and noise.monotone and
+               gap is not None and gap <= CERTIFIED_GAP and
+               all(told.get(name) == value for name, value in asked.items()))
+  return TruncatedNoise(
+      noise, accountant.delta_bounds(epsilon), epsilon, steps, sampling_prob,
+      noise.moment(norm)**(1 / norm), max(omega, 0.0), method, certified,
+      str(info.get('statement', 'Nothing is known of how it was found.')), seconds)
 
 
 @dataclasses.dataclass(frozen=True)

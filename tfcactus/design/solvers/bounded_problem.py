@@ -49,10 +49,6 @@ class Problem:
     """Upper bound on E|Z|^norm."""
     return self.utility**self.norm
 
-  def coarser(self, bins: int) -> Problem:
-    """Returns this problem on wider cells, `bins` of them per unit."""
-    return dataclasses.replace(self, bins=bins, cells=self.cells * bins // self.bins)
-
   def pairs(self, w: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns outcome masses (P, Q) of a release; two pairs if sampled, else one."""
     return composed_delta.sampled_pairs(*shifted(w, self.bins), self.sampling_prob)

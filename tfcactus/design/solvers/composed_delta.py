@@ -86,8 +86,8 @@ def _finite_losses(loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: in
   # Each loss is split between the two nearest points of a uniform grid. One FFT
   # composes n losses; a total loss x gains g(x) = (1 - e^(epsilon - x))^+. One more FFT
   # gives V(x), the mean of g(x + S) over the sum S of n - 1 losses. The derivative of
-  # delta with respect to the mass of an outcome of loss x is n V(x), with respect to its
-  # loss the mass times n V'(x).
+  # delta is n V(x) with respect to the mass of an outcome of loss x, and the mass times
+  # n V'(x) with respect to its loss.
   width, first = _grid(loss, mass, epsilon, steps, points)
   # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
   cell = np.floor(loss / width).astype(np.int64)

@@ -9,6 +9,7 @@ shape that meets the bound on utility.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Callable
 
@@ -94,7 +95,8 @@ def _coarse_start(problem: Problem) -> np.ndarray | None:
   # close to the cost of the narrowest noise on these cells or to that of uniform noise.
   bins = next(n for n in range(1, problem.bins + 1)
               if problem.bins % n == 0 and problem.cells * n % problem.bins == 0)
-  coarse = problem.coarser(bins)
+  coarse = dataclasses.replace(
+      problem, bins=bins, cells=problem.cells * bins // problem.bins)
   if bins == problem.bins or coarse.cells < 2 or not (
       coarse.cost[0] < 0.9 * problem.budget < 0.81 * np.mean(coarse.cost)):
     return None
@@ -124,7 +126,7 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
     between = np.maximum(0.5 * (w[1:] + w[:-1]), SMALL_MASS)
     scale = np.sqrt(np.min(between) / between)
     scale /= np.min(scale)
-    density.reset()
+    density.log_power = 0.0
 
     def objective(y, scale=scale):
       """Returns the log objective and its gradient with respect to `y`."""
@@ -154,17 +156,13 @@ class _Fitted:
   def __init__(self, problem: Problem, value: Value):
     self._problem = problem
     self._value = value
-    self._log_power = 0.0
+    self.log_power = 0.0  # Where the search for the power starts.
     self._free = False
 
   def _shape(self, steps: np.ndarray) -> np.ndarray:
     """Returns the log shape from its decrements, with the least slope `FLATTEST`."""
     cost = self._problem.cost
     return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
-
-  def reset(self) -> None:
-    """Restarts the search for the power at one."""
-    self._log_power = 0.0
 
   def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns (masses, power): the shape to the power that fits the budget, or to 1."""
@@ -174,7 +172,7 @@ class _Fitted:
       if w @ self._problem.cost <= self._problem.budget:
         return w, 1.0
     cost, budget = self._problem.cost, self._problem.budget
-    x, low, high = self._log_power, -80.0, 80.0
+    x, low, high = self.log_power, -80.0, 80.0
     for _ in range(200):
       w = _normalized(math.exp(x) * shape)
       mean = float(w @ cost)
@@ -187,7 +185,7 @@ class _Fitted:
       if abs(new - x) <= 1e-14 * (1 + abs(x)):
         break
       x = new
-    self._log_power = x
+    self.log_power = x
     return w, math.exp(x)
 
   def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:

@@ -92,7 +92,12 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
                          state.eta @ state.drop) / state.top, 0.0
       gradients = program.gradients(state.p)
       if gap < _LOOK:
-        found = _certified_gap(program, state, values, gradients)
+        # The relative gap that a certificate would find, plus the infeasibility.
+        largest = float(np.max(values))
+        bound = program.lower_bound(state.p, state.theta, state.price, gradients)
+        found = abs(largest - bound) / largest + max(
+            abs(float(program.mass @ state.p) - 1),
+            float(program.cost @ state.p) / program.budget - 1)
         stale += gap < 10 * target
         if found < 0.7 * least or best is None:
           best, least, stale = state, found, 0
@@ -138,16 +143,6 @@ def _start(program: convex_program.Program, p: np.ndarray, gap: float) -> _State
     eta = mu * p[:-1] / np.sum(p[:-1]) / (-p[:-1] * np.expm1(-fall))
   theta = np.full(values.size, 1.0 / values.size)
   return _State(p, fall, top, top - values, theta, spare, mu / spare, -top, eta)
-
-
-def _certified_gap(program: convex_program.Program, state: _State,
-                   values: np.ndarray, gradients: np.ndarray) -> float:
-  """Returns the relative gap that a certificate would find, plus the infeasibility."""
-  top = float(np.max(values))
-  bound = program.lower_bound(state.p, state.theta, state.price, gradients)
-  excess = max(abs(float(program.mass @ state.p) - 1),
-               float(program.cost @ state.p) / program.budget - 1)
-  return abs(top - bound) / top + excess
 
 
 def _step(program: convex_program.Program, state: _State, values: np.ndarray,

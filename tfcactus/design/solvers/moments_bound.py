@@ -64,7 +64,7 @@ def solve(problem: Problem, order: float | None = None) -> Solution:
 def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndarray]:
   """Returns the worse direction's bound, and its gradient in masses w > 0, (cells,)."""
   # Let P and Q be the noise and the shifted noise, omega the P-mass of outcomes that Q
-  # cannot have, Gamma the log of the sum of P^(1 + order) / Q^order over the others. The
+  # cannot have, Gamma the log of the sum of P^(1 + order) / Q^order over others. The
   # bound n omega + exp(n Gamma - order epsilon) on the delta of n releases is convex in
   # the masses. So its tangent at the optimum, minimised over all tables of the grid, is
   # a lower bound.
