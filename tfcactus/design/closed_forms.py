@@ -26,13 +26,8 @@ Table = TypeVar('Table', scalar_table.ScalarTable, radial_table.RadialTable)
 _REACH = 12.0
 """Standard deviations that the cells cover by default."""
 
-_MAX_GAUSSIAN_CELLS = 200_000
-_MAX_LAPLACE_CELLS = 100_000
-_MAX_SINH_NORMAL_CELLS = 1_000_000
 _MAX_CELLS = 1_000_000
-_MAX_SHELLS = 200_000
-"""Largest sizes of tables, which catch mistaken arguments; `_MAX_CELLS` is for
-`Staircase`."""
+"""Largest size of a table, which catches mistaken arguments; some have less."""
 
 _RADIAL_REACH = 9.0
 """Standard deviations (sigma / sqrt 2) of the radius that the shells cover each way."""
@@ -133,7 +128,7 @@ class DiscretizedGaussian:
     bins = _checks.integer('bins', self.bins, 1)
     check_resolution('noise_multiplier', sigma, bins)
     cells = self._cells()
-    check_size(cells, _MAX_GAUSSIAN_CELLS, 'cells', 'lower bins')
+    check_size(cells, 200_000, 'cells', 'lower bins')
     if cells < 4 * sigma * bins:
       raise ValueError(
           'Expected cells to reach 4 standard deviations, got '
@@ -199,7 +194,7 @@ class DiscretizedLaplace:
     bins = _checks.integer('bins', self.bins, 1)
     if self.cells is not None:
       fields.check_cells(self.cells, bins)
-    check_size(self.scale * bins, _MAX_LAPLACE_CELLS, 'cells in a scale', 'lower bins')
+    check_size(self.scale * bins, 100_000, 'cells in a scale', 'lower bins')
 
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
@@ -249,17 +244,13 @@ class DiscretizedSinhNormal:
   cells: int | None = None
 
   def __post_init__(self) -> None:
-    noise = self._noise()
+    noise = sinh_normal.SinhNormal(self.sigma, self.bend)
     bins = _checks.integer('bins', self.bins, 1)
     check_resolution('std', noise.std, bins)
-    if not 2 <= self._cells() <= _MAX_SINH_NORMAL_CELLS:
+    if not 2 <= self._cells() <= _MAX_CELLS:
       raise ValueError(
-          f'Expected 2 to {_MAX_SINH_NORMAL_CELLS} cells, got {self._cells()}; '
+          f'Expected 2 to {_MAX_CELLS} cells, got {self._cells()}; '
           'change bins or cells.')
-
-  def _noise(self) -> sinh_normal.SinhNormal:
-    """Returns the law that the table quantises."""
-    return sinh_normal.SinhNormal(self.sigma, self.bend)
 
   def _cells(self) -> int:
     """Returns the index of the last stored cell: `cells`, or the default for None."""
@@ -272,7 +263,7 @@ class DiscretizedSinhNormal:
     """Builds the noise table; its `info` carries no certificate."""
     edges = (np.arange(self._cells() + 2) - 0.5) / self.bins
     log_mass = central_log_mass(self.bend / self.sigma * np.sinh(edges / self.bend))
-    if self._noise().monotone:
+    if self.bend >= self.sigma:  # The density never increases; rounding may.
       log_mass = np.minimum.accumulate(log_mass)
     info = fields.uncertified(
         'discretized-sinh-normal',
@@ -389,7 +380,7 @@ class RadialGaussian:
             'Expected width <= noise_multiplier / 2, got width='
             f'{self.width!r} and noise_multiplier={sigma!r}.')
     low, high, width = self._layout()
-    check_size((high - low) / width, _MAX_SHELLS, 'shells',
+    check_size((high - low) / width, 200_000, 'shells',
                'raise width (at the price of a larger epsilon)')
 
   def _layout(self) -> tuple[float, float, float]:

@@ -278,19 +278,16 @@ class RadialTable(table_file.NoiseTable):
 def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  `shift` is in sensitivities. The laws of the noise and the shifted noise are mirror
-  images: moves outwards, of positive loss, are enough. The probability of moving out by
-  more than d shells is known up to an error. Losses increase outwards. Hence adding the
-  error raises them stochastically: the upper pair; subtracting it gives the lower pair.
+  `shift` is in sensitivities. Noise and shifted noise are mirror images: moves
+  outwards, of positive loss, are enough. The probability of moving out by more than d
+  shells has an error. Losses increase outwards: adding the error raises them.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
   further, error = shell_geometry.outward(
       table.dim, table.first_radius / shift, table.width / shift, count)
   band = further.shape[1] - 1
-  padded = np.append(log_f, np.full(band + 1, -np.inf))
-  top = max(np.max(log_f[:count] - np.maximum(
-      padded[band:count + band], log_f[-1])), 1e-3)
+  padded, top = _padded(log_f, count, band)
   # Grid of losses: `width` is at most 1e-3 unless that takes more than 4 CELLS points.
   width = max(min(2 * top / cells_lib.CELLS, 1e-3), top / (4 * cells_lib.CELLS))
   size = int(np.ceil(top / width)) + 4
@@ -330,6 +327,14 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
       pair_lib.DominatingPair.symmetric(loss, raised, raised * np.exp(-loss), lost))
 
 
+def _padded(log_f: np.ndarray, count: int, band: int) -> tuple[np.ndarray, float]:
+  """Returns log densities with none for band + 1 shells beyond, and the largest loss."""
+  # The loss is of moves by `band` from the first `count` shells, to enumerated ones.
+  padded = np.append(log_f, np.full(band + 1, -np.inf))
+  drop = log_f[:count] - np.maximum(padded[band:count + band], log_f[-1])
+  return padded, max(float(np.max(drop)), 1e-3)
+
+
 def _rates(further: np.ndarray) -> np.ndarray:
   """Returns chances of moves out by d + 1 shells, given those by more than d shells."""
   # In the last column are the moves beyond the band.
@@ -353,9 +358,8 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
   transition, error = shell_geometry.transition(
       table.dim, table.first_radius / 2, table.width / 2, count)
   band = transition.shape[1] // 2
-  padded = np.append(log_f, np.full(band + 1, -np.inf))
-  drop = log_f[:count] - np.maximum(padded[band:count + band], log_f[-1])
-  top = min(max(float(np.max(drop)), 1.0), LARGEST_LOG)
+  padded, top = _padded(log_f, count, band)
+  top = min(max(top, 1.0), LARGEST_LOG)
   alpha = 1 + prob * np.expm1(np.linspace(0.0, top, cells_lib.CELLS + 1))
   log_alpha = np.log(alpha)
   # P-masses, Q-masses and numbers of the terms between neighbouring alphas.

@@ -39,10 +39,17 @@ def solve(program: convex_program.Program, start: np.ndarray
   import cvxpy as cp  # Takes a second, and few callers need it.
 
   unit = start / (program.mass @ start)
-  x = cp.Variable(start.size, pos=True)
-  tops, within, rest = _constraints(cp, program, unit, x)
-  # The right side of each of `tops` is the variable to minimise.
-  problem = cp.Problem(cp.Minimize(tops[0].args[1]), [*tops, within, *rest])
+  x, top = cp.Variable(start.size, pos=True), cp.Variable()
+  p = cp.multiply(unit, x)
+  values = [_divergence(cp, program.objective, s, p, unit) for s in program.shifts]
+  tops = [value <= top for value, _ in values]
+  within = cp.sum(cp.multiply(program.cost * unit / program.budget, x)) <= 1
+  rest = [(program.mass * unit) @ x == 1]
+  rest += [cone for _, cones in values for cone in cones]
+  if program.log_volume is not None:  # The density p / volume never increases outwards.
+    ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
+    rest.append(x[:-1] >= cp.multiply(ratio, x[1:]))
+  problem = cp.Problem(cp.Minimize(top), [*tops, within, *rest])
   try:
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9)
   except cp.error.SolverError as error:
@@ -58,21 +65,6 @@ def solve(program: convex_program.Program, start: np.ndarray
   p = _mend_tail(program, unit * np.maximum(x.value, 1e-12), theta, price)
   return convex_program.Solution(p, theta, price,
                                  int(problem.solver_stats.num_iters or 0))
-
-
-def _constraints(cp: ModuleType, program: convex_program.Program, unit: np.ndarray,
-                 x: Any) -> tuple[list[Any], Any, list[Any]]:
-  """Returns (divergences <= top, cost <= budget, all others) on x = p / unit."""
-  p, top = cp.multiply(unit, x), cp.Variable()
-  values = [_divergence(cp, program.objective, s, p, unit) for s in program.shifts]
-  tops = [value <= top for value, _ in values]
-  rest = [(program.mass * unit) @ x == 1]
-  rest += [cone for _, cones in values for cone in cones]
-  if program.log_volume is not None:  # The density p / volume never increases outwards.
-    ratio = np.exp(-np.diff(program.log_volume)) * unit[1:] / unit[:-1]
-    rest.append(x[:-1] >= cp.multiply(ratio, x[1:]))
-  within = cp.multiply(program.cost * unit / program.budget, x)
-  return tops, cp.sum(within) <= 1, rest
 
 
 def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray,

@@ -175,8 +175,8 @@ def _step(program: convex_program.Program, state: _State, values: np.ndarray,
       state.top - values - mu / state.theta,
       [program.budget - program.cost @ p - mu / state.price,
        1 - program.mass @ p]])
-  system = _Bordered(_Laplacian(band, excess), border, corner, k)
-  du, dual, top = system.solve(pull, right, np.sum(state.theta) - 1)
+  du, dual, top = _newton(_Laplacian(band, excess), border, corner, k, pull, right,
+                          np.sum(state.theta) - 1)
   moved, length = _advance(state, du, dual, top, mu, tau)
   # The linearised slack is replaced by the true one unless that is much smaller.
   values = program.divergences(moved.p)
@@ -201,7 +201,7 @@ class _Laplacian:
       lower[:n - d, d] = -band[d, n - d - 1::-1]
     # Constant vectors are in the kernel of the Laplacian (scaling p changes only the
     # mass). So the cell of largest degree gets that degree added to its diagonal entry
-    # once more; `_Bordered` subtracts it again.
+    # once more; `_newton` subtracts it again.
     self.heaviest = int(np.argmax(degree))
     self.ground = degree[self.heaviest]
     lower[:, 0] = (degree + excess)[::-1]
@@ -244,62 +244,50 @@ class _Laplacian:
     return found.T[:, ::-1]
 
 
-_Solved = tuple[np.ndarray, np.ndarray, float]
-"""Newton direction: changes of log p, of dual = (theta, price, nu), and of `top`."""
-
-
-class _Bordered:
-  """The system [A B'; B -diag(corner)], with `top` as an additional unknown."""
-  # A is `matrix` without its grounding, B is `border`. The first k rows of the border
-  # belong to shifts; `top` enters their equations with coefficient -1.
-
-  def __init__(self, matrix: _Laplacian, border: np.ndarray,
-               corner: np.ndarray, k: int):
-    self._matrix, self._border = matrix, border
-    self._corner, self._k = corner, k
-    unit = np.zeros((1, border.shape[1]))
-    unit[0, matrix.heaviest] = 1.0
-    rows = np.vstack([border, unit])
-    self._inverse = matrix.solve(rows)
-    size = rows.shape[0] + 1
-    schur = np.zeros((size, size))
-    schur[:-1, :-1] = rows @ self._inverse.T
-    diagonal = np.arange(size - 2)
-    schur[diagonal, diagonal] += corner
-    schur[-2, -2] -= 1 / matrix.ground
-    schur[-1, :k] = schur[:k, -1] = 1.0
-    self._rows = rows
-    self._scale = 1 / np.sqrt(np.maximum(np.max(np.abs(schur), axis=1), 1e-300))
-    with warnings.catch_warnings():
-      # Near the optimum the matrix is always ill-conditioned; certificates judge.
-      warnings.simplefilter('ignore', linalg.LinAlgWarning)
-      if not np.all(np.isfinite(schur)):
-        raise _breakdown()
-      self._lu = linalg.lu_factor(schur * np.outer(self._scale, self._scale))
-
-  def solve(self, first: np.ndarray, second: np.ndarray, third: float) -> _Solved:
-    """Solves for (du, dual, top), with one round of iterative refinement."""
-    # The equations are A du + B' dual = first, B du - corner * dual - top = second (top
-    # in the first k only), and sum(dual[:k]) = -third.
-    du, dual, top = self._solve_once(first, second, third)
-    inner = first - self._matrix.apply(du) - dual @ self._border
-    outer = second - self._border @ du + self._corner * dual
-    outer[:self._k] += top
-    fix = self._solve_once(inner, outer, third + np.sum(dual[:self._k]))
-    du, dual, top = du + fix[0], dual + fix[1], top + fix[2]
-    if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
+def _newton(matrix: _Laplacian, border: np.ndarray, corner: np.ndarray, k: int,
+            first: np.ndarray, second: np.ndarray, third: float
+            ) -> tuple[np.ndarray, np.ndarray, float]:
+  """Returns the changes (of log p, of dual = (theta, price, nu), of `top`)."""
+  # With A = `matrix` without its grounding and B = `border`, whose first k rows belong
+  # to shifts: A du + B' dual = first, B du - corner * dual - top = second (top in the
+  # first k only), and sum(dual[:k]) = -third.
+  unit = np.zeros((1, border.shape[1]))
+  unit[0, matrix.heaviest] = 1.0
+  rows = np.vstack([border, unit])
+  inverse = matrix.solve(rows)
+  size = rows.shape[0] + 1
+  schur = np.zeros((size, size))
+  schur[:-1, :-1] = rows @ inverse.T
+  diagonal = np.arange(size - 2)
+  schur[diagonal, diagonal] += corner
+  schur[-2, -2] -= 1 / matrix.ground
+  schur[-1, :k] = schur[:k, -1] = 1.0
+  scale = 1 / np.sqrt(np.maximum(np.max(np.abs(schur), axis=1), 1e-300))
+  with warnings.catch_warnings():
+    # Near the optimum the matrix is always ill-conditioned; certificates judge.
+    warnings.simplefilter('ignore', linalg.LinAlgWarning)
+    if not np.all(np.isfinite(schur)):
       raise _breakdown()
-    return du, dual, top
+    factors = linalg.lu_factor(schur * np.outer(scale, scale))
 
-  def _solve_once(self, first, second, third) -> _Solved:
-    """Solves the equations in `solve` without refinement."""
-    particular = self._matrix.solve(first[None, :])[0]
-    right = self._rows @ particular
+  def once(first, second, third):
+    """Solves the equations without refinement."""
+    particular = matrix.solve(first[None, :])[0]
+    right = rows @ particular
     right[:-1] -= second
     # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
-    y = self._scale * linalg.lu_solve(self._lu, self._scale * np.append(right, -third))
-    du = particular - y[:-1] @ self._inverse
-    return du, y[:-2], float(y[-1])
+    y = scale * linalg.lu_solve(factors, scale * np.append(right, -third))
+    return particular - y[:-1] @ inverse, y[:-2], float(y[-1])
+
+  du, dual, top = once(first, second, third)
+  inner = first - matrix.apply(du) - dual @ border
+  outer = second - border @ du + corner * dual
+  outer[:k] += top
+  fix = once(inner, outer, third + np.sum(dual[:k]))
+  du, dual, top = du + fix[0], dual + fix[1], top + fix[2]
+  if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
+    raise _breakdown()
+  return du, dual, top
 
 
 def _breakdown() -> convex_program.SolverError:
