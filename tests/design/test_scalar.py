@@ -69,7 +69,7 @@ def test_monotone_exactly_where_promised(solved):
 def test_optimum_beats_feasible_perturbations(solved):
   request, table = solved
   spec = request.spec()
-  program = spec.program(spec.all_shifts())
+  program = spec.program()
   p = np.exp(table.log_density) / table.bins
   rng = np.random.default_rng(7)
   for size in (1e-3, 1e-2, 0.1, 0.5):

@@ -76,7 +76,7 @@ def _compare(name: str, key: str, new: float, old: float) -> None:
 
 
 def reproduce(name: str, request: Request) -> str:
-  """Solves a table anew and compares objectives (`_compare`); returns a report line."""
+  """Solves a table anew; returns a report line, ValueError if the objective differs."""
   shipped = noise.load(TABLES / f'{name}.npz')
   _compare(name, 'objective', request.solve().info['objective'],
            shipped.info['objective'])

@@ -47,15 +47,16 @@ class ScalarSpec:
   solver: str
   monotone: bool
 
-  def program(self, shifts: np.ndarray) -> convex_program.Program:
-    """Returns program (20) of the paper, with a divergence for each of `shifts`."""
+  def program(self, shifts: np.ndarray | None = None) -> convex_program.Program:
+    """Returns program (20) of the paper, with a divergence for each of `shifts`.
+
+    They are in cells; None stands for all up to the sensitivity, 1..bins.
+    """
+    if shifts is None:
+      shifts = np.arange(1, self.bins + 1)
     return grid.scalar_program(
         self.objective, self.bins, self.cells, self.log_tail_ratio, self.cost,
         self.budget, shifts, self.monotone)
-
-  def all_shifts(self) -> np.ndarray:
-    """Returns every whole-cell shift up to the sensitivity: 1..bins."""
-    return np.arange(1, self.bins + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _optimum(request: ScalarSpec
   if (request.monotone or request.solver == 'cvxpy' or request.cells < _SMALL or
       request.bins < 2 * bins):
     # If the density is monotone, the full shift is the worst.
-    shifts = request.all_shifts()[request.bins - 1 if request.monotone else 0:]
+    shifts = np.arange(request.bins if request.monotone else 1, request.bins + 1)
     program = request.program(shifts)
     return program, shifts, solvers.solve(
         program, grid.exponential_start(program), solver=request.solver)
@@ -183,7 +184,7 @@ def _optimum(request: ScalarSpec
       np.arange(request.cells + 1) - factor * coarse.cells, 0)
   p, total = np.exp(start), rough.iterations
   shifts = _near(found[rough.theta > 1e-6] * factor, factor, request.bins)
-  everything = request.program(request.all_shifts())
+  everything = request.program()
   for rounds in range(_ROUNDS):
     program = dataclasses.replace(
         everything, shifts=[everything.shifts[k - 1] for k in shifts])
@@ -220,8 +221,7 @@ def certify(request: ScalarSpec, table: scalar_table.ScalarTable, theta: np.ndar
   SolverError if the relative gap exceeds `fields.GAPS`, or a constraint is not met.
   """
   return convex_program.certify(
-      request.program(request.all_shifts()),
-      np.exp(table.log_density) / table.bins, theta, price,
+      request.program(), np.exp(table.log_density) / table.bins, theta, price,
       fields.GAPS[request.solver])
 
 

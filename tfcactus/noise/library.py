@@ -121,11 +121,10 @@ def _load(name: str) -> Table:
 def _recipe(mechanism: str, dim: int, sigma: float) -> str:
   """Returns the call that solves a table that is not shipped."""
   objective = ", objective='chi2'" if mechanism.endswith('-chi2') else ''
-  if mechanism.startswith('isotropic'):
-    return f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective}).solve()'
-  if dim != 1:
-    return (f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective})'
-            f'.solve(): {mechanism} noise is for scalar queries only')
+  isotropic = mechanism.startswith('isotropic')
+  if isotropic or dim != 1:
+    note = '' if isotropic else f': {mechanism} noise is for scalar queries only'
+    return f'tfcactus.design.Isotropic({dim}, {sigma:.12g}{objective}).solve(){note}'
   if mechanism == 'cactus-paper':
     objective = ', bins=200, cells=1600, tail_ratio=0.9'
   kind = 'Cactus' if mechanism.startswith('cactus') else 'Monotone'

@@ -248,8 +248,8 @@ class RadialTable(table_file.NoiseTable):
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a zeroed record in samples of a fixed size.
 
-    The upper pair comes from the joint law of the distances to three points of a line,
-    as in `replaced_pair`.
+    P is the output with the record. The upper pair comes from the joint law of the
+    distances to three points of a line for alpha >= 1, below from an added record's.
     """
     near = base.known_pair(self, 1)
     above = overlap.mixture_bounds(
@@ -328,7 +328,7 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
 
 
 def _padded(log_f: np.ndarray, count: int, band: int) -> tuple[np.ndarray, float]:
-  """Returns log densities with none for band + 1 shells beyond, and the largest loss."""
+  """Returns log densities with -inf for band + 1 more shells, and the largest loss."""
   # The loss is of moves by `band` from the first `count` shells, to enumerated ones.
   padded = np.append(log_f, np.full(band + 1, -np.inf))
   drop = log_f[:count] - np.maximum(padded[band:count + band], log_f[-1])

@@ -240,7 +240,10 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return density, np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    """Returns the inverse of `cdf` at `u`; ValueError unless all are in (0, 1)."""
+    """Returns the inverse of `cdf`, which leaves a tail of mass 1e-30 out, at `u`.
+
+    Raises ValueError unless all of `u` are in (0, 1).
+    """
     u = np.asarray(u, dtype=np.float64)
     if not np.all((u > 0) & (u < 1)):
       raise ValueError(f'Expected u in (0, 1), got {u!r}.')

@@ -7,7 +7,6 @@ accounted again.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,8 +48,9 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   last = table.log_density.size - 1
   beyond = int(np.ceil(FORGOTTEN / -table.log_tail_ratio)) + table.bins
   index = np.arange(-last - beyond, last + beyond + table.bins + 1)
-  here, there = _Cells.of(table, index), _Cells.of(table, index - table.bins)
-  pairs = composed_delta.sampled_pairs(here.mass, there.mass, sampling_prob)
+  here, here_share, p = _cells(table, index)
+  there, there_share, q = _cells(table, index - table.bins)
+  pairs = composed_delta.sampled_pairs(p, q, sampling_prob)
   values = [composed_delta.composed_delta(
       p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
   worst, value = max(enumerate(values), key=lambda found: found[1].delta)
@@ -60,30 +60,17 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   per_epsilon = -float(value.by_q @ pairs[worst][1]) / steps
   by_here, by_there = composed_delta.unsampled(worst, value.by_p, value.by_q,
                                                sampling_prob)
-  return (here.collect(by_here, last + 1) +
-          there.collect(by_there, last + 1)) / per_epsilon
+  return (np.bincount(here, by_here * here_share, last + 1) +
+          np.bincount(there, by_there * there_share, last + 1)) / per_epsilon
 
 
-class _Cells(NamedTuple):
-  """Cells of the real line; the table stores the right half up to a last one."""
-
-  # Index of the stored cell whose density determines the cell's density.
-  stored: np.ndarray
-  # The cell's density over the density of that stored cell; below 1 in the tail.
-  share: np.ndarray
-  mass: np.ndarray  # The cell's probability.
-
-  @classmethod
-  def of(cls, table: scalar_table.ScalarTable, index: np.ndarray) -> _Cells:
-    """Returns the cells with these indices; 0 is the cell around zero noise."""
-    last = table.log_density.size - 1
-    stored = np.minimum(np.abs(index), last)
-    share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
-    return cls(stored, share, share * np.exp(table.log_density[stored]) / table.bins)
-
-  def collect(self, slope: np.ndarray, size: int) -> np.ndarray:
-    """Sums slopes in these cells' masses to slopes in the `size` stored masses."""
-    return np.bincount(self.stored, slope * self.share, size)
+def _cells(table: scalar_table.ScalarTable, index: np.ndarray
+           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns each cell's stored cell, its density over that one's, and its mass."""
+  # Cell 0 is the one around zero; ratios are below one in the tail.
+  stored = np.minimum(np.abs(index), table.log_density.size - 1)
+  share = np.exp((np.abs(index) - stored) * table.log_tail_ratio)
+  return stored, share, share * np.exp(table.log_density[stored]) / table.bins
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """Truncated noise of least delta at a utility, or of least utility at a delta.
 
 A design minimises its own estimate of the composed delta at a given utility. The
-reported delta comes from the accountant, which reads the frozen table. The search for
-least utility varies the utility until the accountant's upper bound on delta is the
-requested one.
+reported delta comes from the accountant, which reads the frozen table.
 """
 
 from __future__ import annotations

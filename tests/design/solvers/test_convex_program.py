@@ -32,7 +32,7 @@ def test_best_price_is_the_linear_programs(seed):
 def test_lower_bound_holds_at_any_point_and_is_tight_at_the_optimum(request_):
   table = request_.solve()
   spec = request_.spec()
-  program = spec.program(spec.all_shifts())
+  program = spec.program()
   p = np.exp(table.log_density) / table.bins
   theta = np.zeros(table.bins)
   for shift, share in table.info['multipliers']['shifts'].items():
@@ -53,7 +53,7 @@ def test_lower_bound_holds_at_any_point_and_is_tight_at_the_optimum(request_):
 
 def test_gradients_are_the_derivatives_of_the_divergences():
   spec = design.Cactus(0.25, bins=6).spec()
-  program = spec.program(spec.all_shifts())
+  program = spec.program()
   rng = np.random.default_rng(5)
   p = rng.uniform(0.5, 1.5, program.mass.size)
   move = rng.standard_normal(p.size)

@@ -1,9 +1,8 @@
 """The design problem of truncated noise, and the linear program of one release.
 
 The unknowns are the masses w of the mirrored pairs of cells of [-range, range], counted
-outwards from zero. The delta of one release is piecewise linear in them, so that a
-linear program finds the global optimum. Its multipliers prove it without trust in the
-solver: by duality any multipliers bound delta from below for every table of the grid.
+outwards from zero. The delta of one release is piecewise linear in them. By duality any
+multipliers bound it from below for every table of the grid.
 """
 
 from __future__ import annotations

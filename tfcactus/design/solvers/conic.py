@@ -40,8 +40,9 @@ def solve(program: convex_program.Program, start: np.ndarray
 
   unit = start / (program.mass @ start)
   x, top = cp.Variable(start.size, pos=True), cp.Variable()
-  p = cp.multiply(unit, x)
-  values = [_divergence(cp, program.objective, s, p, unit) for s in program.shifts]
+  masses = cp.multiply(unit, x)
+  values = [_divergence(cp, program.objective, s, masses, unit)
+            for s in program.shifts]
   tops = [value <= top for value, _ in values]
   within = cp.sum(cp.multiply(program.cost * unit / program.budget, x)) <= 1
   rest = [(program.mass * unit) @ x == 1]

@@ -75,7 +75,7 @@ def _parse(name: str) -> Divergence:
         "Expected objective to be 'kl', 'chi2' or 'renyi:A' with A between "
         f'{_ORDERS[0]:g} and {_ORDERS[1]:g}, optionally followed by @Q with a '
         f'sampling rate Q in [{_LEAST_RATE:g}, 1], got objective={name!r}.')
-  chi2 = form['kind'] == 'chi2'
+  chi2 = name.startswith('chi2')
 
   def report(total):
     """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 a multiple."""
