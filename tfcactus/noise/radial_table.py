@@ -198,7 +198,7 @@ class RadialTable(table_file.NoiseTable):
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise vectors, shape (*size, dim): a radius times a uniform direction."""
-    shape = (size,) if np.ndim(size) == 0 else tuple(size)
+    shape = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
     drawn = rng.standard_normal((*shape, self.dim))
     radius = self.sample_radius(rng, shape) / np.linalg.norm(drawn, axis=-1)
     drawn *= radius[..., None]

@@ -11,7 +11,7 @@ from tfcactus.design.solvers import convex_program
 
 
 @pytest.mark.parametrize('seed', range(40))
-def test_best_price_is_the_linear_programs(seed):
+def test_best_bound_is_the_linear_programs(seed):
   rng = np.random.default_rng(seed)
   size = int(rng.integers(2, 60))
   lead = rng.normal(size=size) * 10.0**rng.integers(-3, 3, size)
@@ -22,7 +22,7 @@ def test_best_price_is_the_linear_programs(seed):
   solved = optimize.linprog(
       [-1.0, 0.0], np.column_stack([np.ones(size), -cost]), lead,
       bounds=[(None, None), (0, None)], method='highs')
-  found = convex_program.best_price(lead, cost, guess)
+  found = convex_program.best_bound(lead, cost, guess)
   assert found == pytest.approx(-solved.fun, rel=1e-9, abs=1e-9)
 
 

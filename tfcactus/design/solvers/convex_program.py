@@ -149,7 +149,7 @@ class Program:
     gradient = (theta / theta.sum()) @ gradients
     with np.errstate(over='ignore', invalid='ignore'):
       lead = self._per_mass(gradient)
-    return best_price(lead, self._per_mass(self.cost) - self.budget, price)
+    return best_bound(lead, self._per_mass(self.cost) - self.budget, price)
 
   def _per_mass(self, values: np.ndarray) -> np.ndarray:
     """Returns values @ r / (mass @ r) for each extreme ray r of the cone of all p."""
@@ -160,7 +160,7 @@ class Program:
         self.mass, self.log_volume)
 
 
-def best_price(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
+def best_bound(lead: np.ndarray, cost: np.ndarray, price: float) -> float:
   """Returns max over price >= 0 of min_i (lead_i + price cost_i), or slightly less."""
   # Cutting lines find the maximum: the minimum over i is concave in the price. Each of
   # its values at price >= 0 is a valid lower bound. `price` is a first guess.

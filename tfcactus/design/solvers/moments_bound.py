@@ -114,6 +114,6 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
   costs = np.cumsum(problem.cost) / count / problem.budget - 1
-  least = convex_program.best_price(values, costs, float(np.ptp(values)))
+  least = convex_program.best_bound(values, costs, float(np.ptp(values)))
   return Solution(w, order, value,
                   value + least - float(slope @ w) if exact else -math.inf)
