@@ -448,3 +448,46 @@ def test_the_shape_of_the_items_of_a_list_tells_the_number_of_examples():
     graph = tf.function(function).get_concrete_function(
         tf.TensorSpec((None, _T, _D))).graph
     assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
+
+
+def _by_size(number):
+  """Returns 2 for even numbers of examples, and 1 for the odd ones that are tried."""
+  return tf.gather(tf.constant([2, 1] * 10), number)
+
+
+_TWO = tf.Variable(2)
+
+_UNLIKE_OTHERS = {
+    'rows of indices': (lambda x: tf.gather(
+        x, np.arange(2 * _B).reshape(_B, 2) % _T, axis=1, batch_dims=-1), [_B, _T]),
+    'labels broadcast to a matrix': (
+        lambda x: tf.raw_ops.SoftmaxCrossEntropyWithLogits(
+            features=tf.zeros([_B, _B]), labels=x)[0], [_B]),
+    'channels first in volumes': (lambda x: tf.transpose(tf.raw_ops.FusedBatchNormV3(
+        x=tf.transpose(x, [1, 2, 3, 4, 0]), scale=tf.ones([_B]), offset=tf.zeros([_B]),
+        mean=[], variance=[], data_format='NCDHW')[0], [4, 0, 1, 2, 3]),
+                                  [_B, 1, _B, 1, 1]),
+    'upstream gradients by place': (lambda x: tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=_BY_PLACE[:, None], x=x[:, None], scale=[1.0] * _D,
+        reserve_space_1=[0.0] * _D, reserve_space_2=[1.0] * _D,
+        reserve_space_3=[0.0] * _D, is_training=False)[0], [_B, _T, _D]),
+    'two unknown axes': (lambda x: tf.reduce_sum(tf.reshape(
+        tf.transpose(x)[:_TWO], [-1, 3]), 0), [None, _D]),
+    'a looked up size': (lambda x: tf.reduce_sum(tf.reshape(
+        x, tf.stack([-1, _D * _by_size(tf.shape(x)[0])])), 1), [None, _D]),
+    'a rounded size': (lambda x: tf.reduce_sum(tf.reshape(x, tf.stack([tf.cast(
+        1.1 * tf.cast(tf.shape(x)[0], tf.float32), tf.int32), -1])), 1), [None, _D]),
+    'a size and a new axis': (lambda x: tf.reduce_sum(x, 1) + tf.cast(tf.reduce_sum(
+        tf.strided_slice(tf.shape(x), [1], [2], [1], new_axis_mask=1,
+                         shrink_axis_mask=1)), tf.float32), [None, _D]),
+    'an unknown rank': (lambda x: tf.einsum('...a,ab->...b', tf.ensure_shape(
+        tf.compat.v1.placeholder_with_default(tf.ones([_B, _B]), None), None), x),
+                        [_B, _D]),
+}
+
+
+@pytest.mark.parametrize('name', _UNLIKE_OTHERS)
+def test_operations_with_unlike_arguments_are_not_proved(name):
+  function, shape = _UNLIKE_OTHERS[name]
+  graph = tf.function(function).get_concrete_function(tf.TensorSpec(shape)).graph
+  assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, shape[0])

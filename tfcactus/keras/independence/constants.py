@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.independence import (
@@ -54,46 +53,11 @@ def value(node: Node) -> Value | list[Value]:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
     return node.values
-  if kind == 'EnsureShape' and node.draws is None and (
-      node.op.inputs[0].shape.rank is None):
-    # The input comes from Python code, as seeds do, and has no rank to look at.
-    return Value(Dependence.CONSTANT, varies=frozenset(range(len(node.out()))))
-  if node.op.outputs[0].dtype == tf.variant and kind in operations.ELEMENTWISE:
-    # The output is a list of tensors, such as the sum of two lists.
-    own = [each.varies for each in node.values if each.varies is not None]
-    return Value(Dependence.CONSTANT, varies=None if len(own) < len(node.values) else (
-        frozenset[int]().union(*own)))
-  if (kind in operations.ELEMENTWISE or kind == 'Tile') and (
-      node.op.outputs[0].shape.rank is not None):
-    rank = len(node.out())
-    varies: frozenset[int] = frozenset()
-    # The second input of these two holds sizes, no entries of the output.
-    only_first = kind in ('BroadcastTo', 'Tile')
-    for i, each in enumerate(node.values[:1] if only_first else node.values):
-      shape = node.shape(i)  # Shapes are aligned at their last axes.
-      varies |= {k + rank - len(shape) for k, size in enumerate(shape)
-                 if size != 1 and (each.varies is None or k in each.varies)}
-    return Value(Dependence.CONSTANT, varies=varies)
-  if kind in operations.REDUCTIONS and node.values[0].varies is not None:
-    return _reduced_constant(node)
   if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
   return Value(Dependence.CONSTANT, varies=_varies(node))
-
-
-def _reduced_constant(node: Node) -> Value:
-  """Returns the value of a reduced constant, which may vary along kept axes only."""
-  found = dependence.static(node.op.inputs[1])
-  rank, varies = node.op.inputs[0].shape.rank, node.values[0].varies
-  if found is None or rank is None or varies is None:
-    return CONSTANT
-  axes = {int(axis) % rank for axis in np.ravel(found)}
-  kept: set[int] = set(varies - axes)
-  if not node.op.get_attr('keep_dims'):
-    kept = {axis - sum(k < axis for k in axes) for axis in kept}
-  return Value(Dependence.CONSTANT, varies=frozenset(kept))
 
 
 def _varies(node: Node) -> Axes | None:
@@ -111,6 +75,29 @@ def _axes(node: Node, i: int) -> Axes:
   shape = node.shape(i)
   every = range(len(shape)) if varies is None else varies
   return frozenset(k for k in every if shape[k] != 1)
+
+
+def _entrywise(node: Node) -> Axes | None:
+  """Returns the axes of the result along which an input varies."""
+  if node.op.outputs[0].dtype == tf.variant:  # A list, such as the sum of two lists.
+    return _of_items(*node.values)
+  # The second input of these two holds sizes, no entries of the output.
+  first = range(1 if node.op.type in ('BroadcastTo', 'Tile') else len(node.values))
+  rank = len(node.out())  # Shapes are aligned at their last axes.
+  return frozenset(axis + rank - len(node.shape(i)) for i in first
+                   for axis in _axes(node, i))
+
+
+def _reduce(node: Node) -> Axes:
+  """Returns the input's varying axes in the result, but those that are reduced."""
+  gone = set(node.axes(1))
+  kept = _axes(node, 0) - gone
+  return kept if node.op.get_attr('keep_dims') else _moved_up(kept, gone)
+
+
+def _moved_up(axes: Axes, gone: set[int]) -> Axes:
+  """Returns the numbers of axes after the axes in `gone` are left out."""
+  return frozenset(axis - sum(k < axis for k in gone) for axis in axes)
 
 
 def _matmul(node: Node) -> Axes:
@@ -133,14 +120,11 @@ def _convolution(node: Node) -> Axes:
   return others | (_axes(node, 0) & {0})
 
 
-def _concat(node: Node) -> Axes | None:
-  """Returns the joined axis and axes along which inputs vary; None if it is unknown."""
-  axis = dependence.static(node.op.inputs[-1])
-  if axis is None:
-    return None
-  count = len(node.values) - 1
-  return frozenset({int(axis) % len(node.out())}).union(
-      *(_axes(node, i) for i in range(count)))
+def _concat(node: Node) -> Axes:
+  """Returns the joined axis, and all axes along which an input varies."""
+  last = len(node.values) - 1
+  return frozenset({node.whole(last) % len(node.out())}).union(
+      *(_axes(node, i) for i in range(last)))
 
 
 def _pack(node: Node) -> Axes:
@@ -150,22 +134,15 @@ def _pack(node: Node) -> Axes:
       axis + (at <= axis) for i in range(len(node.values)) for axis in _axes(node, i))
 
 
-def _expand(node: Node) -> Axes | None:
-  """Returns the input's varying axes in the result; None if the new axis is unknown."""
-  place = dependence.static(node.op.inputs[1])
-  if place is None:
-    return None
-  at = int(place) % len(node.out())
+def _expand(node: Node) -> Axes:
+  """Returns the input's varying axes in the result, which has a new axis."""
+  at = node.whole(1) % len(node.out())
   return frozenset(axis + (at <= axis) for axis in _axes(node, 0))
 
 
-def _transpose(node: Node) -> Axes | None:
-  """Returns the input's varying axes in the result; None if the order is unknown."""
-  order = dependence.static(node.op.inputs[1])
-  if order is None:
-    return None
-  places = [int(axis) % len(node.out()) for axis in order]
-  return frozenset(places.index(axis) for axis in _axes(node, 0))
+def _transpose(node: Node) -> Axes:
+  """Returns the input's varying axes in the result, which has another order."""
+  return frozenset(node.axes(1).index(axis) for axis in _axes(node, 0))
 
 
 def _reshape(node: Node) -> Axes | None:
@@ -206,9 +183,7 @@ def _squeeze(node: Node) -> Axes | None:
   """Returns the input's varying axes in the result; None if `squeeze_dims` is empty."""
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
-  if not gone:
-    return None
-  return frozenset(axis - sum(k < axis for k in gone) for axis in _axes(node, 0))
+  return _moved_up(_axes(node, 0), gone) if gone else None
 
 
 def _sliced(node: Node) -> Axes:
@@ -225,10 +200,10 @@ def _bias(node: Node) -> Axes | None:
   return _axes(node, 0) | {len(node.out()) - 1}
 
 
-def _with_item(node: Node) -> Axes | None:
-  """Returns axes along which an item of the list (input 0) or the new one varies."""
-  first, last = node.values[0].varies, node.values[-1].varies
-  return None if first is None or last is None else first | last
+def _of_items(*values: Value) -> Axes | None:
+  """Returns the axes along which any item of lists, or any new item, may vary."""
+  own = [each.varies for each in values if each.varies is not None]
+  return frozenset[int]().union(*own) if len(own) == len(values) else None
 
 
 def _stack(node: Node) -> Axes | None:
@@ -238,12 +213,15 @@ def _stack(node: Node) -> Axes | None:
 
 
 _VARIES: dict[str, Callable[[Node], Axes | None]] = {
+    **dict.fromkeys((*operations.ELEMENTWISE, 'Tile'), _entrywise),
+    **dict.fromkeys(operations.REDUCTIONS, _reduce),
     **dict.fromkeys(('MatMul', 'BatchMatMul', 'BatchMatMulV2'), _matmul),
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
     'BiasAdd': _bias, 'ConcatV2': _concat, 'Einsum': _einsum, 'ExpandDims': _expand,
     'Pack': _pack, 'Reshape': _reshape, 'Squeeze': _squeeze, 'StridedSlice': _sliced,
     'TensorListStack': _stack, 'Transpose': _transpose,
-    **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'), _with_item),
+    **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'),
+                    lambda node: _of_items(node.values[0], node.values[-1])),
     # Parts of a tensor, and items of a list, may vary where the whole may.
     'Split': lambda node: _axes(node, 1),
     **dict.fromkeys(('SplitV', 'Slice'), lambda node: _axes(node, 0)),

@@ -121,11 +121,11 @@ class Node:
 
   def shape(self, i: int) -> list[int | None]:
     """Returns the shape of an input, None for unknown sizes."""
-    return _shape(self.op.inputs[i])
+    return shape_of(self.op.inputs[i])
 
   def out(self, i: int = 0) -> list[int | None]:
     """Returns the shape of an output, None for unknown sizes."""
-    return _shape(self.op.outputs[i])
+    return shape_of(self.op.outputs[i])
 
   def static(self, i: int) -> np.ndarray:
     """Returns the entries of a constant input; NotRowWise if they are not known."""
@@ -138,12 +138,17 @@ class Node:
     """Returns the integer in a constant input of one entry; NotRowWise if unknown."""
     return int(self.static(i).item())
 
+  def axes(self, i: int) -> list[int]:
+    """Returns the axes of input 0 that the constant input `i` names, in its order."""
+    rank = len(self.shape(0))
+    return [int(axis) % rank for axis in np.ravel(self.static(i))]
+
   def rows(self) -> list[int]:
     """Returns the indices of the inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
 
 
-def _shape(tensor: tf.Tensor) -> list[int | None]:
+def shape_of(tensor: tf.Tensor) -> list[int | None]:
   """Returns the static shape, None for unknown sizes; NotRowWise for unknown rank."""
   if tensor.shape.rank is None:
     raise unknown('makes or takes a tensor of unknown rank')
@@ -173,8 +178,9 @@ def static(tensor: tf.Tensor) -> np.ndarray | None:
 
 def size_taken(op: tf.Operation) -> int | None:
   """Returns the static size that an operation reads, like `tf.shape(x)[1]`; or None."""
-  if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or (
-      op.get_attr('shrink_axis_mask') != 1):
+  if op.type != 'StridedSlice' or op.inputs[0].op.type != 'Shape' or [
+      op.get_attr(f'{name}_mask') for name in ('shrink_axis', 'new_axis', 'ellipsis')
+      ] != [1, 0, 0]:
     return None
   shape = op.inputs[0].op.inputs[0].shape
   begin = static(op.inputs[1])
@@ -217,7 +223,7 @@ _FOLDING = frozenset((
 def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
   """Returns a tensor's integers for each of `BATCH_SIZES`, or None if not known."""
   if value.sizes is not None:
-    return [np.asarray(size, np.int32) for size in value.sizes]
+    return [np.asarray(size, tensor.dtype.as_numpy_dtype) for size in value.sizes]
   found = static(tensor) if value.dependence == Dependence.CONSTANT else None
   return None if found is None else [found] * len(BATCH_SIZES)
 
@@ -252,7 +258,8 @@ def join(first: Value, second: Value) -> Value:
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
-  if first.dependence == second.dependence == Dependence.CONSTANT:
+  if first.dependence == second.dependence == Dependence.CONSTANT and not (
+      first.seed or second.seed):
     if first.varies is None or second.varies is None:
       return CONSTANT
     return Value(Dependence.CONSTANT, varies=first.varies | second.varies)
@@ -314,14 +321,18 @@ def transposed(op: tf.Operation) -> tuple[bool, bool]:
 
 
 def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
-  """Raises NotRowWise if the constant input `i` may differ between examples.
+  """Raises NotRowWise if input `i` has no examples and may differ between them.
 
   `axis` is the input's axis along which an operation pairs it with the examples, and
-  `size` is the length of the examples' axis, None if unknown. An input passes if it
+  `size` is the length of the examples' axis, None if unknown. A constant passes if it
   lacks the axis (negative), has one entry there, which is broadcast, or has this size
   and does not vary there.
   """
-  if not 0 <= axis < len(node.shape(i)) or node.shape(i)[axis] == 1:
+  kind = node.values[i].dependence
+  if kind == Dependence.BATCH_SIZE:
+    raise mixed('depends on how many examples there are')
+  if kind != Dependence.CONSTANT or not 0 <= axis < len(node.shape(i)) or (
+      node.shape(i)[axis] == 1):
     return
   varies = node.values[i].varies
   if varies is None or axis in varies or node.shape(i)[axis] != size or (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.independence import (
@@ -169,7 +170,12 @@ def _computed_size(node: Node) -> Value | list[Value]:
   operands = [dependence.sizes_by_batch(tensor, value)
               for tensor, value in zip(node.op.inputs, node.values)]
   known = [sizes for sizes in operands if sizes is not None]
-  if node.op.type not in _MONOMIAL or len(known) < len(operands):
+  # Numbers of few bits or with a fraction would be rounded, and a place or shape that
+  # depends on B may pick any number.
+  arguments = () if node.op.type in ('ConcatV2', 'Mul', 'Pack') else known[1:]
+  if node.op.type not in _MONOMIAL or len(known) < len(operands) or any(
+      tensor.dtype not in (tf.int32, tf.int64) for tensor in node.op.outputs) or any(
+          not np.array_equal(*sizes) for sizes in arguments):
     return BATCH_SIZE
   found = zip(*(dependence.folded(node.op, [sizes[k] for sizes in known])
                 for k in range(len(dependence.BATCH_SIZES))))

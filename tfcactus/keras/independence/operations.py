@@ -8,7 +8,6 @@ it in `TRANSFER`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 import functools
 from typing import Callable, Union
 
@@ -29,26 +28,23 @@ from tfcactus.keras.independence.dependence import (
 Transfer = Callable[[Node], Union[Value, list[Value]]]
 
 
-def _broadcast(node: Node, which: Iterable[int] | None = None) -> Value:
-  """Follows entrywise operations, which align shapes at their last axes.
-
-  `which` has the indices of the inputs that hold entries; None stands for all inputs.
-  """
-  which = range(len(node.values)) if which is None else list(which)
-  out, found = node.out(), set()
-  for i in which:
-    value = node.values[i]
-    if value.dependence == Dependence.BATCH_SIZE:
-      raise mixed('depends on how many examples there are')
-    if value.dependence == Dependence.ROW_WISE:
-      found.add((value.axis + len(out) - len(node.shape(i)), value.block))
+def _broadcast(node: Node) -> Value:
+  """Follows entrywise operations, which align shapes at their last axes."""
+  found = {_aligned(node, i) for i in node.rows()}
   if len(found) > 1:
     raise mixed('pairs each example with others')
-  axis, block = found.pop()
-  for i in which:
-    if node.values[i].dependence == Dependence.CONSTANT:
-      dependence.check_same(node, i, axis - (len(out) - len(node.shape(i))), out[axis])
-  return Value(Dependence.ROW_WISE, axis, block)
+  value, out = found.pop(), node.out()
+  for i, other in enumerate(node.values):
+    if other.dependence != Dependence.ROW_WISE:  # So that no input is a list.
+      dependence.check_same(
+          node, i, value.axis - len(out) + len(node.shape(i)), out[value.axis])
+  return value
+
+
+def _aligned(node: Node, i: int) -> Value:
+  """Returns a ROW_WISE input's value in an output that has more first axes."""
+  value = node.values[i]
+  return value._replace(axis=value.axis + len(node.out()) - len(node.shape(i)))
 
 
 def _added(node: Node) -> Value:
@@ -65,7 +61,7 @@ def _broadcast_to(node: Node) -> Value:
   """Follows BroadcastTo, whose second input is a shape."""
   if node.rows() != [0]:
     raise unknown('takes a shape that depends on the examples')
-  value = _broadcast(node, [0])
+  value = _aligned(node, 0)
   _check_sizes(node, 1, value.axis)
   return value
 
@@ -85,7 +81,7 @@ def _check_sizes(node: Node, i: int, axis: int) -> None:
 
 def _reduce(node: Node) -> Value:
   """Follows reductions, which must not reduce the examples' axis."""
-  value, axes = dependence.only_operand(node), _axes(node, 1)
+  value, axes = dependence.only_operand(node), set(node.axes(1))
   if value.axis in axes:
     raise mixed('goes over the examples')
   if node.op.get_attr('keep_dims'):
@@ -102,24 +98,17 @@ def _arg_reduce(node: Node) -> Value:
   return value._replace(axis=value.axis - (axis < value.axis))
 
 
-def _axes(node: Node, i: int) -> set[int]:
-  """Returns the axes of input 0 that the constant input `i` names."""
-  rank = len(node.shape(0))
-  return {int(axis) % rank for axis in np.ravel(node.static(i))}
-
-
 def _cross_entropy(node: Node) -> list[Value]:
   """Returns the values of a cross-entropy's loss and gradient; examples on axis 0."""
-  values = {node.values[i] for i in node.rows()}
-  if len(values) > 1 or values.pop().axis != 0:
+  rows = node.rows()
+  value = node.values[rows[0]]
+  # A vector would be broadcast to rows of a matrix, and be summed over.
+  if value.axis != 0 or any(node.values[i] != value for i in rows) or (
+      not node.op.type.startswith('Sparse') and any(
+          len(node.shape(i)) == 1 for i in rows)):
     raise mixed('goes over the examples')
-  value = node.values[node.rows()[0]]
-  for i, other in enumerate(node.values):
-    if other.dependence == Dependence.CONSTANT:
-      # A constant must be equal for all examples.
-      dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
-    elif other.dependence == Dependence.BATCH_SIZE:
-      raise mixed('depends on how many examples there are')
+  for i in range(len(node.values)):
+    dependence.check_same(node, i, 0, node.shape(rows[0])[0])
   return [value, value]
 
 
@@ -133,38 +122,30 @@ def _product(node: Node) -> Value:
   found = []
   rank = len(node.out())
   for i, flipped in enumerate(dependence.transposed(node.op)):
-    value, own = node.values[i], len(node.shape(i))
-    if value.dependence == Dependence.BATCH_SIZE:
-      raise mixed('depends on how many examples there are')
-    if value.dependence != Dependence.ROW_WISE:
+    if i not in node.rows():
       continue
-    place = value.axis - own  # Negative: counted from the last axis.
-    if place < -2:  # A batch axis.
-      found.append(value._replace(axis=place + rank))
-      continue
-    # Rows of input 0 and columns of input 1 are not summed over.
-    outer = (place == -2) != bool(flipped) if i == 0 else (
-        (place == -1) != bool(flipped))
-    if not outer:
-      raise mixed('adds over the examples')
-    found.append(value._replace(axis=rank - 2 + i))
-  if len(set(found)) > 1 or (
-      len(found) == 2 and found[0].axis >= rank - 2):
-    raise mixed('pairs each example with others')
+    value = node.values[i]
+    place = value.axis - len(node.shape(i))  # Negative: counted from the last axis.
+    if place >= -2:
+      # Rows of input 0 and columns of input 1 are not summed over.
+      if (place == i - 2) == flipped:
+        raise mixed('adds over the examples')
+      place = i - 2
+    found.append(value._replace(axis=place + rank))
   value = found[0]
-  if value.axis < rank - 2:
-    for i in (0, 1):
-      if node.values[i].dependence == Dependence.CONSTANT:
-        dependence.check_same(node, i, value.axis - (rank - len(node.shape(i))),
-                    node.out()[value.axis])
+  batch = value.axis < rank - 2
+  if len(set(found)) > 1 or len(found) == 2 and not batch:
+    raise mixed('pairs each example with others')
+  for i in (0, 1):
+    dependence.check_same(
+        node, i, value.axis - rank + len(node.shape(i)) if batch else -1,
+        node.out()[value.axis])
   return value
 
 
 def _einsum(node: Node) -> Value:
   """Follows Einsum; the examples must have one letter in inputs and the result."""
   *terms, result = einsum_terms(node.op)
-  if any(value.dependence == Dependence.BATCH_SIZE for value in node.values):
-    raise mixed('depends on how many examples there are')
   found = {(terms[i][node.values[i].axis], node.values[i].block)
            for i in node.rows()}
   if len(found) > 1:
@@ -175,9 +156,8 @@ def _einsum(node: Node) -> Value:
   if result.count(letter) > 1 or any(t.count(letter) > 1 for t in terms):
     raise unknown('takes a diagonal')
   for i, term in enumerate(terms):
-    if node.values[i].dependence == Dependence.CONSTANT and letter in term:
-      dependence.check_same(
-          node, i, term.index(letter), node.out()[result.index(letter)])
+    dependence.check_same(
+        node, i, term.find(letter), node.out()[result.index(letter)])
   return Value(Dependence.ROW_WISE, result.index(letter), block)
 
 
@@ -195,7 +175,7 @@ def einsum_terms(op: tf.Operation) -> list[str]:
   terms = given.split(',')
   if '...' not in equation:
     return [*terms, result]
-  numbers = {len(op.inputs[i].shape) - len(term.replace('...', ''))
+  numbers = {len(dependence.shape_of(op.inputs[i])) - len(term.replace('...', ''))
              for i, term in enumerate(terms) if '...' in term}
   # TensorFlow 2.21 computes another result in bfloat16 with an ellipsis.
   exact = op.inputs[0].dtype in (tf.float32, tf.float64)
@@ -226,8 +206,7 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
     if value.axis != 0:
       raise unknown('takes another axis than the first for the examples')
     for i in data:
-      if node.values[i].dependence == Dependence.CONSTANT:
-        dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+      dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
     if sizes >= 0:
       _check_sizes(node, sizes, 0)
     return value
@@ -260,32 +239,30 @@ def _fused_norm(node: Node) -> list[Value]:
   """
   images = (0, 1) if 'Grad' in node.op.type else (0,)  # Inputs dy and x, or x.
   form = node.op.get_attr('data_format')
-  channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
-  axes = {node.values[i].axis for i in node.rows() if i in images}
-  blocks = {node.values[i].block for i in node.rows()}
-  if len(blocks) != 1 or len(axes) != 1 or any(
-      value.dependence == Dependence.BATCH_SIZE for value in node.values):
+  channels = 1 if form in (b'NCHW', b'NCDHW') else len(node.shape(0)) - 1
+  rows = node.rows()
+  axes = {node.values[i].axis for i in rows if i in images}
+  blocks = {node.values[i].block for i in rows}
+  given = not node.op.get_attr('is_training') and axes == {0}
+  if len(blocks) != 1 or len(axes) != 1 or given and not set(rows) <= set(images):
     raise unknown('is not known to treat each example alone')
   axis, block = axes.pop(), blocks.pop()
-  size = node.shape(node.rows()[0])[node.values[node.rows()[0]].axis]
-  if not node.op.get_attr('is_training') and axis == 0:
-    if not all(i in images for i in node.rows()):
-      raise unknown('is not known to treat each example alone')
-    # Statistics are given: dx = dy scale / sqrt(variance + epsilon). The gradients
-    # of scale and offset are sums over the examples.
+  if not given and axis != channels:
+    raise mixed('normalizes over the examples')
+  node.op.outputs[0].set_shape(node.op.inputs[0].shape)
+  size = node.shape(rows[0])[node.values[rows[0]].axis]
+  for i in range(len(node.values)):
+    if node.shape(i) != [0]:
+      dependence.check_same(node, i, axis if i in images else -given, size)
+  others = Value(Dependence.ROW_WISE, 0, block)
+  if given:
+    # dx = dy scale / sqrt(variance + epsilon). The gradients of scale and offset are
+    # sums over the examples.
     others = CONSTANT if len(images) == 1 else Value(
         Dependence.MIXED, why=f'{node.op.type} in {node.op.name!r} sums over the '
         'examples', operation=node.op.name)
-    return [Value(Dependence.ROW_WISE, 0, block)] + (
-        [others] * (len(node.op.outputs) - 1))
-  if axis != channels:
-    raise mixed('normalizes over the examples')
-  node.op.outputs[0].set_shape(node.op.inputs[0].shape)
-  for i, value in enumerate(node.values):
-    if value.dependence == Dependence.CONSTANT and node.shape(i) != [0]:
-      dependence.check_same(node, i, channels if i in images else 0, size)
-  return [Value(Dependence.ROW_WISE, axis, block)] + [
-      Value(Dependence.ROW_WISE, 0, block)] * (len(node.op.outputs) - 1)
+  return [Value(Dependence.ROW_WISE, axis, block)] + (
+      [others] * (len(node.op.outputs) - 1))
 
 
 def _space_to_batch(node: Node) -> Value:
@@ -408,11 +385,8 @@ ELEMENTWISE: list[str] = (
 
 def _select(node: Node) -> Value | list[Value]:
   """Follows Select, whose condition has the shape of the data or one entry per row."""
-  axes = {node.values[i].axis for i in node.rows()}
   if len(node.shape(0)) == len(node.shape(1)):
     return _broadcast(node)
-  if axes != {0}:
-    raise unknown('is not known to treat each example alone')
   return _leading(0, 1, 2)(node)
 
 
@@ -448,9 +422,9 @@ TRANSFER: dict[str, Transfer] = {
     **dict.fromkeys(
         ('Cumsum', 'Cumprod', 'CumulativeLogsumexp', 'ReverseV2'),
         rearrangements.leaving_alone(
-            lambda node, axis: axis in _axes(node, 1), mixed, _ALONG)),
+            lambda node, axis: axis in node.axes(1), mixed, _ALONG)),
     'Roll': rearrangements.leaving_alone(
-        lambda node, axis: axis in _axes(node, 2), mixed, _ALONG),
+        lambda node, axis: axis in node.axes(2), mixed, _ALONG),
     **dict.fromkeys(('Softmax', 'LogSoftmax', 'TopKV2'), rearrangements.leaving_alone(
         lambda node, axis: axis == len(node.shape(0)) - 1, mixed,
         'goes over the examples')),

@@ -59,10 +59,11 @@ def _reshape(node: Node) -> Value:
   before, after = shape[:value.axis], shape[value.axis + 1:]
   # If only axes after the examples' axis change, that axis keeps its size.
   behind = out[value.axis + 1:]
-  if out[:value.axis] == before and None not in after + behind and (
-      _product(after) == _product(behind) > 0):
-    return value
   length = shape[value.axis]
+  if out[:value.axis] == before and None not in after + behind and (
+      None not in before or out[value.axis] == length is not None) and (
+          _product(after) == _product(behind) > 0):
+    return value
   # A negative block is a repeated batch: its repeats may get an axis of their own.
   if value.block < 0 and length is not None and None not in out and out == [
       *before, -value.block, length // -value.block, *after]:
@@ -126,8 +127,7 @@ def _squeeze(node: Node) -> Value:
 def _transpose(node: Node) -> Value:
   """Follows Transpose; returns the new place of the examples' axis."""
   value = dependence.only_operand(node)
-  order = [int(k) % len(node.shape(0)) for k in np.ravel(node.static(1))]
-  return value._replace(axis=order.index(value.axis))
+  return value._replace(axis=node.axes(1).index(value.axis))
 
 
 def _same_place(node: Node, which: Sequence[int]) -> Value:
@@ -139,13 +139,9 @@ def _same_place(node: Node, which: Sequence[int]) -> Value:
     raise unknown('has examples in several places')
   value = found.pop()
   for i in which:
-    if node.values[i].dependence == Dependence.BATCH_SIZE:
-      raise mixed('depends on how many examples there are')
-    if node.values[i].dependence == Dependence.CONSTANT:
-      dependence.check_same(
-          node, i, value.axis, node.shape(rows[0])[value.axis])
-      if node.shape(i)[value.axis] == 1:
-        raise unknown('treats examples by their place in the batch')
+    dependence.check_same(node, i, value.axis, node.shape(rows[0])[value.axis])
+    if i not in rows and node.shape(i)[value.axis] == 1:
+      raise unknown('treats examples by their place in the batch')
   return value
 
 
@@ -237,26 +233,24 @@ def _gather(node: Node) -> Value:
     if node.op.get_attr('batch_dims'):
       raise unknown('looks up rows of a weight by the place in the batch')
     return dependence.only_operand(node, 1)
-  rank, batch = len(node.shape(0)), node.op.get_attr('batch_dims')
-  axis = node.whole(2) % rank
+  batch, axis = node.op.get_attr('batch_dims'), node.whole(2) % len(node.shape(0))
+  batch += len(node.shape(1)) * (batch < 0)
   width = len(node.shape(1)) - batch  # The number of axes that replace `axis`.
   if {0, 1} <= set(node.rows()):
     if params == indices and params.axis < batch:
       return params
     raise unknown('takes examples by what is in the data')
-  if Dependence.BATCH_SIZE in (indices.dependence, params.dependence):
-    raise mixed('depends on how many examples there are')
   if indices.dependence == Dependence.ROW_WISE:
-    if indices.axis < batch:
-      dependence.check_same(node, 0, indices.axis, node.shape(1)[indices.axis])
-      return indices
-    return indices._replace(axis=indices.axis + axis - batch)
+    dependence.check_same(node, 0, indices.axis if indices.axis < batch else -1,
+                          node.shape(1)[indices.axis])
+    return indices if indices.axis < batch else (
+        indices._replace(axis=indices.axis + axis - batch))
+  dependence.check_same(node, 1, params.axis if params.axis < batch else -1,
+                        node.shape(0)[params.axis])
   if params.axis == axis:
     raise mixed(_BY_PLACE)
-  if params.axis < batch:
-    dependence.check_same(node, 1, params.axis, node.shape(0)[params.axis])
-    if node.shape(1)[params.axis] == 1:
-      raise unknown('treats examples by their place in the batch')
+  if params.axis < batch and node.shape(1)[params.axis] == 1:
+    raise unknown('treats examples by their place in the batch')
   return params._replace(
       axis=params.axis + (width - 1 if params.axis > axis else 0))
 
