@@ -223,6 +223,15 @@ def test_radial_table_trains_only_in_its_dimension(radial):
     _fit_once(_sgd(noise_multiplier=None, noise=radial), x, y)
 
 
+def test_noise_beside_a_plan_has_to_be_the_plans():
+  plan = tfcactus.PrivacyPlan.for_training(
+      noise=tfcactus.Gaussian(1.1), l2_norm_clip=0.3, batch_size=8, epochs=1,
+      num_examples=80, delta=1e-5)
+  assert _sgd(plan=plan, noise_multiplier=1.1).noise.digest == plan.noise.digest
+  with pytest.raises(ValueError, match=r'as in the plan, got Gaussian'):
+    _sgd(plan=plan, noise_multiplier=5.0)
+
+
 def test_from_plan_and_config_round_trip(radial):
   plan = tfcactus.PrivacyPlan(
       noise=noise_lib.Gaussian(1.5), l2_norm_clip=0.7, num_examples=40,
@@ -245,6 +254,8 @@ def test_from_plan_and_config_round_trip(radial):
     ({'gradient_accumulation_steps': 0}, '>= 1'),
     ({'noise_multiplier': -1.0}, 'noise_multiplier > 0'),
     ({'noise_multiplier': None}, 'either noise_multiplier'),
+    ({'noise_multiplier': False}, 'noise_multiplier to be a number'),
+    ({'noise_multiplier': ''}, 'noise_multiplier to be a number'),
     ({'noise': noise_lib.Gaussian(1.0)}, 'either noise_multiplier'),
     ({'noise_multiplier': None, 'noise': 1.1}, 'Gaussian'),
     ({'l2_norm_clip': -1.0}, 'l2_norm_clip > 0'),

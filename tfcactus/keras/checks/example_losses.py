@@ -1,10 +1,9 @@
 """Losses that are proved to depend on their own example only.
 
 A loss and its gradient are traced on a batch. If every operation is known to treat
-examples separately (see `independence`), training uses the loss of the batch: the proof
-then costs nothing in training. If an operation mixes examples, the loss is refused: on
-a batch of one example it would be another loss. If an operation is merely unknown, the
-loss is computed on batches of one, where examples cannot mix.
+examples separately (see `independence`), training uses the loss of the batch. If an
+operation mixes examples, the loss is refused: on a batch of one example it would be
+another loss. If an operation is merely unknown, the loss is computed on batches of one.
 """
 
 from __future__ import annotations
@@ -31,9 +30,6 @@ from tfcactus.keras.noise import random_bits
 
 LossFn = Callable[..., tf.Tensor]
 """Maps (targets, predictions), and any weights of positions, to losses per example."""
-
-_FullLossFn = Callable[..., tf.Tensor]
-"""Maps (targets, predictions), with mask and weights as keywords, to losses."""
 
 _Given = tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]
 """Targets, predictions, and a dict of their 'mask' and 'weights', as far as given."""
@@ -68,13 +64,12 @@ def loss_per_example(loss: Any) -> LossFn:
   """Returns (targets, predictions, weights=None) -> losses of shape (batch,).
 
   `loss` is an argument of `compile`: a name, a `Loss` of any reduction (which is
-  ignored), or a function that returns losses per example. If predictions carry a Keras
-  mask, such as that of `Embedding(mask_zero=True)`, or the loss ignores a class, an
-  example's loss is the mean over its positions that count, as Keras computes for a
-  batch of only that example; zero if no position counts. `weights`, of the shape of the
-  losses before this mean, multiply the losses of the positions. As in Keras, the mean
-  divides by the number of positions that count, and not by the sum of the weights.
-  Raises ValueError for a loss of another Keras, or one that Keras does not know.
+  ignored), or a function that returns losses per example. An example's loss is the mean
+  over the positions that count by the Keras mask of the predictions, and by a class
+  that the loss ignores; zero if none counts. `weights`, of the shape of the losses
+  before this mean, multiply the losses of positions, but not the count that divides, as
+  in Keras. Raises ValueError for a loss of another Keras, or one that Keras does not
+  know.
   """
   versions.check_same_keras('loss', loss)
   loss = keras.losses.get(loss)
@@ -118,15 +113,13 @@ def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> Non
         f'number for each class as in the outputs, got shape {shape}. For integer '
         'labels use SparseCategoricalCrossentropy; or make them one-hot, '
         f'tf.keras.utils.to_categorical(y, {classes}).')
-  if compat.is_loss(loss, _BY_INDEX) and alike and classes != 1:
+  if alike and classes != 1 and compat.is_loss(
+      loss, ['SparseCategoricalCrossentropy']):
     raise ValueError(
         f'Expected targets of shape {_batch_of(predictions.shape[:-1])} with {name}, '
         f'the number of a class for each output, got shape {shape}. For one-hot '
         'targets use CategoricalCrossentropy; or make them numbers, y.argmax(-1).')
 
-
-_BY_INDEX = ('SparseCategoricalCrossentropy',)
-"""Losses whose targets are class indices."""
 
 _ONE_HOT = ('CategoricalCrossentropy', 'CategoricalFocalCrossentropy')
 """Losses whose targets have one entry per class."""
@@ -168,11 +161,8 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
 
 
 def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-  """Returns losses (batch, positions...) times the weights of the positions.
-
-  Weights may lack last axes, or have size 1 in axes of positions; ValueError for other
-  shapes.
-  """
+  """Returns losses (batch, positions...) times the weights of the positions."""
+  # Weights may lack last axes, or have size 1 in axes of positions.
   shape, rank = losses.shape, losses.shape.rank
   if not rank or weights.shape.rank > rank or any(
       None not in pair and pair[0] != pair[1] and pair[1] != 1
@@ -208,11 +198,9 @@ def mean_where(losses: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
   return tf.math.divide_no_nan(tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
 
 
-def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
+def _per_example(call: LossFn, loss: Any) -> LossFn:
   """Makes `call` a loss per example; its trace raises ValueError if examples mix."""
-  known_to_mix = isinstance(loss, tuple(
-      kind for kind in _ONE_BY_ONE if isinstance(kind, type))) or (
-          loss in _ONE_BY_ONE)
+  known_to_mix = isinstance(loss, _ONE_BY_ONE[:2]) or loss in _ONE_BY_ONE
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,
               weights: tf.Tensor | None = None) -> tf.Tensor:
@@ -227,7 +215,7 @@ def _per_example(call: _FullLossFn, loss: Any) -> LossFn:
   return compute
 
 
-def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
+def _reason(call: LossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns `_unproved(...)`: '' if proved. Caches it inside of `caching_proofs`."""
   reasons = getattr(_found, 'reasons', None)
   if reasons is None:
@@ -240,7 +228,7 @@ def _reason(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
 
 
 @tf.autograph.experimental.do_not_convert
-def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
+def _unproved(call: LossFn, given: _Given, known_to_mix: bool) -> str:
   """Returns why a loss is not proved to depend on its own example only, or ''."""
   # Losses in `_ONE_BY_ONE` (`known_to_mix`) are not refused, only unproved. Raises
   # ValueError if another loss mixes examples, or if any loss keeps, reads or draws
@@ -282,7 +270,7 @@ def _unproved(call: _FullLossFn, given: _Given, known_to_mix: bool) -> str:
   return found.why
 
 
-def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
+def _one_by_one(call: LossFn, given: _Given) -> tf.Tensor:
   """Returns each example's loss on a batch of this example alone, shape (batch,)."""
   # One pass computes the losses and their gradients with respect to the predictions.
   # Raises ValueError for a loss that cannot be vectorised over examples.
@@ -292,10 +280,9 @@ def _one_by_one(call: _FullLossFn, given: _Given) -> tf.Tensor:
 
   def one(values: Any) -> list[tf.Tensor]:
     """Returns [loss, gradient] of one example, given its row of `given`, and a seed."""
-    rows, seed = values
-    target, prediction, own = tf.nest.map_structure(lambda row: row[None], rows)
+    target, prediction, own = tf.nest.map_structure(lambda row: row[None], values[0])
     with tf.GradientTape(watch_accessed_variables=False) as tape, (
-        patches.drawing(None, random_bits.counting(seed))):
+        patches.drawing(None, random_bits.counting(values[1]))):
       tape.watch(prediction)
       loss = call(target, prediction, **own)
     gradient = tape.gradient(loss, prediction, unconnected_gradients=(

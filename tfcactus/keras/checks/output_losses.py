@@ -75,10 +75,16 @@ class OutputLosses:
     tensor is replaced by `Weighted` where `sample_weight` has weights of parts.
     """
     found = self._conformed('y', y, outputs, broadcast=False)
-    chosen = [_target(found[term.place], self._name(term)) for term in
-              self.terms(outputs)]
-    chosen = [target if weights is None else Weighted(target, weights)
-              for target, weights in zip(chosen, self._parts(sample_weight, outputs))]
+    given = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
+    chosen = []
+    for term in self.terms(outputs):
+      target, weights = found[term.place], _of_parts(given[term.place])
+      if not isinstance(target, tf.Tensor):
+        raise ValueError(
+            f'Expected targets of the output {self._name(term)!r}, which has a loss, '
+            f'to be one dense array, got {target!r}; give it, or no loss for that '
+            'output.')
+      chosen.append(target if weights is None else Weighted(target, weights))
     return chosen if _is_nested(outputs) or not chosen else chosen[0]
 
   def weights(self, sample_weight: Any, outputs: Any, rows: tf.Tensor) -> tf.Tensor:
@@ -125,7 +131,6 @@ class OutputLosses:
 
   def metric_weights(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
     """Returns sample weights for metrics, in the structure of `outputs`."""
-    # They are the columns of `weights`, or the weights of parts that `targets` holds.
     # An output without a loss gets the column of the first output that has one.
     terms = self.terms(outputs)
     if not _is_nested(outputs):
@@ -160,11 +165,6 @@ class OutputLosses:
     target = targets[i] if _is_nested(predictions) else targets
     return i, term.place, *(
         target if isinstance(target, Weighted) else (target, None))
-
-  def _parts(self, sample_weight: Any, outputs: Any) -> list[tf.Tensor | None]:
-    """Returns the weights of parts, or None, of each term."""
-    found = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
-    return [_of_parts(found[term.place]) for term in self.terms(outputs)]
 
   def _name(self, term: Term) -> str:
     """Returns the name of a term's output for messages."""
@@ -219,11 +219,7 @@ def _is_nested(structure: Any) -> bool:
 
 
 def _mapped(function: Callable[[Any], Any], structure: Any) -> Any:
-  """Returns `structure` with `function` applied to each leaf but None.
-
-  `structure` is a leaf, or lists, tuples and dicts of leaves, nested or not. Tuples
-  become lists.
-  """
+  """Applies `function` to each leaf but None of nested lists, tuples and dicts."""
   if isinstance(structure, dict):
     return {key: _mapped(function, value) for key, value in structure.items()}
   if isinstance(structure, (list, tuple)):
@@ -274,20 +270,9 @@ def _term_losses(term: Term, target: Any, prediction: tf.Tensor) -> tf.Tensor:
       losses * tf.constant(term.factor, losses.dtype))
 
 
-def _target(target: Any, name: str) -> tf.Tensor:
-  """Returns the target of the output `name`; ValueError if it is no dense tensor."""
-  if not tf.is_tensor(target) or not isinstance(target, tf.Tensor):
-    raise ValueError(
-        f'Expected targets of the output {name!r}, which has a loss, to be one '
-        f'dense array, got {target!r}; give it, or no loss for that output.')
-  return target
-
-
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns example weights, (num_rows,), in float32 or float64.
-
-  They are 1 for None; for weights of parts, 1, or 0 if all of an example's are zero.
-  """
+  """Returns example weights, float32 or float64, (num_rows,); for None they are 1."""
+  # For weights of parts they are 1, or 0 if all of an example's are zero.
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   parts = _of_parts(weight)

@@ -14,19 +14,14 @@ from tfcactus.keras.independence import draws, graph_proof
 
 
 class Pass(NamedTuple):
-  """Tensors of one traced forward and backward pass over a batch.
+  """Tensors of one traced forward and backward pass over a batch."""
 
-  `rows` has all outputs of the pass, one row per example. The pass differentiated
-  `losses`. `answers` has the vectorised layers with their weights, `edges` the
-  operations through which the gradients of all other weights were computed. `beside`
-  has tensors that the pass returns as well, and that need no proof.
-  """
-
-  rows: Sequence[tf.Tensor]
-  losses: Sequence[tf.Tensor]
-  answers: Sequence[variable_reads.Answer]
+  rows: Sequence[tf.Tensor]  # All outputs of the pass, one row per example.
+  losses: Sequence[tf.Tensor]  # What the pass differentiated.
+  answers: Sequence[variable_reads.Answer]  # The vectorised layers.
+  # The operations through which the gradients of all other weights were computed.
   edges: Sequence[variable_reads.Edge] = ()
-  beside: Sequence[tf.Tensor] = ()
+  beside: Sequence[tf.Tensor] = ()  # Returned as well; they need no proof.
 
 
 class Unproved(NamedTuple):
@@ -44,15 +39,14 @@ class Unproved(NamedTuple):
 class TracedPass(NamedTuple):
   """A pass traced for analysis.
 
-  `examples` are the inputs, one row per example. `graph` includes gradients. In the
-  place of vectorised code, it has stand-ins (see `vectorization.standing_in`), and
-  `replaced` has the graphs of that code for one example. `found` is the pass.
-  `function` maps a batch to its tensors: first `rows`, then `beside`. It is None for a
-  trace that cannot run, with stand-ins or with placeholders for secret seeds.
+  `replaced` has the graphs, for one example, of vectorised code in whose place `graph`
+  has stand-ins (see `vectorization.standing_in`). `function` maps a batch to its
+  tensors: first `rows`, then `beside`. It is None for a trace that cannot run, with
+  stand-ins or with placeholders for secret seeds.
   """
 
-  graph: tf.Graph
-  examples: Sequence[tf.Tensor]
+  graph: tf.Graph  # Includes gradients.
+  examples: Sequence[tf.Tensor]  # The inputs, one row per example.
   replaced: Sequence[tf.Graph]
   found: Pass
   function: Callable[[Any], Sequence[tf.Tensor]] | None = None

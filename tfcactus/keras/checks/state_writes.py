@@ -173,11 +173,7 @@ def _draws(node: tf.compat.v1.NodeDef) -> bool:
 
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
                     looked_up: Iterable[tuple[int, int]]) -> None:
-  """Raises ValueError for captured data that other code may change.
-
-  That is variables other than weights of the model, datasets, and tables that can be
-  written to.
-  """
+  """Raises ValueError for captured variables (no weights), datasets, open tables."""
   # `looked_up` has the (key, value) dtypes of all lookups in tables. Weights are safe
   # to read: if they change outside of steps, this library notices and ends the
   # guarantee. Any other variable may be set to values of the data, unseen, such as by a
@@ -204,11 +200,8 @@ def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,
 
 
 def _is_fixed_table(handle: tf.Tensor, types: Iterable[tuple[int, int]]) -> bool:
-  """Returns whether a lookup table refuses to be written to.
-
-  A write of no entries is tried with each of the (key, value) dtypes in `types`. False
-  if none of them are the table's.
-  """
+  """Returns whether a table refuses writes; False if `types` lacks its dtypes."""
+  # Tries a write of no entries with each pair of (key, value) dtypes.
   with tf.init_scope():
     for key, value in types:
       try:

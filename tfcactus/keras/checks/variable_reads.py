@@ -1,12 +1,10 @@
 """Proof that the rules of a batched pass account for every use of the weights.
 
-A rule of an operation gives the gradients through one input of it. A vectorised layer
-gives the gradients of its own weights through its outputs. Other code can use weights
-too: a loss, another layer, a closure. So the pass is traced, and each weight is
-followed from where it is read to the loss. On the way it must meet an input with a
-rule, or an output of the vectorised layer in whose call it was read. The analysis
-follows plain data flow, whatever the operations compute; functions count as operations,
-and loops are followed into their bodies.
+A rule of an operation gives the gradients through one input of it, a vectorised layer
+those of its own weights through its outputs. Other code can use weights too: a loss,
+another layer, a closure. So each weight is followed from where it is read to the loss.
+On the way it must meet an input with a rule, or an output of the vectorised layer in
+whose call it was read. Functions count as operations; loops are followed inside.
 """
 
 from __future__ import annotations
@@ -22,15 +20,11 @@ from tfcactus.keras.independence import graph_proof
 
 
 class Answer(NamedTuple):
-  """An output of a vectorised layer, which gives the gradients of its own weights.
+  """An output of a vectorised layer, which gives the gradients of its own weights."""
 
-  `tensor` is the output, and `variables` are the weights. `operations` has the names of
-  the operations that the layer's call added to the graph up to the output.
-  """
-
-  tensor: tf.Tensor
-  operations: frozenset[str]
-  variables: Sequence[keras.Variable]
+  tensor: tf.Tensor  # The output.
+  operations: frozenset[str]  # Names of what the layer's call added to the graph.
+  variables: Sequence[keras.Variable]  # The weights.
 
 
 class Edge(NamedTuple):
@@ -53,12 +47,8 @@ class Unexplained(NamedTuple):
             f'well, in {self.operation!r}')
 
 
-class _Read(NamedTuple):
-  """A use of a weight by an operation."""
-
-  variable: str
-  operation: str
-
+_Read = tuple[str, str]
+"""A use of a weight by an operation: (identity of the variable, operation)."""
 
 _Cut = dict[tuple[str, int], set[str]]
 """Maps (name of an operation, index of an input) to weights that an edge explains."""
@@ -88,14 +78,14 @@ def first_unexplained(graph: tf.Graph, model: keras.Model,
       kept = own if carries_gradient(tensor) else frozenset()
       for answer in answered.get(tensor.name, ()):
         own_weights = set(map(identity, answer.variables))
-        kept = frozenset(read for read in kept if read.variable not in own_weights or
-                         read.operation not in answer.operations)
+        kept = frozenset((weight, name) for weight, name in kept if
+                         weight not in own_weights or name not in answer.operations)
       reads[tensor.name] = kept
-  left = sorted(frozenset().union(*(reads[loss.name] for loss in losses)),
-                key=lambda read: read.operation)
+  left = frozenset[_Read]().union(*(reads[loss.name] for loss in losses))
   if not left:
     return None
-  return Unexplained(names[left[0].variable], left[0].operation)
+  variable, operation = min(left, key=lambda read: read[1])
+  return Unexplained(names[variable], operation)
 
 
 def inside(loop: tf.Operation, op: tf.Operation) -> str:
@@ -113,9 +103,9 @@ def _operands(op: tf.Operation, handles: dict[str, str],
   for place, tensor in enumerate(op.inputs):
     own = reads.get(tensor.name, frozenset())
     if tensor.name in handles:
-      own |= {_Read(handles[tensor.name], op.name)}
+      own |= {(handles[tensor.name], op.name)}
     gone = cut.get((name or op.name, place), set())
-    found.append(frozenset(read for read in own if read.variable not in gone))
+    found.append(frozenset(read for read in own if read[0] not in gone))
   return found
 
 

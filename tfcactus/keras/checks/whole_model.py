@@ -76,10 +76,7 @@ def check_planned(plan: object, others: Mapping[str, object]) -> None:
 
 
 def _check_layer(layer: keras.layers.Layer, half: bool) -> None:
-  """Raises ValueError for a layer that mixes examples, keeps state, or is float16.
-
-  `half` allows float16.
-  """
+  """Raises ValueError for mixed examples, kept state, or float16 unless `half`."""
   if models.splits_texts(layer) and not models.has_fixed_length(layer):
     raise ValueError(
         f'Expected texts of one length, got {layer.name!r}, a TextVectorization '

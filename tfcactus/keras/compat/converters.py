@@ -1,14 +1,10 @@
 """Converters of `tf.vectorized_map`: tested ones of TensorFlow, our own, or a loop.
 
-A converter computes an operation for all rows at once; TensorFlow has about 330. Some
-mix the rows, which voids the bound on the influence of one example. Only the listed
-converters are used as they are: tests/keras/compat/test_converters.py compares each
-with a loop over unlike rows. Other operations have converters of this library, run row
-by row, or raise ValueError.
-
-A converter takes a `pfor_input`, TensorFlow's record of an operation whose inputs are
-stacked, with an axis of rows before the others, or equal for all rows. It returns
-outputs by `wrap(tensor, is_stacked)`.
+A converter computes an operation for all rows at once. Some of TensorFlow's mix the
+rows. `RELIED_ON` has those that tests/keras/compat/test_converters.py compares with a
+loop over unlike rows. A converter takes a `pfor_input`, TensorFlow's record of an
+operation whose inputs are stacked, with a first axis of rows, or equal for all rows. It
+returns outputs by `wrap(tensor, is_stacked)`.
 """
 
 from __future__ import annotations
@@ -132,18 +128,14 @@ def _loop(pfor_input: Any) -> Any:
         'known; write the layer or loss without it.')
   rows = tf.get_static_value(pfor_input.pfor.loop_len_vector)
   rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
-  attributes = op.node_def.attr
-
   # Outputs of shapes known only when the operation runs; the loop compares these.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 
   def body(i: tf.Tensor, made: list[tf.TensorArray], sizes: list[tf.Tensor]) -> Any:
     """Runs the operation on row `i` and writes its outputs into the arrays."""
-    outputs = pfor._create_op(  # pylint: disable=protected-access
-        op.type, [taken.t[i] if taken.is_stacked else taken.t
-                  for taken in pfor_input.inputs],
-        [each.dtype for each in op.outputs], attrs=attributes).outputs
+    outputs = _made(op, [taken.t[i] if taken.is_stacked else taken.t
+                         for taken in pfor_input.inputs])
     found = [tf.shape(outputs[k]) for k in unknown]
     for before, size in zip(sizes, found):
       tf.debugging.Assert(tf.logical_or(i == 0, tf.reduce_all(before == size)), [
@@ -196,10 +188,7 @@ def _convert_softmax(pfor_input: Any) -> Any:
 
 
 def _convert_gather(pfor_input: Any) -> Any:
-  """Looks up the ids of each row in a tensor of that row.
-
-  Loops over rows if they share the tensor, or its rank or the axis is not known.
-  """
+  """Looks up the ids of each row in a tensor of that row; loops if they share it."""
   axis = tf.get_static_value(pfor_input.input(2).t)
   rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
   if not pfor_input.input(0).is_stacked or axis is None or rank is None:
@@ -290,13 +279,18 @@ def _convert_filter(pfor_input: Any) -> Any:
   return wrap(tf.reshape(made, [-1, *sizes]), True)
 
 
+def _made(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns the outputs of an operation like `op` on other inputs."""
+  return pfor._create_op(  # pylint: disable=protected-access
+      op.type, inputs, [each.dtype for each in op.outputs],
+      attrs=op.node_def.attr).outputs
+
+
 def _convert_entrywise(pfor_input: Any) -> Any:
   """Runs an operation of inputs of one shape on all rows at once."""
   pfor_input.stack_inputs()
-  op = pfor_input.op
-  return [wrap(each, True) for each in pfor._create_op(  # pylint: disable=protected-access
-      op.type, [taken.t for taken in pfor_input.inputs],
-      [each.dtype for each in op.outputs], attrs=op.node_def.attr).outputs]
+  return [wrap(each, True) for each in _made(
+      pfor_input.op, [taken.t for taken in pfor_input.inputs])]
 
 
 def _convert_fake_quant(pfor_input: Any) -> Any:
@@ -372,10 +366,7 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
 
 def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
-  """Converts a loop that ends earlier for some rows.
-
-  Raises ValueError if the loop changes lists of tensors.
-  """
+  """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
   del value
   kept = loop._body_pass_through_indices  # pylint: disable=protected-access
   if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):

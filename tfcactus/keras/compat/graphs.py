@@ -56,10 +56,10 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
               upstream: Any = None) -> list[Any]:
   """Returns gradients of `of` with respect to each tensor in `by`, as `tf.gradients`.
 
-  Works inside a loop or a branch too, which is a graph of its own: `graph` is the one
-  in which the tensors were traced. `of` is a tensor, or a list whose gradients are
-  added. `upstream` is the gradient with respect to `of`; None stands for ones. Returns
-  tensors, `tf.IndexedSlices`, and None for tensors that `of` does not depend on.
+  Works inside a loop or a branch too: `graph` is where the tensors were traced. `of` is
+  a tensor, or a list whose gradients are added. `upstream` is the gradient with respect
+  to `of`; None stands for ones. A gradient may be `tf.IndexedSlices`, and is None for a
+  tensor that `of` does not depend on.
   """
   def found(stop: Sequence[tf.Tensor]) -> list[Any]:
     """Returns the gradients; none goes through the operations that made `stop`."""

@@ -30,11 +30,9 @@ def _functional() -> type:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-  """Restarts Keras' numbering of layer names, before and after the block.
-
-  Frees the Python functions of datasets made inside: TensorFlow would keep them, with
-  all that they refer to, for good.
-  """
+  """Restarts Keras' numbering of layer names, before and after the block."""
+  # Also frees the Python functions of datasets made inside: TensorFlow would keep them,
+  # with all that they refer to, for good.
   graph, name = tf.compat.v1.get_default_graph(), '_py_funcs_used_in_graph'
   before = len(getattr(graph, name, ()))
   _reset_names()

@@ -61,12 +61,11 @@ def bare_optimizer(model: keras.Model) -> Any:
 
 
 def make_variables(model: keras.Model, example: Any = None) -> None:
-  """Creates the optimizer's variables of a private model if its weights exist.
+  """Creates the optimizer's variables of a compiled private model if its weights exist.
 
-  TensorFlow traces a function again if its first trace creates variables. `model` is a
-  compiled `PrivateModel` that may lack weights. `example` is (x, y, weights) of any
-  examples, or None. If there are several replicas, the weights are made too, by calling
-  the model on `example` outside of the replicas.
+  TensorFlow traces a function again if its first trace creates variables. With several
+  replicas the weights are made too, outside of the replicas, from `example`: (x, y,
+  weights) of any examples, or None.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
     model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
@@ -110,11 +109,8 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 def swapping(callbacks: Iterable[Any],
              around: Callable[[], contextlib.AbstractContextManager[None]]
             ) -> Iterator[None]:
-  """Runs the swaps of weights by `SwapEMAWeights` callbacks inside `around()`.
-
-  This holds while the returned context is open, and for methods of Keras' own class
-  only: overridden ones run as they are.
-  """
+  """Makes Keras' `SwapEMAWeights` swap weights inside `around()`, in the block."""
+  # Methods that a subclass overrides run as they are.
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
     for each in callbacks:
@@ -148,10 +144,8 @@ def applying_sums() -> contextlib.AbstractContextManager[None]:
 
 
 def sum_arguments() -> dict[str, Any]:
-  """Returns arguments of `apply_gradients`, for gradients summed over replicas.
-
-  {} on one replica and under Keras 3, which `applying_sums` tells.
-  """
+  """Returns arguments of `apply_gradients`, for gradients summed over replicas."""
+  # Keras 3 learns it from `applying_sums`.
   return {} if KERAS_3 or replicas.number() == 1 else {
       'experimental_aggregate_gradients': False}
 

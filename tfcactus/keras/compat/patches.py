@@ -175,11 +175,10 @@ def seed_maker() -> MakeSeed | None:
 def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
   """Makes this thread draw from the seeds that `make_seed` returns.
 
-  `model` is a model or layer, or None. Under Keras 3 its seed generators are replaced
-  too, but no other seed generators. Draws that are not replaced, such as those
-  of `tf.random.gamma` or `tf.raw_ops`, are refused by `checks.state_writes`. Stateless
-  draws from seeds of the user stay as they are; `independence.draws` recognises them.
-  Each `tf.function` is traced anew in each call.
+  Under Keras 3 also replaces the seed generators of `model`, a model or layer, or None,
+  but no others. Other draws, such as those of `tf.random.gamma` or `tf.raw_ops`, are
+  refused by `checks.state_writes`, except stateless ones from seeds of the user:
+  `independence.draws` recognises those. Traces each `tf.function` anew in each call.
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(_draws.inside(make_seed))

@@ -7,9 +7,6 @@ import os
 
 import tensorflow as tf
 
-_EXPONENT = 0x7FF0000000000000
-"""Mask of the exponent bits of a float64."""
-
 
 def alike(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Casts tensors to one dtype: float64 if all are float64, else float32."""
@@ -50,8 +47,8 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
   step is a float64 scalar, the largest power of two that is at most 2^-30 times the
   scale (at least 2^-1022), so that dividing and multiplying by it is exact.
   """
-  bits = tf.bitwise.bitwise_and(
-      tf.bitcast(scale, tf.int64), tf.constant(_EXPONENT, tf.int64))
+  bits = tf.bitwise.bitwise_and(  # The exponent of a float64.
+      tf.bitcast(scale, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
   return tf.maximum(tf.bitcast(bits, tf.float64) * 2.0**-30,
                     tf.constant(2.0**-1022, tf.float64))
 

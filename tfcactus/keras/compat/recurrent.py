@@ -39,10 +39,7 @@ def unrolled(model: keras.Model) -> Iterator[None]:
 
 
 def _dense_only(layer: keras.layers.Layer) -> dict[str, Callable[..., None]]:
-  """Returns {name: replacement} of Keras 2's check of ragged sequences.
-
-  The replacement refuses ragged sequences.
-  """
+  """Returns {name: replacement} of Keras 2's check: ragged sequences are refused."""
 
   def check(is_ragged: bool, mask: Any) -> None:
     """Raises ValueError for ragged sequences, whatever the mask."""
@@ -64,28 +61,26 @@ def as_loops(model: keras.Model) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if isinstance(layer, keras.layers.RNN):
-        stack.enter_context(_as_loop(layer))
+        stack.enter_context(patches.replaced(
+            layer, unroll=False, use_cudnn=False, _could_use_gpu_kernel=False,
+            **_in_loops(layer)))
+        for cell in models.flat_layers(layer):
+          if hasattr(cell, '_dropout_mask_cache'):
+            stack.enter_context(patches.replaced(
+                cell, _dropout_mask_cache=_Masks(cell, 'dropout'),
+                _recurrent_dropout_mask_cache=_Masks(cell, 'recurrent_dropout')))
     yield
 
 
-@contextlib.contextmanager
-def _as_loop(layer: keras.layers.Layer) -> Iterator[None]:
-  """Runs a layer as a loop of its cell, not as a function with a kernel for GPUs."""
+def _in_loops(layer: keras.layers.Layer) -> dict[str, Any]:
+  """Returns {name: replacement} of methods of a layer that runs as a loop."""
   more: dict[str, Any] = _dense_only(layer)
   if isinstance(layer, _CONVOLUTIONAL) and not KERAS_3:
     more['get_initial_state'] = functools.partial(_zeros, layer.get_initial_state)
   if getattr(layer, '_could_use_gpu_kernel', False) and layer.dropout:
     more['call'] = graphs.without_autograph(
         functools.partial(_dropped, layer, layer.call))
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(patches.replaced(
-        layer, unroll=False, use_cudnn=False, _could_use_gpu_kernel=False, **more))
-    for cell in models.flat_layers(layer):
-      if hasattr(cell, '_dropout_mask_cache'):
-        stack.enter_context(patches.replaced(
-            cell, _dropout_mask_cache=_Masks(cell, 'dropout'),
-            _recurrent_dropout_mask_cache=_Masks(cell, 'recurrent_dropout')))
-    yield
+  return more
 
 
 class _Masks(dict[str, Any]):

@@ -1,9 +1,8 @@
 """Layers that compute in ragged or sparse tensors, run on one example at a time.
 
 `TextVectorization` splits texts into a ragged tensor of words, and `HashedCrossing`
-crosses features in sparse tensors. Such code can neither be proved to keep examples
-separate nor be vectorised. So each example goes through such a layer alone, in
-TensorFlow's MapDefun, where examples cannot mix.
+crosses features in sparse tensors. Each example goes through such a layer alone, in
+TensorFlow's MapDefun, where examples cannot mix: no proof follows such code.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ def one_by_one(model: keras.Model) -> Iterator[None]:
 
 def _each(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any, *args: Any,
           **kwargs: Any) -> tf.Tensor:
-  """Returns a layer's outputs, computed row by row, stacked.
-
-  Raises ValueError unless outputs are dense and of one known shape for all rows.
-  """
+  """Returns a layer's outputs row by row, stacked; they are dense, of one shape."""
   call, rows = graphs.as_keras_calls(call), tf.nest.flatten(inputs)
 
   def one(*row: tf.Tensor) -> Any:

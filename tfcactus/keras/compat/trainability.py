@@ -74,11 +74,10 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Prepares layers with LoRA to load the weights and factors that `save` wrote.
+  """Makes layers with LoRA set weights and factors from `store` once Keras loads them.
 
-  Keras loads the weights of layers next; each layer then also sets its factors. If the
-  file has none, the first factor stays as it was and the second is zero. Warns if the
-  model of the file trained other variables.
+  If the file has none, the first factor stays as it was and the second is zero. Warns
+  if the model of the file trained other variables.
   """
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())

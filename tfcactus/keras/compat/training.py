@@ -53,9 +53,9 @@ def remember_inputs(model: keras.Model, inputs: Any) -> None:
 def make_variables(function: Callable[..., Any], arguments: Any) -> None:
   """Creates the variables of a function in a separate trace, which is never run.
 
-  TensorFlow traces a function again if its first trace creates variables. Call this
-  inside the trace that will call `function(*arguments)`. `arguments` are tensors in any
-  structure. Does nothing in eager mode and under a strategy.
+  Call this inside the trace that will call `function(*arguments)`, which TensorFlow
+  would trace again if it created variables. Does nothing in eager mode and under a
+  strategy.
   """
   if tf.executing_eagerly() or tf.distribute.has_strategy():
     return

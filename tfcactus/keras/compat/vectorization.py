@@ -21,8 +21,7 @@ def standing_in() -> Iterator[list[tf.Graph]]:
 
   A stand-in is made of other numbers that depend on the same tensors as the result. An
   analysis cannot follow vectorised code, but follows stand-ins. Yields a list to which
-  `over_rows` adds the graph of each function that it did not vectorise. These graphs
-  have no gradients.
+  `over_rows` adds the graph, without gradients, of each function so replaced.
   """
   _standing_in.graphs = []
   try:
@@ -81,12 +80,9 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    sums: tf.Tensor) -> tf.Tensor:
-  """Returns `sums` of stand-ins, (rows,), made to depend on all captured tensors.
-
-  So the proof sees that a captured tensor reaches every row. The numbers do not matter.
-  `captures` are pairs (tensor outside, placeholder); eager tensors are constants.
-  Raises ValueError for a list of tensors among them.
-  """
+  """Returns `sums`, (rows,), made to depend on all captured tensors; refuses lists."""
+  # So the proof sees that a captured tensor reaches every row. The numbers do not
+  # matter. `captures` are pairs (tensor outside, placeholder).
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

@@ -36,17 +36,15 @@ def batched(model: keras.Model) -> Iterator[None]:
 
 def _over_steps(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any,
                 **kwargs: Any) -> Any:
-  """Calls the layer in a TimeDistributed on the time steps of all examples at once.
-
-  Raises ValueError if the number of steps is not known.
-  """
+  """Calls the inner layer on the time steps of all examples; their number is static."""
   given = inspect.signature(call).bind(*args, **kwargs).arguments
   sequences, inner = given['inputs'], layer.layer
-  rows, steps = tf.nest.flatten(sequences)[0].shape[:2]
+  shape = tf.nest.flatten(sequences)[0].shape
+  rows, steps = shape[:2]
   if steps is None:
     raise ValueError(
         f'Expected sequences of a known number of steps for {layer.name!r}, got '
-        f'shape {tf.nest.flatten(sequences)[0].shape}; pad them to one length.')
+        f'shape {shape}; pad them to one length.')
   takes = inspect.signature(inner.call).parameters
   named = {name: _folded(given[name]) if tf.is_tensor(given[name]) else given[name]
            for name in ('training', 'mask')

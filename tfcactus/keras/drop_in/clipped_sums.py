@@ -1,12 +1,10 @@
 """Clipped sums of per-example gradients that are held a few examples at a time.
 
-Norms and sums are computed from the same float64 numbers. A float32 sum would round by
-more than the clipping margin allows; its error grows with the number of terms.
-
-`by_tape` and `by_graph` need no rule for any operation: each example takes a backward
-pass through the whole batch. Keras 2 gives its optimizers the tape. Keras 3 gives them
-the loss first, gradients and variables later: this library then keeps the losses and
-differentiates the graph in which they were traced.
+Norms and sums are computed from the same float64 numbers: the error of a float32 sum
+grows with the number of terms, beyond the clipping margin. `by_tape` and `by_graph`
+need no rule for any operation: each example takes a backward pass through the whole
+batch. Keras 2 gives its optimizers the tape, Keras 3 the losses, whose graph is then
+differentiated.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ Sums = tuple[list[tf.Tensor], tf.Tensor]
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns the clipped sums of a tile, and whether all its gradients were finite.
+  """Returns the clipped sums of a few examples, whose gradients are held at once.
 
-  A tile is a few examples whose gradients are held at once. `rows` has the gradients
-  for each variable, shape (examples, *variable.shape). Each example's gradient is
-  clipped in norm over all variables together.
+  `rows` has the gradients for each variable, shape (examples, *variable.shape). Each
+  example's gradient is clipped in norm over all variables together.
   """
   clipping.check_dtypes(rows)
   rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
@@ -76,17 +73,13 @@ def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
   persistent, such as Keras', it silently returns zeros for all but the first tile.
   """
-  batch = tf.shape(losses)[0]
+  def gradients(upstream: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradient with respect to each variable, for upstream weights."""
+    return [tf.convert_to_tensor(each) for each in tape.gradient(
+        losses, var_list, upstream,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO)]
 
-  def row(index: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradient of one loss with respect to each variable."""
-    # Past the batch, upstream weights are zeros, and so are gradients.
-    picked = tape.gradient(
-        losses, var_list, tf.one_hot(index, batch, dtype=losses.dtype),
-        unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(each) for each in picked]
-
-  return _of_rows(row, batch, var_list, l2_norm_clip)
+  return _of_rows(gradients, losses, var_list, l2_norm_clip)
 
 
 def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
@@ -95,31 +88,32 @@ def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
   `losses` has shape (batch,). The norm that is clipped is over all variables together.
   """
-  batch = tf.shape(losses)[0]
   graph = losses.graph  # Not the current graph if this runs in a branch.
   handles = [graph.capture(var.handle) for var in var_list]
 
-  def row(index: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the gradient of one loss with respect to each variable."""
-    # Past the batch, upstream weights are zeros, and so are gradients.
-    found = graphs.gradients(graph, losses, handles,
-                             tf.one_hot(index, batch, dtype=losses.dtype))
+  def gradients(upstream: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the gradient with respect to each variable, for upstream weights."""
+    found = graphs.gradients(graph, losses, handles, upstream)
     return [tf.zeros(var.shape, var.dtype) if each is None else
             tf.ensure_shape(tf.convert_to_tensor(each), var.shape)
             for each, var in zip(found, var_list)]
 
-  return _of_rows(row, batch, var_list, l2_norm_clip)
+  return _of_rows(gradients, losses, var_list, l2_norm_clip)
 
 
-def _of_rows(row: Callable[[tf.Tensor], list[tf.Tensor]], batch: tf.Tensor,
+def _of_rows(gradients: Callable[[tf.Tensor], list[tf.Tensor]], losses: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
   """Returns sums of clipped gradients, `ROWS` examples at a time; eagerly all at once.
 
-  `row` maps an index to the example's gradients, zeros past the `batch` examples.
+  `gradients` maps upstream weights (batch,) of the losses to gradients.
   """
+  batch = tf.shape(losses)[0]
+
   def rows(indices: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of several examples, shape (examples, *variable.shape)."""
-    return converters.vectorized_map(row, indices)
+    # Past the batch, upstream weights are zeros, and so are gradients.
+    return converters.vectorized_map(lambda index: gradients(
+        tf.one_hot(index, batch, dtype=losses.dtype)), indices)
 
   if tf.executing_eagerly():
     # One tile: the tape may give gradients only once. It is never empty: a row past the

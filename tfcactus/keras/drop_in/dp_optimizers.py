@@ -39,9 +39,8 @@ class DPKerasSGDOptimizer(_SGD):
   Replaces `tensorflow_privacy.DPKerasSGDOptimizer` in `compile`, with a loss of
   reduction NONE.
 
-  The optimizer sees a batch only through its losses and the graph they were traced in.
-  If that graph is proved to treat each example separately, one backward pass serves
-  all examples. Otherwise each example takes a backward pass, and
+  If the graph of the losses is proved to treat each example separately, one backward
+  pass serves all examples. Otherwise each example takes a backward pass, and
   `tfcactus.keras.privatize` is many times faster.
 
   The optimizer cannot see the model: layers or losses that mix examples, such as
@@ -49,11 +48,10 @@ class DPKerasSGDOptimizer(_SGD):
   reports no epsilon unless each operation is known to keep examples separate. It
   assumes that `fit` ran what was traced, and the statement of epsilon says so.
 
-  The guarantee assumes that no example's activations overflow. The optimizer cannot
-  take an example out of the batch, and one overflow spoils the gradients of all others,
-  since 0 * NaN = NaN: `sound` is False from then on, and `EpsilonCallback` refuses. A
-  model made by `privatize` needs no such assumption. `PoissonBatches` takes out
-  examples that hold NaN or infinity themselves.
+  The guarantee assumes that no example's activations overflow: that spoils the
+  gradients of all others, since 0 * NaN = NaN. Then `sound` is False from then on, and
+  `EpsilonCallback` refuses. A model made by `privatize` needs no such assumption.
+  `PoissonBatches` takes out examples that hold NaN or infinity themselves.
 
   Args:
     l2_norm_clip: The bound on the norm of each per-example gradient.
@@ -105,7 +103,7 @@ class _Vectorized(optimizers.Optimizer):
                unconnected_gradients_to_zero: bool = False, *args: Any,
                **kwargs: Any):
     """Initialises; arguments are those of `VectorizedDPKerasSGDOptimizer`."""
-    del unconnected_gradients_to_zero  # Unconnected gradients are always zeros.
+    del unconnected_gradients_to_zero
     super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, *args, **kwargs)
 
 
@@ -113,12 +111,7 @@ class _Vectorized(optimizers.Optimizer):
 class VectorizedDPKerasSGDOptimizer(_Vectorized, DPKerasSGDOptimizer):
   """`DPKerasSGDOptimizer` with the name and arguments of TensorFlow Privacy.
 
-  Args:
-    l2_norm_clip: See `DPKerasSGDOptimizer`.
-    noise_multiplier: See `DPKerasSGDOptimizer`.
-    num_microbatches: See `DPKerasSGDOptimizer`.
-    unconnected_gradients_to_zero: Ignored: unconnected gradients are zero.
-    **kwargs: Other arguments of `DPKerasSGDOptimizer`.
+  The fourth argument, unconnected_gradients_to_zero, is ignored: they are always zero.
   """
 
 
@@ -196,7 +189,7 @@ class _DPModel:
 
 def _per_example(loss: Any) -> Any:
   """Returns a copy of a Keras loss without reduction; ValueError for other losses."""
-  found = keras.losses.get(loss)
+  found = keras.losses.get(loss) if isinstance(loss, str) else loss
   if not isinstance(found, keras.losses.Loss):
     raise ValueError(
         "Expected a loss of Keras, such as tf.keras.losses.MeanSquaredError(), got "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfcactus import sampling
 from tfcactus.keras.checks import whole_model
@@ -19,8 +19,8 @@ from tfcactus.plan import PrivacyPlan
 class DropInLedger:
   """Ledger of the noisy updates that drop-in optimizers released from a model.
 
-  Implements `TrainingLedger`. An optimizer does not see how batches are chosen. The
-  ledger trusts the caller, who names the batches, and the guarantee says so.
+  An optimizer does not see how batches are chosen. The ledger trusts the caller, who
+  names the batches, and the guarantee says so. Implements `TrainingLedger`.
 
   Attributes:
     plan: The `PrivacyPlan`.
@@ -67,7 +67,7 @@ class DropInLedger:
   @property
   def released_steps(self) -> int:
     """Number of noisy updates by all drop-in optimizers of the model."""
-    return _released(self._optimizer, self._model).steps
+    return _released(self._optimizer, self._model)[0]
 
   def ledger(self, ahead: int = 0) -> ledger_lib.Ledger:
     """Returns the ledger of all steps so far and `ahead` more.
@@ -75,39 +75,37 @@ class DropInLedger:
     It has a note and no epsilon if batches, optimizer or workers hide the cost. Raises
     ValueError if the batches are not the plan's.
     """
+    batches, optimizers = self._batches, list[Any]()
+    steps = 1  # For steps that cannot be counted: without steps no note is shown.
     if self._model.optimizer is not self._optimizer:
-      # The steps of the other optimizer cannot be counted: one stands for them, since
-      # a ledger without steps shows no note.
-      return self._unknown(1, _SWAPPED)
-    if replicas.workers(self._model.distribute_strategy) > 1:
-      return self._unknown(1, _WORKERS)
-    found = _released(self._optimizer, self._model)
-    steps, batches = found.steps + ahead, self._batches
-    if found.problem or batches is None:
-      return self._unknown(steps, found.problem or _NO_BATCHES)
-    problem = self._problem(batches, found)
-    if problem:
-      return self._unknown(steps, problem)
-    return self._made(
-        batches.scheme.code, steps, seeded=Seeded.of(found.seeded, batches.seeded),
-        condition=_ON_TRUST + trace_check.ASSUMED + (
-            _SEEDS_UNSEEN if self._draws else ''))
+      problem = _SWAPPED
+    elif replicas.workers(self._model.distribute_strategy) > 1:
+      problem = _WORKERS
+    else:
+      made, problem, optimizers = _released(self._optimizer, self._model)
+      steps = made + ahead
+      problem = problem or (_NO_BATCHES if batches is None else self._problem(
+          batches, made, optimizers))
+    if problem or batches is None:
+      return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=problem)
+    seeded = Seeded.of(any(each.seeded for each in optimizers), batches.seeded)
+    return self._made(batches.scheme.code, steps, seeded=seeded, condition=(
+        _ON_TRUST + trace_check.ASSUMED + (_SEEDS_UNSEEN if self._draws else '')))
 
-  def _unknown(self, steps: int, note: str) -> ledger_lib.Ledger:
-    """Returns a ledger of `steps` steps without epsilon; `note` says why."""
-    return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=note)
-
-  def _problem(self, batches: SampledBatches, found: _Released) -> str:
-    """Returns why no epsilon is known for updates on these batches, or ''.
+  def _problem(self, batches: SampledBatches, made: int, optimizers: list[Any]) -> str:
+    """Returns why no epsilon is known for `made` updates on these batches, or ''.
 
     Raises ValueError if the batches are not the plan's.
     """
     batches.check_plan(self.plan)
     if batches.part_of is not None:
       return _WORKERS
-    if found.unsized and not isinstance(batches.scheme, sampling.FixedSizeSampling):
+    # Without it an optimizer divides by the batch size, which may be secret, or by a
+    # number of microbatches.
+    if any(each.expected_batch_size is None for each in optimizers) and (
+        not isinstance(batches.scheme, sampling.FixedSizeSampling)):
       return _SIZES.format(self.plan.expected_batch_size)
-    if found.grouped:
+    if any(each.grouped for each in optimizers):
       return _GROUPED
     try:
       with replicas.scope(self._model.distribute_strategy):
@@ -117,38 +115,17 @@ class DropInLedger:
           self._draws = trace_check.check_per_example(self._model, batches)
     except ValueError as error:
       return f'No epsilon: {error}'
-    if found.accumulated:
+    if any(each.parts_per_step > 1 for each in optimizers):
       return _ACCUMULATED
     if not self._optimizer.sound:
       return _UNSOUND
-    if found.steps - self._optimizer.loaded_steps > batches.draws:
+    if made - self._optimizer.loaded_steps > batches.draws:
       return _FEW_DRAWS
     return ''
 
 
-class _Released(NamedTuple):
-  """Noisy updates that drop-in optimizers released from a model.
-
-  Attributes:
-    steps: Number of updates by all optimizers.
-    problem: Why no one account covers all updates, or ''.
-    seeded: Whether any of the noise came from a seed.
-    grouped: Whether any optimizer clipped means of several examples.
-    unsized: Whether any optimizer has no expected_batch_size: it divides by the batch
-      size, which may be secret, or by a number of microbatches.
-    accumulated: Whether any optimizer makes updates of several batches.
-  """
-
-  steps: int
-  problem: str
-  seeded: bool
-  grouped: bool
-  unsized: bool
-  accumulated: bool
-
-
-def _released(optimizer: Any, model: keras.Model) -> _Released:
-  """Returns the updates of `optimizer` and of all other trainers of the model."""
+def _released(optimizer: Any, model: keras.Model) -> tuple[int, str, list[Any]]:
+  """Returns (updates of a model, why no account covers all or '', their optimizers)."""
   earlier: list[Any] = [
       trainer for trainer in lineage.trainers(
           model.trainable_variables if model.built else ())
@@ -163,11 +140,7 @@ def _released(optimizer: Any, model: keras.Model) -> _Released:
       problem = problem or _EARLIER_UNSOUND
     else:
       found.append(trainer)
-  return _Released(
-      own + sum(t.released_steps for t in earlier), problem,
-      any(each.seeded for each in found), any(each.grouped for each in found),
-      any(each.expected_batch_size is None for each in found),
-      any(each.parts_per_step > 1 for each in found))
+  return own + sum(each.released_steps for each in earlier), problem, found
 
 
 def _cost_alike(one: Any, other: Any) -> bool:

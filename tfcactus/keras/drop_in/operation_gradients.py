@@ -49,20 +49,20 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
         'Each example takes a backward pass through the whole batch, which is slow: '
         f'{reason}. tfcactus.keras.privatize is fast.', stacklevel=2)
     return otherwise()
-  with tf.control_dependencies(_assert_one_size(losses.of_examples)):
-    number = tf.identity(tf.shape(losses.of_examples)[0])
+  number = tf.shape(losses.of_examples)[0]
+  with tf.control_dependencies([tf.debugging.assert_equal(
+      tf.shape(tensor)[0], number, 'Expected tensors of a row for each loss.')
+                                for tensor in _inputs_of(losses.of_examples)
+                                if tensor.shape.rank]):
+    number = tf.identity(number)
   rows = rows_at_once(var_list)
-
-  def of_examples() -> sums_lib.Sums:
-    """Returns the sums over a batch that is not empty."""
-    tile = tiles(losses.of_examples, var_list, uses, number, rows)
-    return sums_lib.of_tiles(tile, rows, number, var_list, l2_norm_clip)
 
   def by_operations() -> sums_lib.Sums:
     """Returns the sums over a batch that may be empty."""
     # Some backward passes of TensorFlow end the process if a batch is empty.
-    return tf.cond(
-        number > 0, of_examples, lambda: sums_lib.of_none(var_list))
+    return tf.cond(number > 0, lambda: sums_lib.of_tiles(
+        tiles(losses.of_examples, var_list, uses, number, rows), rows, number, var_list,
+        l2_norm_clip), lambda: sums_lib.of_none(var_list))
 
   if losses.of_microbatches is losses.of_examples:
     return by_operations()
@@ -81,10 +81,9 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
   """Returns a function that maps an example's index to gradients of some examples.
 
-  It returns a tensor for each variable, shape (rows, *variable.shape): per-example
-  gradients of that example and the `rows` - 1 after it, zeros past the last. `losses`,
-  shape (batch,), belong to the current graph or to one around it. `number` is the
-  number of losses, at least one. `ruled`, from `differentiable`, has (use, rule).
+  It returns a tensor for each variable, shape (rows, *variable.shape): gradients of
+  that example and the `rows` - 1 after it, zeros past the last. `losses` are those of
+  which `differentiable` returned `ruled`; there are `number`, at least one.
   """
   upstream = graphs.gradients(
       losses.graph, losses, [use.op.outputs[0] for use, _ in ruled])
@@ -148,7 +147,11 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]) -> list[uses_lib.U
     if graphs.has_own_gradient(op) or op.type in graph_proof.CALLS:
       raise uses_lib.NoRule(
           f'{op.type} in {op.name!r} runs a function, or has a gradient of its own')
-  known = {tensor.name: _input_value(tensor) for tensor in _inputs_of(losses)}
+  # `clipped_sums` asserts that inputs, except scalars, have one row per loss.
+  known = {tensor.name: dependence.ROW_WISE if tensor.shape.rank else (
+      dependence.CONSTANT if tensor.shape.rank == 0 else dependence.Value(
+          Dependence.UNKNOWN, why='a tensor of unknown rank'))
+           for tensor in _inputs_of(losses)}
   value, = graph_proof.analyse(graph, known, [losses])
   if value != dependence.ROW_WISE:
     why = value.why or 'losses that are not a row for each example'
@@ -195,19 +198,3 @@ def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
           if tensor.name not in own and tensor.dtype not in (tf.resource, tf.variant)]
 
 
-def _input_value(tensor: tf.Tensor) -> dependence.Value:
-  """Returns CONSTANT for a scalar, UNKNOWN for an unknown rank, else ROW_WISE.
-
-  `_assert_one_size` checks that the latter has a row for each loss.
-  """
-  if tensor.shape.rank is None:
-    return dependence.Value(Dependence.UNKNOWN, why='a tensor of unknown rank')
-  return dependence.ROW_WISE if tensor.shape.rank else dependence.CONSTANT
-
-
-def _assert_one_size(losses: tf.Tensor) -> list[tf.Operation]:
-  """Returns run-time assertions that inputs, except scalars, have one row per loss."""
-  number = tf.shape(losses)[0]
-  return [tf.debugging.assert_equal(
-      tf.shape(tensor)[0], number, 'Expected tensors of a row for each loss.')
-          for tensor in _inputs_of(losses) if tensor.shape.rank]

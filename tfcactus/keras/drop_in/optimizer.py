@@ -123,7 +123,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     """Returns the `DropInLedger` of a `fit`; `plan` None stands for the optimizer's.
 
     Raises ValueError if another optimizer wraps this one, as to scale losses; if there
-    is no plan; or if the plan is another one or its noise does not protect the model.
+    is no plan, or another one; or if its noise does not protect the model.
     """
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
@@ -155,11 +155,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns pairs (noisy average, or clipped sum to accumulate; variable).
-
-    `loss` and `var_list` are as in `Keras3Optimizer.minimize`. Raises ValueError for a
-    tensor without a tape, scaled losses, or what several replicas do not support.
-    """
+    """Returns pairs (noisy average, or clipped sum to accumulate; variable)."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -194,11 +190,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   def _averages(self, sums: list[tf.Tensor], var_list: Sequence[tf.Variable]
                ) -> list[tf.Tensor]:
-    """Returns noisy averages in the variables' dtypes.
-
-    Adds noise to the float64 `sums` and divides by the public batch size. Raises
-    ValueError if the noise does not protect a vector of this length.
-    """
+    """Returns noisy averages of float64 `sums`, in the variables' dtypes."""
     dim = sum(part.shape.num_elements() or 0 for part in sums)
     check = self.noise.check_dim if self.plan is None else self.plan.check_vector
     check(dim)
@@ -317,11 +309,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the plan's clipping norm; without a plan, `l2_norm_clip`.
-
-  Raises ValueError if both are given and differ, or if only `privatize` can train by
-  the plan.
-  """
+  """Returns the clipping norm: the plan's, if there is one; ValueError if it differs."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
@@ -335,20 +323,22 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
 def _one_noise(noise: noise_lib.Noise | None,
                noise_multiplier: float | None,
                plan: PrivacyPlan | None) -> noise_lib.Noise:
-  """Returns the plan's noise if there is a plan, else the noise given.
+  """Returns `noise`, or Gaussian noise of `noise_multiplier`, one of which is given.
 
-  Raises ValueError unless one of `noise` and `noise_multiplier` is given.
+  Raises ValueError if both or none are, or if the noise is not that of the plan.
   """
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(
         'Expected either noise_multiplier (Gaussian) or noise (a table), got '
         f'noise_multiplier={noise_multiplier!r} and noise={noise!r}.')
-  if plan is not None:
-    return plan.noise
-  if noise is not None:
-    return noise
-  return (noise_lib.Gaussian(noise_multiplier) if noise_multiplier else
-          noise_lib.NoNoise())
+  if noise is None:
+    multiplier = _checks.real('noise_multiplier', noise_multiplier)
+    noise = noise_lib.Gaussian(multiplier) if multiplier else noise_lib.NoNoise()
+  if plan is not None and getattr(noise, 'digest', None) != plan.noise.digest:
+    raise ValueError(
+        f'Expected noise={plan.noise!r} as in the plan, got {noise!r}; use '
+        'from_plan(plan).')
+  return noise
 
 
 def _check_factor(factor: float | None) -> None:

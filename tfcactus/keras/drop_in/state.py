@@ -1,13 +1,10 @@
 """State of a drop-in optimizer that Keras does not save, and its microbatches.
 
 TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the
-current batch. num_microbatches is a public constant. The batch size is a public
-constant only if all batches have the same size, which `Batching` checks.
-
-If a microbatch holds several examples, its mean gradient is clipped. Replacing an
-example then changes one clipped mean, by up to twice the clipping norm. Adding or
-removing an example moves all later examples to other microbatches: no bound is known
-for the change.
+current batch, which is public only if all batches have one size: `Batching` checks it.
+If a microbatch holds several examples, its mean gradient is clipped. No bound is known
+for the change by one example more or less, which moves the others to other
+microbatches.
 """
 
 from __future__ import annotations
@@ -26,15 +23,10 @@ _REMEDY = ('pass expected_batch_size=sampling_prob * num_examples, a public cons
 
 
 class Losses(NamedTuple):
-  """Losses that a step differentiates.
+  """Losses that a step differentiates."""
 
-  Attributes:
-    of_examples: Shape (batch,).
-    of_microbatches: Shape (microbatches,); the same tensor if each is one example.
-  """
-
-  of_examples: tf.Tensor
-  of_microbatches: tf.Tensor
+  of_examples: tf.Tensor  # Shape (batch,).
+  of_microbatches: tf.Tensor  # `of_examples` itself if each is one example.
 
 
 class Batching:
@@ -50,12 +42,10 @@ class Batching:
 
   def __init__(self, expected_batch_size: float | None,
                num_microbatches: int | None, parts: int):
-    """Checks and keeps the sizes.
+    """Checks the sizes; ValueError if one is invalid, or both are given and differ.
 
-    An update accumulates the gradients of `parts` batches (the logical batch).
-    `num_microbatches` counts the microbatches of one batch, `expected_batch_size` the
-    examples of the whole logical batch. Raises ValueError if one is invalid, or if both
-    are given and differ.
+    `num_microbatches` counts those of one batch, `expected_batch_size` the examples of
+    a logical batch, the `parts` batches whose gradients an update accumulates.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -124,11 +114,7 @@ class Batching:
             f'example per microbatch, and {_REMEDY}.')
 
   def divided(self, total: tf.Tensor) -> tf.Tensor:
-    """Returns the noisy sum of a logical batch, divided by its public size.
-
-    That is the expected size, if given; else the number of microbatches, if given, or
-    of examples in all batches of the logical batch.
-    """
+    """Returns the noisy sum of a logical batch, divided by its public size."""
     if self.expected is not None:
       return total / self.expected
     if self.microbatches is not None:

@@ -38,9 +38,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
 
   Returns whether the compiled and built model, or its loss, draws random numbers from
   generators of TensorFlow or Keras. Such draws are taken to have secret seeds; a draw
-  from any other seed is refused. The losses are traced for an unknown number of
-  examples, to see a dependence on their number too. Gradients that layers define
-  themselves are traced for a few examples.
+  from any other seed is refused.
   """
   for name, theirs in (('train_step', keras.Model.train_step),
                        ('compute_loss', keras.Model.compute_loss)):
@@ -66,7 +64,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
       return tf.function(losses).get_concrete_function(*[
           tf.TensorSpec([rows, *spec.shape], spec.dtype) for spec in specs]).graph
 
-  graph = traced(None)
+  graph = traced(None)  # Shows a dependence on the number of examples too.
   state_writes.check_graph(graph, 'layers and losses', model)
   _check(graph, graph.inputs[:len(specs)], graph.outputs, None)
   _check_lookups(graph)
@@ -76,11 +74,8 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
 
 
 def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
-  """Returns a function (x, y, weights) -> losses per example, as in `fit`.
-
-  Leaves out the weights if the loss is a function: each multiplies its own row alone.
-  Raises ValueError unless `compile` was given one loss.
-  """
+  """Returns a function (x, y, weights) -> losses per example, as in `fit`."""
+  # Leaves out the weights if the loss is a function: each multiplies its own row alone.
   if isinstance(model.loss, (list, tuple, dict)) or model.loss is None:
     raise ValueError(
         f'Expected one loss in compile(), got loss={model.loss!r}.')
@@ -142,13 +137,13 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
   found = graph_proof.analyse(
       graph, {tensor.name: dependence.ROW_WISE for tensor in examples}, inputs,
       draws.Draws(_ROWS))
-  rows = [tensor for tensor, value in zip(inputs, found)
-          if value.dependence != dependence.Dependence.CONSTANT]
+  constant, rows = ([
+      tensor for tensor, value in zip(inputs, found)
+      if (value.dependence != dependence.Dependence.CONSTANT) == depends]
+      for depends in (False, True))
   hidden = any(graphs.has_own_gradient(node) for function in
                graph.as_graph_def().library.function
                for node in function.node_def)
-  constant = [tensor for tensor, value in zip(inputs, found)
-              if value.dependence == dependence.Dependence.CONSTANT]
   if hidden or any(tensor.dtype == tf.resource
                    for op in graph_proof.needed(constant, ()) for tensor in op.inputs):
     raise ValueError(

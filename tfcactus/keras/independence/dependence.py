@@ -1,31 +1,23 @@
 """Abstract values of the proof: the examples that a tensor of a graph may depend on.
 
-The proof is an abstract interpretation. Starting from the inputs of the graph, each
-tensor gets one of five dependences:
-
-- CONSTANT: it depends neither on the examples nor on their number;
-- BATCH_SIZE: it depends on the number of examples only;
-- ROW_WISE: along one axis each example has its own positions, `block` of them next to
-  each other. The entries there are one function of that example, whatever its position
-  in the batch and whatever the other examples;
-- MIXED: it was found to depend on several examples at once;
-- UNKNOWN: it was made by an operation without a transfer function, or by one that no
-  transfer function shows to be row-wise.
-
-An operation on ROW_WISE inputs is followed only by a transfer function in `operations`,
-`rearrangements` or `graph_proof.CALLS`. All other operations then make UNKNOWN outputs,
-so ROW_WISE at the end is a proof. `draws` has the conditions under which each row of a
-random draw belongs to one example.
+The proof is an abstract interpretation: from the inputs of the graph on, each tensor
+gets a `Dependence`. An operation on ROW_WISE inputs is followed only by a transfer
+function in `operations`, `rearrangements` or `graph_proof.CALLS`. All other operations
+then make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the conditions
+under which each row of a random draw belongs to one example.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 import enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Callable, NamedTuple, TYPE_CHECKING, Union
 
 import numpy as np
 import tensorflow as tf
+
+if TYPE_CHECKING:
+  from tfcactus.keras.independence.draws import Draws
 
 BATCH_SIZES = (5, 7)
 """Two numbers of examples. The analysis computes sizes for each and compares them: two
@@ -35,7 +27,16 @@ _FOLDED = 4096
 
 
 class Dependence(enum.IntEnum):
-  """Dependences of a tensor, in the order of the lattice: the worst last."""
+  """Dependences of a tensor, in the order of the lattice: the worst last.
+
+  - CONSTANT: it depends neither on the examples nor on their number.
+  - BATCH_SIZE: it depends on the number of examples only.
+  - ROW_WISE: along one axis each example has its own positions, `Value.block` of them
+    next to each other. The entries there are one function of that example, whatever its
+    position in the batch and whatever the other examples.
+  - UNKNOWN: no transfer function shows the operation that made it to be row-wise.
+  - MIXED: it was found to depend on several examples at once.
+  """
 
   CONSTANT = 0
   BATCH_SIZE = 1
@@ -56,9 +57,8 @@ class Value(NamedTuple):
       differ along any axis.
     seed: If CONSTANT, the name of the only secret seed from which the tensor is
       computed, or '' if there is none; see `draws`.
-    sizes: If BATCH_SIZE, and the tensor holds products of sizes: its integers for each
-      number B of examples in `BATCH_SIZES`. Two values tell a size c from a size c B,
-      and both from other powers of B.
+    sizes: If BATCH_SIZE, and the tensor holds integers c B^k of B examples: those for
+      each B in `BATCH_SIZES`.
     why: If UNKNOWN or MIXED, the operation and what it does.
     operation: If UNKNOWN or MIXED, the name of the operation.
   """
@@ -97,27 +97,12 @@ def unknown(what: str) -> NotRowWise:
   return NotRowWise(Dependence.UNKNOWN, what)
 
 
-class SeedUses(Protocol):
-  """Interface of `draws.Draws`, which records the uses of secret seeds.
-
-  Attributes:
-    number: The number of examples, or None if it is not known.
-  """
-
-  number: int | None
-
-  def check(self, node: Node) -> None:
-    """Raises NotRowWise if the draw's seed is not secret or another draw uses it."""
-
-
-class Node:
+class Node(NamedTuple):
   """An operation and its inputs' values; `draws` checks random draws if not None."""
 
-  def __init__(self, op: tf.Operation, values: Sequence[Value],
-               draws: SeedUses | None = None):
-    self.op = op
-    self.values = list(values)
-    self.draws = draws
+  op: tf.Operation
+  values: list[Value]
+  draws: Draws | None
 
   def shape(self, i: int) -> list[int | None]:
     """Returns the shape of an input, None for unknown sizes."""
@@ -146,6 +131,10 @@ class Node:
   def rows(self) -> list[int]:
     """Returns the indices of the inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
+
+
+Transfer = Callable[[Node], Union[Value, list[Value]]]
+"""Returns a `Value` for all outputs of an operation, or a list; raises NotRowWise."""
 
 
 def shape_of(tensor: tf.Tensor) -> list[int | None]:
@@ -226,6 +215,13 @@ def sizes_by_batch(tensor: tf.Tensor, value: Value) -> list[np.ndarray] | None:
     return [np.asarray(size, tensor.dtype.as_numpy_dtype) for size in value.sizes]
   found = static(tensor) if value.dependence == Dependence.CONSTANT else None
   return None if found is None else [found] * len(BATCH_SIZES)
+
+
+def shapes(node: Node) -> list[list[int | None]]:
+  """Returns the shapes that a ROW_WISE input 0 has for each of `BATCH_SIZES`."""
+  shape, (_, axis, block, *_) = node.shape(0), node.values[0]
+  return [[*shape[:axis], number * abs(block), *shape[axis + 1:]]
+          for number in BATCH_SIZES]
 
 
 def sized(values: Sequence[np.ndarray]) -> Value:

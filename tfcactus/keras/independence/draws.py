@@ -1,12 +1,10 @@
 """Random draws in a traced graph: which draws belong to one example each.
 
-Rows of a draw are independent of each other and of everything else if the seed of the
-draw is secret, fresh and used for no other draw. Then each row may count as drawn by
-its own example. A draw from any other seed is a constant whose rows depend on the
-position in the batch: one more example would give all later examples other rows.
-
-`secret_seed` stands for secret seeds in an analysis trace. The analysis follows them
-through the operations with which TensorFlow and Keras make keys.
+If the seed of a draw is secret, fresh and used for no other draw, its rows are
+independent of each other and of all else: each may count as drawn by its own example.
+The rows of any other draw depend on the position in the batch: one more example would
+give all later ones other rows. `secret_seed` stands for secret seeds in an analysis
+trace, which follows them through the operations that make keys.
 """
 
 from __future__ import annotations
@@ -98,11 +96,9 @@ class Draws:
 
 
 def secret_seed() -> tf.Tensor:
-  """Returns a placeholder for a secret seed in an analysis trace: int64, shape (2,).
-
-  The trace cannot run. Code that kept a part of the trace would fail when it runs that
-  part, and would not draw from a known seed.
-  """
+  """Returns a placeholder for a secret seed in an analysis trace: int64, shape (2,)."""
+  # So code that kept a part of the trace fails when it runs that part, where a constant
+  # would be a known seed.
   return tf.compat.v1.placeholder(tf.int64, [2], name=_SECRET)
 
 
@@ -142,12 +138,9 @@ def _root(seed: str) -> str:
 
 
 def takes_seed_for_numbers(node: Node) -> bool:
-  """Returns whether an operation uses a secret seed for anything but a draw.
-
-  The result of such an operation could reveal something about draws from that seed.
-  Their rows depend on the position in the batch, which is harmless only while the seed
-  is secret.
-  """
+  """Returns whether an operation uses a secret seed for anything but a draw."""
+  # Its result could tell of draws from that seed, whose rows depend on the position in
+  # the batch. That is harmless only while the seed is secret.
   keys = _KEYS.get(node.op.type, ())
   return node.draws is not None and node.op.type not in _SHAPES and any(
       value.seed and i not in keys for i, value in enumerate(node.values))

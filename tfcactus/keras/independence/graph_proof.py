@@ -20,7 +20,6 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
-  SeedUses,
   UNIFORM,
   unknown,
   Value,
@@ -28,7 +27,7 @@ from tfcactus.keras.independence.dependence import (
 
 
 def analyse(graph: tf.Graph, inputs: dict[str, Value], outputs: Sequence[tf.Tensor],
-            draws: SeedUses | None = None) -> list[Value]:
+            draws: draws_lib.Draws | None = None) -> list[Value]:
   """Returns abstract values of the outputs of a `FuncGraph`.
 
   `inputs` has the values of the graph's inputs by tensor name; an input that is left
@@ -59,9 +58,8 @@ def first_dependence(graph: tf.Graph, examples: Sequence[tf.Tensor],
                     ) -> Value | None:
   """Returns why outputs are not proved to be one row per example, or None.
 
-  `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis.
-  `number` is the number of examples, or None if it is not known. The result is MIXED or
-  UNKNOWN with a reason; MIXED takes precedence.
+  `examples` are the inputs of the `FuncGraph` whose first axis is the batch axis, and
+  `number` counts them, or is None. The result is MIXED, or else UNKNOWN, with a reason.
   """
   known = {tensor.name: dependence.ROW_WISE for tensor in examples}
   return dependence.first_violation(
@@ -89,8 +87,8 @@ def needed(outputs: Sequence[tf.Tensor], known: Container[str]
   return list(order.values())
 
 
-def _evaluate(op: tf.Operation, values: Sequence[Value],
-              draws: SeedUses | None) -> list[Value]:
+def _evaluate(op: tf.Operation, values: list[Value],
+              draws: draws_lib.Draws | None) -> list[Value]:
   """Returns an operation's output values; MIXED or UNKNOWN if no rule accepts it."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
@@ -124,9 +122,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   """Returns the values of outputs if all inputs are BATCH_SIZE or CONSTANT.
 
   A tensor that is filled, drawn or repeated to a shape, of which one axis only depends
-  on the number of examples, is ROW_WISE along that axis. A reserved list is UNIFORM.
-  `_computed_size` serves integers computed from sizes. All else is BATCH_SIZE. Raises
-  NotRowWise for a draw that `draws` refuses, and for sizes as `as_multiples` does.
+  on the number of examples, is ROW_WISE along that axis.
   """
   kind = node.op.type
   place = _SHAPE_ARGUMENT.get(kind)
@@ -141,30 +137,22 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
-  # (axis, (c, True)) for an axis of c positions per example, (axis, (c, False)) for an
-  # axis of c positions, however many examples there are. For Tile, c counts repeats.
-  sizes = list(enumerate(dependence.as_multiples([list(each) for each in out])))
+  # The length of each axis, for Tile its repeats; `by_rows`: for each example.
+  sizes = dependence.as_multiples([list(each) for each in out])
+  rows = [(axis, size) for axis, (size, by_rows) in enumerate(sizes) if by_rows]
   if kind in ('BroadcastTo', 'Tile'):
     # Only axes of size 1 may be repeated, so that all repeats are equal.
-    shape = [1] * (len(out[0]) - len(node.shape(0))) + node.shape(0)
-    found = [(k, size) for k, size in sizes
-             if size[1] or kind == 'Tile' and size[0] != 1]
-    if any(shape[k] != 1 for k, _ in found):
+    shape = [1] * (len(sizes) - len(node.shape(0))) + node.shape(0)
+    if any(own != 1 and (by_rows or kind == 'Tile' and size != 1)
+           for own, (size, by_rows) in zip(shape, sizes)):
       return BATCH_SIZE
-    found = [each for each in found if each[1][1]]
-  else:
-    found = [(k, size) for k, size in sizes if size[1]]
-  if len(found) != 1:  # The number of examples must set the size of one axis only.
-    return BATCH_SIZE
-  (axis, (block, _)), = found
-  return Value(Dependence.ROW_WISE, axis, block)
+  # The number of examples must set the size of one axis only.
+  return Value(Dependence.ROW_WISE, *rows[0]) if len(rows) == 1 else BATCH_SIZE
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the values of integers computed from sizes, with `sizes` while known.
-
-  A size that is read from a shape and is the same in all batches is CONSTANT.
-  """
+  """Returns the values of integers computed from sizes, with `sizes` while known."""
+  # A size that is read from a shape and is the same in all batches is CONSTANT.
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
@@ -175,7 +163,7 @@ def _computed_size(node: Node) -> Value | list[Value]:
   arguments = () if node.op.type in ('ConcatV2', 'Mul', 'Pack') else known[1:]
   if node.op.type not in _MONOMIAL or len(known) < len(operands) or any(
       tensor.dtype not in (tf.int32, tf.int64) for tensor in node.op.outputs) or any(
-          not np.array_equal(*sizes) for sizes in arguments):
+          not np.array_equal(one, other) for one, other in arguments):
     return BATCH_SIZE
   found = zip(*(dependence.folded(node.op, [sizes[k] for sizes in known])
                 for k in range(len(dependence.BATCH_SIZES))))
@@ -195,11 +183,6 @@ def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
     raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
   return analyse(graph, known, graph.outputs, node.draws)
-
-
-def _call(node: Node) -> list[Value]:
-  """Follows a call of a function: returns the values of its outputs."""
-  return _body(node, 'f', node.values)
 
 
 def _if(node: Node) -> list[Value]:
@@ -229,8 +212,9 @@ def _while(node: Node) -> list[Value]:
 
 
 CALLS: dict[str, Callable[[Node], list[Value]]] = {
-    'PartitionedCall': _call, 'StatefulPartitionedCall': _call, 'If': _if,
-    'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
+    **dict.fromkeys(('PartitionedCall', 'StatefulPartitionedCall'),
+                    lambda node: _body(node, 'f', node.values)),
+    'If': _if, 'StatelessIf': _if, 'While': _while, 'StatelessWhile': _while}
 """Transfer functions of operations that call functions."""
 
 _MONOMIAL = frozenset((

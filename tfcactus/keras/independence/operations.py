@@ -1,15 +1,12 @@
 """Transfer functions: how each operation treats the examples of a batch.
 
 A transfer function is called only if an input is ROW_WISE and none is MIXED or UNKNOWN.
-It follows operations: it returns one `Value` for all outputs or a list of them, or
-raises `NotRowWise`. To support another operation, write its transfer function and list
-it in `TRANSFER`.
+To support another operation, write its transfer function and list it in `TRANSFER`.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Callable, Union
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +18,10 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   mixed,
   Node,
+  Transfer,
   unknown,
   Value,
 )
-
-Transfer = Callable[[Node], Union[Value, list[Value]]]
 
 
 def _broadcast(node: Node) -> Value:
@@ -113,12 +109,9 @@ def _cross_entropy(node: Node) -> list[Value]:
 
 
 def _product(node: Node) -> Value:
-  """Follows matrix products of input 0 and input 1.
-
-  The examples may be on a batch axis. They may also be the rows or the columns of the
-  product, if only one input has them. They must not be on the axis that the product
-  sums over.
-  """
+  """Follows matrix products of input 0 and input 1."""
+  # The examples may be on a batch axis. They may also be the rows or the columns of the
+  # product, if only one input has them.
   found = []
   rank = len(node.out())
   for i, flipped in enumerate(dependence.transposed(node.op)):
@@ -187,11 +180,9 @@ def einsum_terms(op: tf.Operation) -> list[str]:
 
 
 def _leading(*data: int, sizes: int = -1) -> Transfer:
-  """Returns a transfer function for operations whose examples are on axis 0.
-
-  `data` has the indices of the inputs that may depend on examples. Input `sizes`, if
-  not -1, holds the shape of one of these or of the output.
-  """
+  """Returns a transfer function for operations whose examples are on axis 0."""
+  # `data` has the indices of the inputs that may depend on examples. Input `sizes`, if
+  # not -1, holds the shape of one of these or of the output.
 
   def rule(node: Node) -> Value:
     """Follows an operation whose outputs have the examples on axis 0 too."""
@@ -231,12 +222,10 @@ def _bias(node: Node) -> Value:
 
 
 def _fused_norm(node: Node) -> list[Value]:
-  """Follows batch normalization and its gradient; returns a value per output.
-
-  With given statistics, the examples may be on axis 0. With statistics of its input,
-  the operation normalizes each channel separately, so that the examples must be on the
-  axis of the channels. Some layers put them there.
-  """
+  """Follows batch normalization and its gradient; returns a value per output."""
+  # With given statistics, the examples may be on axis 0. With statistics of its input,
+  # the operation normalizes each channel separately, so that the examples must be on
+  # the axis of the channels. Some layers put them there.
   images = (0, 1) if 'Grad' in node.op.type else (0,)  # Inputs dy and x, or x.
   form = node.op.get_attr('data_format')
   channels = 1 if form in (b'NCHW', b'NCDHW') else len(node.shape(0)) - 1
@@ -330,30 +319,20 @@ def _adds_over(node: Node) -> Value:
 
 
 def _size(node: Node) -> Value:
-  """Follows operations that return shapes, ranks or numbers of entries.
-
-  They are CONSTANT if the shapes of all inputs are known, else BATCH_SIZE.
-  """
+  """Follows shapes, ranks and counts of entries: CONSTANT if known, else BATCH_SIZE."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
-  value, found = node.values[0], []
   # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
   if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
-      node.shape(0)[value.axis] is not None):
+      node.shape(0)[node.values[0].axis] is not None):
     return BATCH_SIZE
-  for number in dependence.BATCH_SIZES:
-    shape = node.shape(0)
-    shape[value.axis] = number * abs(value.block)
-    found.append(np.asarray(shape))
-  return dependence.sized(found)
+  return dependence.sized([np.asarray(shape) for shape in dependence.shapes(node)])
 
 
 def element_shape(node: Node) -> Value:
-  """Follows TensorListElementShape, the shape of a list's items.
-
-  Values of lists do not tell whether it depends on the number of examples. It does not
-  where that number is known; where draws are held fixed, nothing is guaranteed.
-  """
+  """Follows TensorListElementShape, the shape of a list's items."""
+  # Values of lists do not tell whether it depends on the number of examples. It does
+  # not where that number is known; where draws are held fixed, nothing is guaranteed.
   known = node.draws is None or node.draws.number is not None
   return CONSTANT if known else BATCH_SIZE
 

@@ -1,8 +1,4 @@
-"""Transfer functions of operations that move entries; part of `operations.TRANSFER`.
-
-Each returns the `Value` of all outputs of the operations that it follows, or raises
-NotRowWise; see `operations`.
-"""
+"""Transfer functions of operations that move entries; part of `operations.TRANSFER`."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from tfcactus.keras.independence.dependence import (
   mixed,
   Node,
   NotRowWise,
+  Transfer,
   unknown,
   Value,
 )
-
-Transfer = Callable[[Node], Value]
 
 _BY_PLACE = 'takes examples by their place in the batch'
 
@@ -46,8 +41,8 @@ def leaving_alone(touched: Callable[[Node, int], object],
 
 
 def _product(sizes: Sequence[int | None]) -> int:
-  """Returns the product of sizes; no caller passes None among them."""
-  return math.prod(size for size in sizes if size is not None)
+  """Returns the product of sizes, none of which is None."""
+  return math.prod(sizes)  # type: ignore[arg-type]
 
 
 def _reshape(node: Node) -> Value:
@@ -91,9 +86,7 @@ def _shape_made(node: Node) -> list[int | None]:
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:
     return node.out()
-  for sizes, number in zip(asked, dependence.BATCH_SIZES):
-    shape = node.shape(0)
-    shape[value.axis] = number * abs(value.block)
+  for sizes, shape in zip(asked, dependence.shapes(node)):
     if None in shape:
       return node.out()
     rest = math.prod(int(size) for size in sizes if size != -1)
@@ -223,11 +216,9 @@ def _strided_slice_grad(node: Node) -> Value:
 
 
 def _gather(node: Node) -> Value:
-  """Follows GatherV2 and ResourceGather, which look up `indices` in `params`.
-
-  The examples may be in the indices, or on an axis of `params` that is not looked up.
-  They may be in both if they are on one batch axis (`batch_dims`) of the operation.
-  """
+  """Follows GatherV2 and ResourceGather, which look up `indices` in `params`."""
+  # The examples may be in the indices, or on an axis of `params` that is not looked up.
+  # They may be in both if they are on one batch axis (`batch_dims`) of the operation.
   params, indices = node.values[:2]
   if node.op.type == 'ResourceGather':
     if node.op.get_attr('batch_dims'):
@@ -286,11 +277,8 @@ def _stack_list(node: Node) -> Value:
 
 
 def _list_item(node: Node) -> Value:
-  """Follows operations that take an item from a list (input 0).
-
-  The index must not depend on the examples or their number. The shape of an item (the
-  last input) may depend on their number.
-  """
+  """Follows operations that take an item from a list (input 0), by a constant index."""
+  # The shape of an item (the last input) may depend on the number of examples.
   if node.values[0].dependence != Dependence.ROW_WISE or any(
       value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
     raise unknown('takes examples by what is in the data')
@@ -301,10 +289,9 @@ def _list_item(node: Node) -> Value:
 
 def _set_item(node: Node) -> Value:
   """Returns the value that covers a list's items (input 0) and the new item (last)."""
-  items = [node.values[0], node.values[-1]]
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  return dependence.join(*items)
+  return dependence.join(node.values[0], node.values[-1])
 
 
 TRANSFER: dict[str, Transfer] = {

@@ -61,8 +61,13 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     self._plan = plan
     self.noise = plan_or_noise if plan is None else plan.noise
     clip: Any = l2_norm_clip if plan is None else plan.l2_norm_clip
-    self.l2_norm_clip = _checked_scalar(clip) if tf.is_tensor(clip) else (
-        _checks.positive('l2_norm_clip', clip))
+    if not tf.is_tensor(clip):
+      clip = _checks.positive('l2_norm_clip', clip)
+    elif clip.shape.rank != 0 or not clip.dtype.is_floating:
+      raise ValueError(
+          'Expected l2_norm_clip to be a number or a scalar of floats, got '
+          f'{clip!r}.')
+    self.l2_norm_clip = clip
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.seeded = self._sampler.seeded
 
@@ -112,14 +117,12 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
                         ) -> Any:
     """Clips one record and returns the sum with it added.
 
-    The record is given the static shape of the sum. Without that, a row of a Jacobian
-    has no static shape if the batch size is unknown.
-
     Args:
       params: The clipping norm.
       sample_state: The sum so far.
-      record: As for `preprocess_record`, in the structure of the sum.
+      record: As for `preprocess_record`, in the structure and shapes of the sum.
     """
+    # A row of a Jacobian has no static shape if the batch size is unknown.
     shaped = tf.nest.map_structure(
         lambda part, total: tf.ensure_shape(part, total.shape), record, sample_state)
     return self.accumulate_preprocessed_record(
@@ -162,13 +165,10 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return global_state.l2_norm_clip
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates.
-
-    It is an `UnsupportedDpEvent` for noise of another dimension.
-    """
+    """Returns the `DpEvent` of releasing a noisy vector of `dim` coordinates."""
     del global_state
-    # Scalar noise on a vector has no event that accountants support: a plan with the
-    # accounting 'scalar-unproven' allows it, without a proof.
+    # A plan with the accounting 'scalar-unproven' allows scalar noise on a vector,
+    # without a proof.
     return (self.noise.dp_event if self.noise.dim in (None, dim) else
             dp_accounting.UnsupportedDpEvent())
 
@@ -208,11 +208,7 @@ class GaussianSumQuery(TableNoiseQuery):
     return global_state.stddev
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the Gaussian event of the ratio stddev / clipping norm.
-
-    It is a `NonPrivateDpEvent` without noise, else a `NoOpDpEvent` for a norm of zero,
-    and an `UnsupportedDpEvent` for a norm that the graph does not know yet.
-    """
+    """Returns the Gaussian event of stddev / clipping norm; others if one is zero."""
     del dim
     clip = tf.get_static_value(global_state.l2_norm_clip)
     if not self.stddev:
@@ -230,12 +226,3 @@ def _added(total: Any, part: Any) -> Any:
     return total
   shaped = tf.ensure_shape(part, tf.convert_to_tensor(total).shape)
   return tf.add(total, shaped if tf.is_tensor(part) else part)
-
-
-def _checked_scalar(clip: Any) -> Any:
-  """Returns a clipping norm; ValueError unless it is a scalar of floats."""
-  if clip.shape.rank != 0 or not clip.dtype.is_floating:
-    raise ValueError(
-        'Expected l2_norm_clip to be a number or a scalar of floats, got '
-        f'{clip!r}.')
-  return clip

@@ -1,14 +1,10 @@
 """The base class of sum queries: that of TensorFlow Privacy, or a stand-in.
 
-With TensorFlow 2.16 and later TensorFlow Privacy's optimizers and estimators, and hence
-the whole package, fail to import; its queries do not. This module then imports the
-queries alone, by the package's own hook, and removes every trace: in either order,
-`import tensorflow_privacy` in a user's script behaves as without this package. The
-modules of queries are shared, so that `TableNoiseQuery` is a subclass of the user's
-`SumAggregationDPQuery` too.
-
-Where the queries do not import either, a class with their other methods stands in for
-the base class. A warning gives the error, if their import raised one.
+With TensorFlow 2.16 and later TensorFlow Privacy fails to import; its queries do not.
+This module then imports the queries alone, by the package's own hook, and removes every
+trace of it: `import tensorflow_privacy`, before or after, behaves as without this
+package, and has the same `SumAggregationDPQuery`. Where the queries do not import
+either, a class with their other methods stands in for the base class.
 """
 
 from __future__ import annotations
@@ -48,10 +44,7 @@ class _SumQuery:
 
 
 def _zeros_like(part: Any) -> tf.Tensor:
-  """Returns zeros in the shape and dtype of a tensor, a number or a `TensorSpec`.
-
-  Raises AttributeError for None.
-  """
+  """Returns zeros like a tensor, number or `TensorSpec`; AttributeError for None."""
   if part is None:
     raise AttributeError(
         'Expected template to be a structure of tensors, arrays, numbers or '
