@@ -114,9 +114,7 @@ _SIZES = (
 
 def _loop(pfor_input: Any) -> Any:
   """Runs an operation row by row in a tf.while_loop."""
-  # Raises ValueError if the operation has no outputs, or if outputs or inputs that
-  # differ between rows are variants or resources; InvalidArgumentError, once it runs,
-  # if rows have outputs of different shapes.
+  # Raises InvalidArgumentError, once it runs, if rows have outputs of other shapes.
   op = pfor_input.op
   if not op.outputs or any(
       each.dtype in (tf.variant, tf.resource) for each in op.outputs) or any(

@@ -1,9 +1,8 @@
 """Saves and restores which variables a model trains, and its LoRA factors.
 
 A layer that makes its inner layers itself, as backbones do, is loaded with all of them
-trainable and without the factors of `enable_lora`. When Keras saves a file, it adds the
-product of the factors to the weights. When it loads one, it sets both factors to zero.
-Their gradients are then zero too, so that they would never be trained.
+trainable and without the factors of `enable_lora`. Keras saves their product within the
+weights, and sets both factors to zero when it loads: so they would never be trained.
 """
 
 from __future__ import annotations

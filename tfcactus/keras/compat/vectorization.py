@@ -36,8 +36,7 @@ def is_standing_in() -> bool:
 
 
 FAILURES = (NotImplementedError, TypeError, ValueError)
-"""Exceptions that `over_rows` raises if it cannot vectorise a function, or that the
-function itself raises."""
+"""What `over_rows` raises if it cannot vectorise a function, or the function raises."""
 
 
 def own_words(error: BaseException) -> str:

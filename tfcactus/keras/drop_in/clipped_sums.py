@@ -27,7 +27,7 @@ Sums = tuple[list[tf.Tensor], tf.Tensor]
 
 def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
             l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns the clipped sums of a few examples, whose gradients are held at once.
+  """Returns sums of clipped gradients of a few examples, and whether all were finite.
 
   `rows` has the gradients for each variable, shape (examples, *variable.shape). Each
   example's gradient is clipped in norm over all variables together.
@@ -67,12 +67,10 @@ def of_none(var_list: Sequence[tf.Variable]) -> Sums:
 
 def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
             tape: tf.GradientTape, l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns sums of clipped gradients of each loss, from the tape that recorded it.
+  """Returns `of_tile` of the gradients of losses (batch,), from the losses' tape."""
+  # tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
+  # persistent, such as Keras', it silently returns zeros for all but the first tile.
 
-  `losses` has shape (batch,). The norm that is clipped is over all variables together.
-  tape.jacobian(parallel_iterations=...) is no alternative: from a tape that is not
-  persistent, such as Keras', it silently returns zeros for all but the first tile.
-  """
   def gradients(upstream: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradient with respect to each variable, for upstream weights."""
     return [tf.convert_to_tensor(each) for each in tape.gradient(
@@ -84,10 +82,7 @@ def by_tape(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
 def by_graph(losses: tf.Tensor, var_list: Sequence[tf.Variable],
              l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns the sums over losses of their clipped gradients, from the losses' graph.
-
-  `losses` has shape (batch,). The norm that is clipped is over all variables together.
-  """
+  """Returns `of_tile` of the gradients of losses (batch,), from the losses' graph."""
   graph = losses.graph  # Not the current graph if this runs in a branch.
   handles = [graph.capture(var.handle) for var in var_list]
 

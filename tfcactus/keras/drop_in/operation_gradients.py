@@ -38,9 +38,9 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
                  tape: tf.GradientTape | None = None) -> sums_lib.Sums:
   """Returns the sums of clipped per-example gradients, and whether all were finite.
 
-  Gradients are clipped in norm over all variables together. The result is that of
-  `otherwise`, which clips the gradients of microbatches, if a microbatch holds several
-  examples; or, with a warning, if `differentiable` raises NoRule.
+  The result is that of `otherwise`, which clips the gradients of microbatches, if a
+  microbatch holds several examples; or, with a warning, if `differentiable` raises
+  NoRule.
   """
   try:
     uses = differentiable(losses.of_examples, var_list, tape)
@@ -115,13 +115,10 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 def differentiable(losses: tf.Tensor, var_list: Sequence[tf.Variable],
                    tape: tf.GradientTape | None = None
                   ) -> list[gradients_lib.Ruled]:
-  """Returns the operations that compute with variables, and their rules.
+  """Returns the operations by which variables enter losses (batch,), and their rules.
 
-  `losses` has shape (batch,).
-
-  Raises:
-    NoRule: if an operation has no rule, a given `tape` did not record it, a loss is not
-      proved to depend on one example only, or there is no graph of known shapes.
+  Raises NoRule if an operation has no rule, a given `tape` did not record it, a loss is
+  not proved to depend on one example only, or there is no graph of known shapes.
   """
   if tf.executing_eagerly():
     raise uses_lib.NoRule('run_eagerly=True leaves no graph to look at')

@@ -309,7 +309,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the clipping norm: the plan's, if there is one; ValueError if it differs."""
+  """Returns the clipping norm: the plan's, if any, or ValueError if it differs."""
   if plan is None:
     return _checks.positive('l2_norm_clip', l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
