@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import enum
-from typing import Any, Callable, NamedTuple, TYPE_CHECKING, Union
+from typing import Any, Callable, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
-
-if TYPE_CHECKING:
-  from tfcactus.keras.independence.draws import Draws
 
 BATCH_SIZES = (5, 7)
 """Two numbers of examples. The analysis computes sizes for each and compares them: two
@@ -102,7 +99,7 @@ class Node(NamedTuple):
 
   op: tf.Operation
   values: list[Value]
-  draws: Draws | None
+  draws: Any  # A `draws.Draws`, whose module imports this one, or None.
 
   def shape(self, i: int) -> list[int | None]:
     """Returns the shape of an input, None for unknown sizes."""
