@@ -358,10 +358,11 @@ class Engine:
     Keeps predictions of first views. Records norms by Gram matrices in `routes`.
     """
     views, gradients = self._copies, found.gradients
-    if self._each > 1:  # A row of weight zero may have a NaN gradient: 0 * NaN = NaN.
-      gradients = [form.where(takes_part) for form in gradients]
-    if views * self._each > 1:
-      gradients = [form.averaged(views * self._each) for form in gradients]
+    if self._each > 1:
+      gradients = [forms.averaged(form, views * self._each, takes_part)
+                   for form in gradients]
+    elif views > 1:
+      gradients = [form.averaged(views) for form in gradients]
     most = clipping_lib.most_positions(self.routes.drawn, self.rows)
     gradients = [forms.held(form, self.routes.lean, most) for form in gradients]
     found = found._replace(gradients=gradients)

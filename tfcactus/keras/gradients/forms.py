@@ -413,6 +413,19 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           for each in gradients]
 
 
+def averaged(form: GradientForm, views: int, keep: tf.Tensor) -> GradientForm:
+  """Returns means over each `views` rows; rows whose `keep` is False have to be zeros.
+
+  They may be NaN, since 0 * NaN = NaN, and then count as zeros.
+  """
+  made = form.averaged(views)
+  finite = [tf.reduce_all(tf.math.is_finite(each)) for each in made.tensors()
+            if each.dtype.is_floating]
+  # Nearly always all are finite, and nothing is copied.
+  return made._of(tf.cond(tf.reduce_all(finite), made.tensors, lambda: form.where(
+      keep).averaged(views).tensors()))  # pylint: disable=protected-access
+
+
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
   """Returns one example's gradient: 'values', and 'ids' (t,) for t rows of a table."""
   if isinstance(gradient, tf.IndexedSlices) and (
