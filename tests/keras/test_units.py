@@ -102,6 +102,28 @@ def test_sums_equal_a_loop_over_users(name):
       moved(users(sample_weight=WEIGHTS), private), want, atol=1e-5)
 
 
+class Log(layers.Layer):
+  """A layer without a finite output for negative numbers."""
+
+  def call(self, inputs):
+    return tf.math.log(inputs)
+
+
+@pytest.mark.parametrize('options', [
+    {}, *(pytest.param(CASES[name], marks=pytest.mark.more)
+          for name in ('vectorised', 'views'))])
+def test_rows_of_weight_zero_need_no_finite_gradient(options):
+  x, weights = np.abs(X) + 0.5, np.ones(N, np.float32)
+  first = np.unique(IDS, return_index=True)[1]  # Units are filled with their first row.
+  x[first], weights[first] = -1, 0
+  model = tf.keras.Sequential([layers.Input((6,)), Log(), *model_of().layers])
+  want = sum(clipped(gradient(model, x[IDS == each], Y[IDS == each], weights[
+      IDS == each])) for each in np.unique(IDS))
+  np.testing.assert_allclose(
+      moved(users(x, sample_weight=weights), privatized(model=model, **options)), want,
+      atol=1e-5)
+
+
 @pytest.mark.more
 def test_class_weights_weigh_rows():
   private = privatized()

@@ -144,6 +144,7 @@ def test_draws_have_the_given_scale_and_shape(randomness):
     (lambda t: NoiseSampler(t).draw(0), 'size >= 1'),
     (lambda t: NoiseSampler(t)(tf.TensorSpec([None])), 'fully known'),
     (lambda t: NoiseSampler(t)('abc'), 'template'),
+    (lambda t: NoiseSampler(t)(tf.zeros([3], tf.int32)), 'floating dtypes, got int32'),
 ])
 def test_invalid_arguments_raise(radial, call, words):
   with pytest.raises(ValueError, match=words):

@@ -1,10 +1,9 @@
 """Losses that layers add (`add_loss`, activity regularizers), per example.
 
-Keras layers may sum or average an added loss over a batch. The loss that belongs to one
-example is the loss that the layer adds for a batch of this example only. So activity
-regularizers, which are functions of outputs, run on the output of one example at a
-time. A loss with a number for each example is taken as it is; layers that add another
-run on batches of one.
+The loss of an example is what the layer adds for a batch of this example only. So
+activity regularizers, which are functions of outputs, run on the output of one example
+at a time. A loss with a number for each example is taken as it is; layers that add
+another, such as a sum over the batch, run on batches of one.
 """
 
 from __future__ import annotations
@@ -32,24 +31,12 @@ class NotOneEach(ValueError):
     self.layer = layer
 
 
-class Added:
+class Added(list[tf.Tensor]):
   """Losses that layers added in one pass over a model."""
 
-  def __init__(self) -> None:
-    self._found: list[tf.Tensor] = []
-
   def total(self) -> tf.Tensor | None:
-    """Returns the sum of the losses, in their shape; None if there are none.
-
-    It is float64 if all losses are, else float32.
-    """
-    if not self._found:
-      return None
-    return tf.add_n(precision.alike(self._found))
-
-  def add(self, loss: tf.Tensor) -> None:
-    """Records a loss."""
-    self._found.append(loss)
+    """Returns the sum of the losses, float32 or float64; None if there are none."""
+    return tf.add_n(precision.alike(self)) if self else None
 
 
 @contextlib.contextmanager
@@ -64,7 +51,7 @@ def of_one(model: Any) -> Iterator[Added]:
     """Replaces the layer's `add_loss`: adds losses to `added`, as scalars."""
     del kwargs
     for loss in tf.nest.flatten(losses):
-      added.add(tf.reduce_sum(_number(loss)))
+      added.append(tf.reduce_sum(_number(loss)))
 
   with contextlib.ExitStack() as stack:
     for layer in _layers(model):
@@ -95,7 +82,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
     """Replaces the activity regularizer: adds its loss per example, returns 0."""
     found = vectorization.over_rows(
         lambda row: tf.reduce_sum(_number(regularizer(row[None]))), outputs)
-    added.add(found)
+    added.append(found)
     handled.append(found)
     return tf.zeros([], outputs.dtype)
 
@@ -114,7 +101,7 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
         raise NotOneEach(
             f'add_loss of layer {layer.name!r} is given shape {loss.shape}, not a '
             'number for each example', layer)
-      added.add(tf.reshape(loss, [rows]))
+      added.append(tf.reshape(loss, [rows]))
 
   attributes: dict[str, Any] = {'add_loss': add_loss}
   if regularizer is not None:

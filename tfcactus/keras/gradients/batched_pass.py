@@ -45,9 +45,8 @@ not overflow. Constant: dynamic loss scaling would leak facts about gradients.""
 
 def loss_scale(model: keras.Model) -> float:
   """Returns `_LOSS_SCALE` if a layer computes in float16, else 1."""
-  layers = models.flat_layers(model)
   half = any(getattr(layer, 'compute_dtype', None) == 'float16'
-             for layer in layers)
+             for layer in models.flat_layers(model))
   return _LOSS_SCALE if half else 1.0
 
 
@@ -161,8 +160,7 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   losses = _losses(compute_loss(targets, predictions), added.total())
   used = weighted_losses(losses, weights, added.total())
   scale = loss_scale(model)
-  total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else
-                        used)
+  total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else used)
   # One backward pass gives the gradients of all captured outputs and of all uses.
   by_operations = _ByOperations.found(model, batch, used, outputs)
   captured = [each for each in outputs if each.saved is not None]
@@ -177,7 +175,8 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
       by_operations.gradients(upstream[len(captured):], number)):
     forms_by_variable.setdefault(id(variable), []).append(form)
   return PassResult(
-      [_added(forms_by_variable.get(id(v), []), v, number)
+      [forms.added(forms_by_variable[id(v)]) if id(v) in forms_by_variable else
+       forms.Dense(tf.zeros([number, *v.shape], v.dtype), v.shape)
        for v in model.trainable_variables], predictions, losses, added.total(),
       [variable_reads.Answer(each.tensor, each.operations, models.trained_variables(
           each.layer)) for each in captured], by_operations.edges())
@@ -188,10 +187,9 @@ def _check_whole(outputs: Sequence[_Output], predictions: Sequence[tf.Tensor]) -
   for each in outputs:
     if vectorized_layer.is_cut(each.tensor) and (each.tensor.consumers() or any(
         each.tensor is found for found in predictions)):
-      told = uses_lib.NoRule(
+      raise uses_lib.NoRule.blaming(
+          each.tensor.op.name,
           f'layer {each.layer.name!r} returns several rows for one example')
-      told.uses = [(each.tensor.op.name, None)]
-      raise told
 
 
 _Gradients = list[tuple[Any, forms.GradientForm]]
@@ -199,17 +197,13 @@ _Gradients = list[tuple[Any, forms.GradientForm]]
 
 
 class _Output(NamedTuple):
-  """An output of a call of a `layer` that is vectorised for a `reason`.
-
-  `saved` is what `vectorized_layer.gradients` needs, None if the layer has no gradients
-  through this output; `operations` has the names of operations that the call added.
-  """
+  """An output of a call of a `layer` that is vectorised for a `reason`."""
 
   tensor: tf.Tensor
   layer: keras.layers.Layer
   reason: str
-  operations: frozenset[str] = frozenset()
-  saved: Any = None
+  operations: frozenset[str] = frozenset()  # Names of operations that the call added.
+  saved: Any = None  # For `vectorized_layer.gradients`; None if it has no gradients.
 
   def gradients(self, upstream: tf.Tensor | None, number: int) -> _Gradients:
     """Returns gradients for `number` examples, which may have several rows each."""
@@ -225,16 +219,12 @@ class _Output(NamedTuple):
 
 
 class _ByOperations(NamedTuple):
-  """The uses of weights outside of vectorised layers, with rules of operations.
-
-  `handles` maps names of the graph's tensors that stand for variables (handles) to
-  indices of `variables`; `ruled` has the uses, and `taps` those of them in loops.
-  """
+  """The uses of weights outside of vectorised layers, with rules of operations."""
 
   variables: Sequence[keras.Variable]
-  handles: dict[str, int]
-  ruled: list[operations.Ruled]
-  taps: loops.Taps
+  handles: dict[str, int]  # Indices of variables by the names of their handles.
+  ruled: list[operations.Ruled]  # All uses.
+  taps: loops.Taps  # Those in loops.
 
   @classmethod
   def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
@@ -283,11 +273,9 @@ class _ByOperations(NamedTuple):
 
 @contextlib.contextmanager
 def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterator[None]:
-  """Calls vectorised layers on single examples in the block; adds outputs to a list.
-
-  Inside such a layer, inner layers are called as they are: its gradient covers them. So
-  are layers inside loops, into which rules of operations look.
-  """
+  """Calls vectorised layers on single examples in the block; adds to `outputs`."""
+  # Inside such a layer, inner layers are called as they are: its gradient covers them.
+  # So are layers inside loops, into which rules of operations look.
   graph = tf.compat.v1.get_default_graph()
   inside: list[keras.layers.Layer] = []
 
@@ -298,9 +286,8 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     if inside or tf.compat.v1.get_default_graph() is not graph:
       return call(*args, **kwargs)
     if not args:  # Keras 3 passes named arguments on by name.
-      name = next(name for name in inspect.signature(call).parameters
-                  if name in kwargs)
-      args, call = (kwargs.pop(name),), _by_name(call, name)
+      name = next(name for name in inspect.signature(call).parameters if name in kwargs)
+      args, call = (kwargs.pop(name),), functools.partial(_by_name, call, name)
     start = len(graph.get_operations())
 
     def capture(saved: Any, output: tf.Tensor) -> tf.Tensor:
@@ -309,11 +296,10 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
       Raises NoRule unless all examples have equally many rows.
       """
       if output.shape[0] % number:
-        told = uses_lib.NoRule(
+        raise uses_lib.NoRule.blaming(
+            output.op.name,
             f'layer {layer.name!r} is not called on one row for each of {number} '
             f'examples: it returns shape {output.shape}')
-        told.uses = [(output.op.name, None)]
-        raise told
       outputs.append(_Output(output, layer, reason, frozenset(
           op.name for op in graph.get_operations()[start:]), saved))
       return output
@@ -333,22 +319,13 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
     yield
 
 
-def _by_name(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-  """Returns a function that passes its first argument to `call` under this name."""
-  return lambda *args, **kwargs: call(*args[1:], **{name: args[0]}, **kwargs)
-
-
-def _added(gradients: list[forms.GradientForm], variable: tf.Variable, rows: int
-          ) -> forms.GradientForm:
-  """Returns a variable's gradients, for `rows` examples, summed over all its uses."""
-  if gradients:
-    return forms.added(gradients)
-  return forms.Dense(
-      tf.zeros([rows, *variable.shape], variable.dtype), variable.shape)
+def _by_name(call: Callable[..., Any], name: str, first: Any, **kwargs: Any) -> Any:
+  """Calls a function with its first argument under this name."""
+  return call(**{name: first}, **kwargs)
 
 
 def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassResult:
-  """Runs a pass on each example by `tf.vectorized_map`; arguments as for `batched`.
+  """Runs a pass on each example, vectorised; arguments as for `batched`.
 
   Examples cannot mix there. Raises ValueError if TensorFlow cannot vectorise the model.
   """
@@ -371,10 +348,8 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
       weighted = weighted_losses(loss, weight[None], extra)[0]
       if scale != 1:
         weighted = tf.cast(weighted, tf.float32) * scale
-    gradients = tape.gradient(
-        weighted, variables,
-        unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    found = [forms.of_example(each) for each in gradients]
+    found = [forms.of_example(each) for each in tape.gradient(
+        weighted, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)]
     return ([{**each, 'values': unscaled(each['values'], scale)} for each in found],
             tf.nest.map_structure(lambda value: value[0], prediction),
             masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])

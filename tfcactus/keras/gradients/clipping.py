@@ -39,27 +39,13 @@ like one that is not finite. So factors stay above the denormal numbers of float
 (below 1.2e-38), which are rounded coarsely or flushed to zero."""
 
 
-def float64_margin(entries: int, float32_roundings: int) -> float:
-  """Returns the relative margin below the clipping norm if norms are taken in float64.
-
-  `entries` is the length of a vector, whose entries had `float32_roundings` float32
-  roundings each. The square of the norm has fewer than three roundings per entry: one
-  of the entry's square, and two of the sum, in parts and then over the parts. The root
-  halves these three and rounds once. The bound, the factor and the product with an
-  entry add five roundings. 1.01 covers terms of second order.
-  """
-  return 1.01 * (float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53)
-
-
 def _roundings(examples: float, rows: int, positions: float = 1.0, more: int = 0
               ) -> float:
-  """Returns `examples` times the roundings of each: at most `MOST_ROUNDINGS` allowed.
-
-  A physical batch has `rows` rows, each a sum over `positions` if Gram matrices give
-  norms. The parts of all replicas are summed last. Two more roundings are for a
-  product, or the scaling to whole numbers, and for a physical batch that is not full.
-  `more` are those of the matrix that correlates noise.
-  """
+  """Returns `examples` times the roundings of each; `MOST_ROUNDINGS` are allowed."""
+  # A physical batch has `rows` rows, each a sum over `positions` if Gram matrices give
+  # norms. The parts of all replicas are summed last. Two are for a product, or the
+  # scaling to whole numbers, and for a physical batch that is not full; `more` are for
+  # the matrix that correlates noise.
   return examples * (positions * rows + examples / rows + 2 + replicas.number() + more)
 
 
@@ -88,11 +74,11 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
 
 
 def most_positions(drawn: float, rows: int) -> float:
-  """Returns up to how many positions of an example Gram norms may be used.
+  """Returns the most positions of an example up to which Gram norms may be used.
 
   Up to these, `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those of
-  all replicas together, in physical batches of `rows`. The result may be a fraction, or
-  below 1 for none; infinite `drawn` gives 0, and zero gives infinity.
+  all replicas together, in physical batches of `rows`. The result may be a fraction;
+  below 1 stands for none. Infinite `drawn` gives 0, and zero gives infinity.
   """
   if not 0 < drawn < math.inf:
     return 0.0 if drawn else math.inf
@@ -120,9 +106,8 @@ def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
     if each.dtype not in (tf.float32, tf.float64):
       raise ValueError(
           'Expected gradients in float32 or float64, got '
-          f'{tf.as_dtype(each.dtype).name}: its rounding could exceed the clip '
-          'norm. Keep the variables in float32 (with a mixed_bfloat16 policy '
-          'they are).')
+          f'{tf.as_dtype(each.dtype).name}: its rounding could exceed the clip norm. '
+          'Keep the variables in float32 (with a mixed_bfloat16 policy they are).')
 
 
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
@@ -145,8 +130,7 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
   usable = tf.math.is_finite(squared_norms)
   zero = tf.zeros_like(squared_norms)
   norm = tf.sqrt(tf.where(usable, squared_norms, zero))
-  factors = bound / (norm + _NORMALIZING if normalize else
-                     tf.maximum(norm, bound))
+  factors = bound / (norm + _NORMALIZING if normalize else tf.maximum(norm, bound))
   usable = tf.logical_and(usable, factors >= _SMALLEST_FACTOR)
   return tf.where(usable, factors, zero), usable
 
@@ -154,8 +138,7 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
 def check_kind(clipping: str) -> str:
   """Returns `clipping` if it is a kind of clipping, else raises ValueError."""
   if clipping not in KINDS:
-    raise ValueError(
-        f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
+    raise ValueError(f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
   return clipping
 
 
@@ -183,8 +166,7 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
   Private Deep Learning Made Easier and Stronger" (2023).
   """
-  places, joined, groups = _joined(gradients, clipping, groups)
-  norms = _squared_norms(joined, groups)
+  places, joined, groups, norms = _measured(gradients, clipping, groups)
   # L groups of norm C / sqrt(L) each have norm C together.
   bound = tf.cast(l2_norm_clip, tf.float64) / len(norms)**0.5
   found, short, finite = {}, [], []
@@ -228,26 +210,22 @@ def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
   return totals
 
 
-def _joined(gradients: Sequence[forms.GradientForm], clipping: str,
-            groups: Sequence[int]
-           ) -> tuple[list[list[int]], list[forms.GradientForm], list[int]]:
-  """Returns places and forms of `forms.joined`, and the clipping group of each form.
+def _measured(gradients: Sequence[forms.GradientForm], clipping: str,
+              groups: Sequence[int]
+             ) -> tuple[list[list[int]], list[forms.GradientForm], list[int],
+                        dict[int, tf.Tensor]]:
+  """Returns places and forms of `forms.joined`, their groups, squared norms by group.
 
-  Unless clipping is 'per_layer', all variables are one group.
+  Norms have shape (batch,), float64.
   """
-  if clipping != 'per_layer':
+  if clipping != 'per_layer':  # All variables are one group.
     groups = [0] * len(gradients)
   # The joined numbers are measured, and the same numbers are added.
   places, joined = forms.joined(gradients, groups)
-  return places, joined, [groups[own[0]] for own in places]
-
-
-def _squared_norms(joined: Sequence[forms.GradientForm], groups: Sequence[int]
-                  ) -> dict[int, tf.Tensor]:
-  """Returns {group: squared norms of all examples, float64, shape (batch,)}."""
-  return {number: tf.add_n([each.squared_norms() for each, group in
-                            zip(joined, groups) if group == number])
-          for number in sorted(set(groups))}
+  groups = [groups[own[0]] for own in places]
+  return places, joined, groups, {
+      number: tf.add_n([each.squared_norms() for each, group in zip(joined, groups)
+                        if group == number]) for number in sorted(set(groups))}
 
 
 def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
@@ -256,9 +234,9 @@ def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
 
   Norms are squared, one tensor for each group. All have one row per example.
   """
-  _, joined, groups = _joined(gradients, clipping, groups)
+  *_, norms = _measured(gradients, clipping, groups)
   return [*(tensor for form in gradients for tensor in form.tensors()),
-          *_squared_norms(joined, groups).values()]
+          *norms.values()]
 
 
 def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
@@ -277,8 +255,12 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
       forms.squared_norms(tf.cast(each, tf.float64)) for each in per_example])
   entries = sum(each.shape[1:].num_elements() for each in per_example)
   # A sum over one example is rounded to float32 once; two roundings are allowed for.
-  in_float32 = any(each.dtype == tf.float32 for each in per_example)
-  factors, usable = clip_factors(
-      squared, l2_norm_clip, margin=float64_margin(entries, 2 if in_float32 else 0))
+  # The square of the norm has fewer than three float64 roundings per entry: one of the
+  # entry's square, and two of the sum, in parts and over the parts. The root halves
+  # these and rounds once. The bound, the factor and the product with an entry add five.
+  # 1.01 covers terms of second order.
+  single = 2 if any(each.dtype == tf.float32 for each in per_example) else 0
+  factors, usable = clip_factors(squared, l2_norm_clip, margin=1.01 * (
+      single * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53))
   return [tf.cast(forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(
       factors), each.dtype) for each in per_example]

@@ -80,20 +80,18 @@ class Engine:
                tested_places: dict[str, int] | None = None, answers: bool = False):
     """Initialises the engine of a built model.
 
+    `compute_loss` maps targets and predictions to losses, as `OutputLosses` does.
     `routes` are replaced until the pass is proved to treat each example alone, or the
-    whole model is vectorised. `rows_by` returns the attribute `rows` for new routes
-    (None: it stays). `compute_loss` maps targets and predictions to losses, as
-    `OutputLosses` does. `clipping` is one of `clipping.KINDS`. `keys` seed the model's
-    random draws (None: fresh system entropy). `outputs` has the structure of the
-    model's outputs (None: one tensor). Each example goes through the model `views`
-    times with different random draws, and the mean of these gradients is clipped
-    (augmentation multiplicity). `each` consecutive rows of a batch make up an example:
-    more than one where examples are units, such as users. Clipped is the mean gradient
-    of the example's rows of nonzero weight; or, with `local` steps, the difference that
-    the steps make to the weights. `canaries` is the number of canaries. `tested_places`
-    maps keys of passes that `place_test` has tested to its results; `run` tests and
-    adds others (None: no test). `answers` says that the caller counts right answers, so
-    that outputs are tested too.
+    whole model is vectorised; `rows_by` returns `rows` for new ones (None: it stays).
+    `clipping` is one of `clipping.KINDS`. `keys` seed the model's random draws (None:
+    fresh system entropy). `outputs` has the structure of the model's outputs (None: one
+    tensor). Each example goes through the model `views` times with different draws, and
+    the mean of these gradients is clipped (augmentation multiplicity). `each`
+    consecutive rows make up an example: more than one where examples are units, such as
+    users. Clipped is the mean gradient of its rows of nonzero weight, or the difference
+    that `local` steps make to the weights. `canaries` is their number. `tested_places`
+    has the results of `place_test` by keys of passes; `run` adds others (None: no
+    test). `answers` asks to test outputs too: the caller counts right answers.
     """
     self._answers = answers
     self._canaries = canaries
@@ -104,7 +102,7 @@ class Engine:
     self._outputs = outputs
     # Which outputs may carry masks, and whether layers may add losses. For a vectorised
     # model both are known only once `_run` has traced its loop.
-    self._masked = [True for _ in tf.nest.flatten(outputs)]
+    self._masked = [True] * len(tf.nest.flatten(outputs))
     self._adds = True
     # The last batched pass that was traced for a proof, and the proved pass; None for
     # a trace that cannot run.
@@ -150,12 +148,13 @@ class Engine:
     batch, size = tf.shape(weights)[0], self.rows * self._each
     chunks = tf.maximum((batch + size - 1) // size, 1)
     x, targets, weights, numbers = tf.nest.map_structure(
-        lambda t: None if t is None else _pad_rows(t, chunks * size),
+        lambda t: None if t is None else tf.pad(
+            t, [[0, chunks * size - batch]] + [[0, 0]] * (t.shape.rank - 1)),
         (x, targets, weights, numbers))
     kept = (self._outputs, self._masked, True, self._adds)
     # `kept` tells which results of a physical batch exist, in their structure. Absent
     # masks and added losses get no arrays: a loop with fewer arrays is faster.
-    there = [True for _ in self._masked] + tf.nest.flatten(kept[1:])
+    there = [True] * len(self._masked) + tf.nest.flatten(kept[1:])
     arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
     zeros = [tf.zeros(shape, tf.float64) for shape in (
         *(v.shape for v in self._model.trainable_variables),
@@ -201,7 +200,7 @@ class Engine:
       self.routes = layer_routes.after_failure(self._model, self.routes, *failed)
       self.rows = self._rows_by(self.routes)
       # The new routes are traced anew, and their outputs may carry masks again.
-      self._masked, self._adds = [True for _ in self._masked], True
+      self._masked, self._adds = [True] * len(self._masked), True
     state_writes.check_no_writes(self._model)
 
   def _failure(self, batch: batched_pass.Batch) -> tuple[Any, ...] | None:
@@ -260,13 +259,8 @@ class Engine:
               for each in outputs)]
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
-    """Returns (reason, layers to vectorise) for uses without a rule.
-
-    A layer that is not known is None. There is none to vectorise if a weight is used by
-    an operation of no known layer.
-    """
-    variables = self._model.trainable_variables
-    layers = []
+    """Returns (reason, layers to vectorise: None for unknown ones) without a rule."""
+    variables, layers = self._model.trainable_variables, []
     for name, index in told.uses:
       variable = None if index is None else variables[index]
       layers.append(layer_routes.layer_of(self.routes, name, variable))
@@ -282,36 +276,32 @@ class Engine:
 
   def _physical_batch(self, batch: batched_pass.Batch, l2_norm_clip: tf.Tensor,
                       numbers: tf.Tensor | None = None) -> Any:
-    """Returns the results of `clip_and_sum`, and a flat list of other results.
+    """Returns the results of `clip_and_sum`, and a list of other results in `floatx`.
 
-    `numbers` has the canary of each row, as for `run`; sums along the shadow weights
-    follow those of variables. The list has predictions, their masks, losses and added
-    losses, in `floatx`, with zeros for absent masks and added losses.
+    These are predictions, masks, losses and added losses, or zeros in their place.
     """
     with patches.drawing(self._model, self._keys):
       found = self._pass(batch)
     clipping_lib.check_dtypes(self._model.trainable_variables)
     takes_part, scales = self._taking_part(batch[2])
-    clipped = clipping_lib.clip_and_sum(
+    sums, unclipped = clipping_lib.clip_and_sum(
         found.gradients, l2_norm_clip, takes_part, self._clipping, self.routes.groups,
         scales)
     if numbers is not None:
       # Apart: a canary must add nothing along the model's weights, not even NaN.
       numbers = numbers[::self._each]  # All rows of an example have its number.
-      more, _ = clipping_lib.clip_and_sum(
+      sums += clipping_lib.clip_and_sum(
           shadow.gradients(numbers, self._canaries, l2_norm_clip), l2_norm_clip,
-          numbers > 0, self._clipping, shadow.GROUPS, None)
-      clipped = [*clipped[0], *more], clipped[1]
+          numbers > 0, self._clipping, shadow.GROUPS)[0]
     nothing = tf.zeros([self.rows * self._each])
-    carried = masks.of_all(found.predictions)
     expected = [*self._masked, self._adds]
     self._look(found)
     assert all(map(operator.ge, expected, [*self._masked, self._adds])), (
         'Masks or added losses that the analysed pass did not have.')
-    return clipped, [
+    return (sums, unclipped), [
         tf.cast(nothing if value is None else value, keras.backend.floatx())
-        for value in tf.nest.flatten(
-            (found.predictions, carried, found.losses, found.added))]
+        for value in tf.nest.flatten((found.predictions, masks.of_all(
+            found.predictions), found.losses, found.added))]
 
   def _compute_loss(self, targets: Any, predictions: Any) -> tf.Tensor | None:
     """Returns the losses, or None if the model was compiled without a loss.
@@ -341,68 +331,56 @@ class Engine:
         rows.shape[0] * self._copies] + rows.shape[1:])
 
   def _taking_part(self, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Returns which examples take part, and factors of their gradients (None for ones).
-
-    The factors turn means over `each` rows into means over the rows of nonzero weight,
-    which local steps take themselves.
-    """
+    """Returns which examples take part, and factors of gradients (None for ones)."""
     rows = batched_pass.takes_part(weights)
     if self._each == 1:
       return rows, None
+    # The factors turn means over `each` rows into means over rows of nonzero weight.
+    # Local steps take such means themselves.
     count = tf.reduce_sum(
         tf.cast(tf.reshape(rows, [self.rows, self._each]), tf.float64), 1)
     return count > 0, None if self._local else self._each / tf.maximum(count, 1)
 
   def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
-    """Returns the results of a physical batch, by local steps or the current routes.
-
-    With local steps, differences of weights take the place of gradients.
-    """
+    """Returns the results of a physical batch, by local steps or the current routes."""
     if self._local is not None:
       return self._local.run(self._model, self._compute_loss, batch, self._each)
     viewed = tf.nest.map_structure(self._viewed, batch)
     return self._averaged(
         batched_pass.vectorized(self._model, self._compute_loss, viewed)
-        if self.routes.whole else self._batched(viewed))
+        if self.routes.whole else self._batched(viewed),
+        batched_pass.takes_part(viewed[2]))
 
-  def _averaged(self, found: batched_pass.PassResult) -> batched_pass.PassResult:
+  def _averaged(self, found: batched_pass.PassResult, takes_part: tf.Tensor
+               ) -> batched_pass.PassResult:
     """Averages gradients over an example's rows and views, and losses over views.
 
-    Keeps the predictions of each row's first view. Gradients get the form in which they
-    are held until the norm is known; `routes.by_gram` records those by Gram matrices.
+    Keeps predictions of first views. Records norms by Gram matrices in `routes`.
     """
-    views = self._copies
-    if views * self._each > 1:
-      found = found._replace(
-          gradients=[each.averaged(views * self._each) for each in found.gradients])
+    views, gradients = self._copies, found.gradients
+    if self._each > 1:
+      gradients = [forms.averaged(form, views * self._each, takes_part)
+                   for form in gradients]
+    elif views > 1:
+      gradients = [form.averaged(views) for form in gradients]
     most = clipping_lib.most_positions(self.routes.drawn, self.rows)
-    found = found._replace(gradients=[
-        forms.held(each, self.routes.lean, most) for each in found.gradients])
+    gradients = [forms.held(form, self.routes.lean, most) for form in gradients]
+    found = found._replace(gradients=gradients)
     self.routes = self.routes._replace(by_gram={
-        id(variable): forms.gram_positions(each) for variable, each in zip(
-            self._model.trainable_variables, found.gradients)
-        if forms.gram_positions(each)})
+        id(variable): forms.gram_positions(form) for variable, form in zip(
+            self._model.trainable_variables, gradients) if forms.gram_positions(form)})
     if views == 1:
       return found
 
-    def mean(rows: tf.Tensor) -> tf.Tensor:
-      """Averages each `views` consecutive rows."""
-      return tf.reduce_mean(tf.reshape(rows, [-1, views, *rows.shape[1:]]), 1)
-
-    carried = masks.of_all(found.predictions)
     predictions = tf.nest.map_structure(lambda part: part[::views], found.predictions)
-    masks.put_all(predictions, [
-        None if mask is None else mask[::views] for mask in carried])
-    return found._replace(
-        predictions=predictions, losses=mean(found.losses),
-        added=None if found.added is None else mean(found.added))
+    masks.put_all(predictions, [None if mask is None else mask[::views]
+                                for mask in masks.of_all(found.predictions)])
+    losses, added = (each if each is None else tf.reduce_mean(tf.reshape(
+        each, [-1, views, *each.shape[1:]]), 1) for each in (found.losses, found.added))
+    return found._replace(predictions=predictions, losses=losses, added=added)
 
   def _batched(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
-    """Runs a pass over a physical batch by the current routes.
-
-    Runs the trace that was proved if that can run. Raises ValueError if vectorised code
-    uses weights in a way that has no rule.
-    """
+    """Runs the proved trace over a physical batch, or else a pass by current routes."""
     try:
       return self._proved(batch) if self._proved else batched_pass.batched(
           self._model, self.routes, self._compute_loss, batch)
@@ -425,9 +403,3 @@ class Engine:
 def _shown(structure: Any) -> str:
   """Returns the text of a structure, with ... for each tensor."""
   return str(tf.nest.map_structure(lambda _: '...', structure)).replace("'...'", '...')
-
-
-def _pad_rows(value: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-  """Appends rows of zeros, so that there are `rows` rows."""
-  padding = [[0, rows - tf.shape(value)[0]]] + [[0, 0]] * (value.shape.rank - 1)
-  return tf.pad(value, padding)

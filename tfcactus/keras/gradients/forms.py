@@ -1,27 +1,10 @@
 """Forms of per-example gradients: dense, outer products, rows of a table.
 
-Every form holds float32 (or float64) numbers. The norm and the clipped sum use exactly
-these numbers, so the norm needs an allowance for its own rounding only. How the numbers
-were rounded before, say by TensorFloat-32, does not matter: they define the example's
-gradient.
-
-The norm of float32 numbers, with u = 2^-24:
-
-- Squares are summed in float32 over at most `_FLOAT32_TERMS` terms. The relative error
-  is at most `_FLOAT32_TERMS` u, since no term is negative (one rounding for the square,
-  at most `_FLOAT32_TERMS` - 1 for the sums). The root halves that and adds an error of
-  `_ROOT_ROUNDINGS` u. All further arithmetic is float64.
-- Squares below 2^-126 may be flushed to zero: 2^-126 is added per entry, so that
-  flushing never makes a norm too small.
-
-So an example that is clipped to C contributes at most C (1 + `NORM_ERROR`). Squares
-that overflow float32 make the norm infinite, and the example is dropped, which depends
-on no other example. Norms of float64 numbers are float64 throughout; their error is
-smaller. `gram` gives the norms of sums of several outer products.
-
-Sums are float64. TensorFloat-32, bfloat16 and other modes of reduced precision affect
-float32 products only. float64 sums of N examples err by about N^2 2^-53 clipping norms;
-float32 sums would err by up to N^2 2^-24 (docs/soundness.md, "Numbers").
+Every form holds float32 (or float64) numbers. The norm and the float64 clipped sum use
+exactly these numbers, so the norm needs an allowance for its own rounding only: an
+example that is clipped to C contributes at most C (1 + `NORM_ERROR`). How the numbers
+were rounded before, say by TensorFloat-32, does not matter. Squares that overflow make
+the norm infinite, and the example is dropped. Proof: docs/soundness.md, "Numbers".
 """
 
 from __future__ import annotations
@@ -38,10 +21,14 @@ import tensorflow as tf
 from tfcactus.keras.gradients import gram
 
 _FLOAT32_TERMS = 64
-_FLUSHED = 2.0**-126  # The smallest normal float32.
+"""Most squares that are summed in float32. Further sums are float64."""
+
+_FLUSHED = 2.0**-126
+"""The smallest normal float32. Squares below it may be flushed to zero, so it is added
+for each entry."""
 
 _ROOT_ROUNDINGS = 4
-"""Assumed error of TensorFlow's float32 square root, in units of u."""
+"""Assumed error of TensorFlow's float32 square root, in units of 2^-24."""
 
 NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
 """Bound on the relative error of a norm, 2.2e-6; 1.01 covers second-order terms."""
@@ -65,11 +52,6 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.square(tf.cast(roots, tf.float64)), 1) + entries * _FLUSHED
 
 
-def _column(row: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """Reshapes (batch,) to (batch, 1, ...), the rank of `like`."""
-  return tf.reshape(row, [row.shape[0]] + [1] * (like.shape.rank - 1))
-
-
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
   """Returns `values` with zeros for rows where `keep`, (batch,), is False."""
   # Not tf.where: broadcasting a column of booleans takes twice the time.
@@ -79,12 +61,6 @@ def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
 def _shaped(values: tf.Tensor, shape: Any) -> tf.Tensor:
   """Reshapes a tensor unless it has this shape already."""
   return values if values.shape == shape else tf.reshape(values, shape)
-
-
-def _in_turn(values: tf.Tensor, views: int) -> tf.Tensor:
-  """Reshapes (batch * views, ...) to (batch, views, ...)."""
-  return tf.reshape(
-      values, [values.shape[0] // views, views, *values.shape[1:]])
 
 
 class GradientForm(abc.ABC):
@@ -172,8 +148,9 @@ class Dense(GradientForm):
     return self._arranged(self.values, 1)
 
   def averaged(self, views: int) -> GradientForm:
-    return Dense(tf.reduce_mean(_in_turn(self.values, views), 1), self.shape,
-                 self.transposed)
+    rows, *sizes = self.values.shape
+    values = tf.reshape(self.values, [rows // views, views, *sizes])
+    return Dense(tf.reduce_mean(values, 1), self.shape, self.transposed)
 
   def _arranged(self, values: tf.Tensor, axis: int) -> tf.Tensor:
     """Returns `values` in the variable's shape, after `axis` batch axes (0 or 1)."""
@@ -293,18 +270,16 @@ class Rows(GradientForm):
     return squared_norms(self.values)
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
-    """Adds weighted values to their ids' rows of a (vocabulary, p) table."""
-    scaled = tf.cast(self.values, tf.float64) * _column(factors, self.values)
-    width = scaled.shape[-1]
+    """Returns the (vocabulary, p) sum of the values times `factors`, float64."""
+    scaled = tf.cast(self.values, tf.float64) * factors[:, None, None]
     return tf.math.unsorted_segment_sum(
-        tf.reshape(scaled, [-1, width]), tf.reshape(self.ids, [-1]),
+        tf.reshape(scaled, [-1, scaled.shape[-1]]), tf.reshape(self.ids, [-1]),
         self.vocabulary)
 
   def averaged(self, views: int) -> GradientForm:
     """Merges the ids of an example's views; divides their values by `views`."""
-    width = self.values.shape[-1]
-    ids = tf.reshape(_in_turn(self.ids, views), [
-        self.ids.shape[0] // views, views * self.ids.shape[1]])
+    rows, looked_up, width = self.values.shape
+    ids = tf.reshape(self.ids, [rows // views, views * looked_up])
     return Rows.merged(ids, tf.reshape(self.values / views, [*ids.shape, width]),
                        self.vocabulary)
 
@@ -436,6 +411,19 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
                       lambda: [_kept(value, rows) for value in flat]))
   return [each._of([next(left) for _ in each.tensors()])  # pylint: disable=protected-access
           for each in gradients]
+
+
+def averaged(form: GradientForm, views: int, keep: tf.Tensor) -> GradientForm:
+  """Returns means over each `views` rows; rows whose `keep` is False have to be zeros.
+
+  They may be NaN, since 0 * NaN = NaN, and then count as zeros.
+  """
+  made = form.averaged(views)
+  finite = [tf.reduce_all(tf.math.is_finite(each)) for each in made.tensors()
+            if each.dtype.is_floating]
+  # Nearly always all are finite, and nothing is copied.
+  return made._of(tf.cond(tf.reduce_all(finite), made.tensors, lambda: form.where(
+      keep).averaged(views).tensors()))  # pylint: disable=protected-access
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:

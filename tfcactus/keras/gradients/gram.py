@@ -1,29 +1,10 @@
 """Norms of sums of outer products by Gram matrices (ghost norms), never too small.
 
-With inputs a_t and output gradients g_t at T positions,
-
-  ||sum_t a_t g_t^T||^2 = sum_{s,t} (a_s . a_t) (g_s . g_t),
-
-which takes T^2 (d + p) products and no kernel of d p entries. The sum may cancel. So an
-allowance is added, which is proved here. Let S = sum_t ||a_t|| ||g_t|| and u = 2^-53.
-
-- The factors are float32 numbers, cast to float64. A product of two of them is exact;
-  it neither overflows nor underflows. So a computed a_s . a_t errs by at most
-  gamma_d ||a_s|| ||a_t|| for any order of summation, with gamma_n = n u / (1 - n u),
-  and g_s . g_t by at most gamma_p ||g_s|| ||g_t||.
-- The sum of T^2 products of these errs by at most gamma_n S^2 in all, with
-  n = d + p + T^2 (Higham, "Accuracy and Stability of Numerical Algorithms", Lemma 3.3).
-- The computed S, from the diagonals, has no negative term. Its relative error is at
-  most ((d + p + 1) / 2 + 4 + T) u, far below .001; 4 u is assumed of the square root.
-  The final sum rounds once, by at most u (1 + gamma_n) S^2. So 1.01 (n + 4) u S^2
-  covers all, for n < 2^40.
-
-The result is also at least (S / `MOST_CANCELLATION`)^2. The float64 sum over the
-examples errs in proportion to S, not to the norm (docs/soundness.md, "Numbers"). An
-example whose positions cancel more than that is clipped as if its norm were larger.
-
-Source: Li et al., "Large Language Models Can Be Strong Differentially Private
-Learners" (2022), for the Gram matrices, without the allowance.
+With inputs a_t of length d and output gradients g_t of length p at T positions,
+||sum_t a_t g_t^T||^2 = sum_{s,t} (a_s . a_t) (g_s . g_t), which needs no kernel of d p
+entries. The sum may cancel. So an allowance for its rounding is added, in units of S^2
+with S = sum_t ||a_t|| ||g_t||. Proof: docs/soundness.md, "Numbers", point 2. Source: Li
+et al., "Large Language Models Can Be Strong Differentially Private Learners" (2022).
 """
 
 from __future__ import annotations
@@ -31,8 +12,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 MOST_CANCELLATION = 256
-"""Largest ratio of S to the norm that clipping grants an example. Positions with random
-signs have a ratio of sqrt(T); 256 is eight times that of 1,024 positions."""
+"""Largest ratio of S to the norm that clipping grants an example, since sums over
+examples err in proportion to S. An example whose positions cancel more is clipped as if
+its norm were larger. Positions with random signs have a ratio of sqrt(T); 256 is eight
+times that of 1,024 positions."""
 
 _MOST_TERMS = 2**40
 
@@ -53,9 +36,8 @@ def squared_norms(inputs: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   The result is float64, shape (batch,). `inputs` is (batch, positions, d), `outputs`
   (batch, positions, p), both float32 (else TypeError).
   """
-  computed, spread = _moments(inputs, outputs)
-  terms = inputs.shape[2] + outputs.shape[2] + inputs.shape[1]**2
-  return _bounded(computed, spread, terms)
+  return _bounded(*_moments(inputs, outputs), inputs.shape[2] + outputs.shape[2] +
+                  inputs.shape[1]**2)
 
 
 def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
@@ -66,7 +48,7 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
   the unit vector of row i. Of several equal ids, at most one has a value that is not
   zero. `ids` is (batch, s), `values` (batch, s, p), `inputs` (batch, t, rows of the
   table), `outputs` (batch, t, p), all but ids float32. The result is float64, shape
-  (batch,). The proof is that of the module, with the positions of both sums.
+  (batch,). The allowance is that of one sum over the positions of both.
   """
   computed, spread = _moments(inputs, outputs)
   with tf.control_dependencies([inputs, outputs]):

@@ -1,10 +1,8 @@
 """Routes: which layers of a model run as written, and which are vectorised.
 
-At first the whole batch goes through the model as written: rules of operations
-(`gradients.operations`) answer for the weights. The engine then needs a proof that
-examples do not mix and that the rules account for every use of the weights. If the
-proof fails in a layer, or an operation in it has no rule, that layer is vectorised: it
-runs on batches of one, which cannot mix examples. If that does not help, all layers
+At first all layers run as written, and rules of operations (`gradients.operations`)
+give the gradients. A layer in which the engine finds no proof that examples do not mix,
+or no rule, is vectorised: it runs on batches of one. If that does not help, all layers
 whose classes are not Keras' own are vectorised, and then the whole model.
 """
 
@@ -88,20 +86,16 @@ class Routes(NamedTuple):
 
     A last line says why the whole model is vectorised, if it is.
     """
-    rows = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
-            for r in self.layers]
-    width = max(map(len, rows), default=0)
-    lines = [f'{name:{width}}  {route}{self._norms(route)}'
-             for name, route in zip(rows, self.layers)]
+    names = [f'{"  " * r.depth}{r.layer.name} ({type(r.layer).__name__})'
+             for r in self.layers]
+    width, lines = max(map(len, names), default=0), []
+    for name, route in zip(names, self.layers):
+      by_gram = route.by_operations and any(
+          id(each) in self.by_gram for each in own_variables(route.layer))
+      lines.append(f'{name:{width}}  {route}' + by_gram * ', norms by Gram matrices')
     if self.whole:
       lines.append(f'The whole model is vectorised: {self.whole}.')
     return '\n'.join(lines)
-
-  def _norms(self, route: Route) -> str:
-    """Returns the words for norms by Gram matrices, '' if a layer has none."""
-    shown = route.by_operations and any(
-        id(each) in self.by_gram for each in own_variables(route.layer))
-    return ', norms by Gram matrices' if shown else ''
 
   def vectorized(self) -> list[keras.layers.Layer]:
     """Returns the vectorised layers."""
@@ -180,8 +174,7 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
   return found[-1] if found else None
 
 
-def adder_of(given: Routes, layer: keras.layers.Layer
-             ) -> keras.layers.Layer | None:
+def adder_of(given: Routes, layer: keras.layers.Layer) -> keras.layers.Layer | None:
   """Returns the innermost unvectorised layer that is or contains `layer`, or None.
 
   `layer` added a loss for several examples; vectorising the result gives one for each.
@@ -204,8 +197,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
              opened: bool, depth: int, seen: set[int]) -> list[Route]:
   """Returns the routes of `parts`, and of layers inside those that run as written.
 
-  `depth` is the number of layers around `parts`. `seen` holds the ids of layers that
-  have a route already; layers found here are added.
+  `depth` is the number of layers around them. Layers with ids in `seen` are skipped.
   """
   found = []
   for layer in parts:
@@ -218,8 +210,7 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
         id(layer), f'{type(layer).__name__} is not a class of Keras, and a proof failed'
         ), depth))
     if trained and not vectorized:
-      found.extend(_visited(
-          _parts(layer), apart, opened, depth + 1, seen))
+      found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
   return found
 
 
@@ -239,10 +230,9 @@ def own_variables(layer: keras.layers.Layer) -> list[tf.Variable]:
 
 
 def _layers_of(model: keras.Model) -> list[int]:
-  """Returns the number of each trainable variable's group for 'per_layer' clipping.
+  """Returns each trainable variable's group: the number of the first layer with it.
 
-  It is the index in `models.graph_layers` of the first layer that holds the variable,
-  or a negative number of its own if none does.
+  A variable that no layer of the graph holds has a negative number of its own.
   """
   owner: dict[int, int] = {}
   for i, layer in enumerate(models.graph_layers(model)):

@@ -1,13 +1,10 @@
 """Contributions of units in simulated federated learning: local steps of plain SGD.
 
-A unit, such as a user, starts from the weights of the model and takes some steps of
-SGD on its mean loss: the sum of its rows' losses times their weights, over the number
-of rows of nonzero weight. The difference, weights before minus weights after, takes the
-place of the unit's gradient. It is clipped, so rows of one unit may mix.
-
-The steps run in the model's own variables, unit by unit. Each unit starts from the
-same bits, and the weights are restored to them before anything is released. So no
-unit's difference depends on another unit.
+A unit, such as a user, starts from the weights of the model and takes some steps of SGD
+on its mean loss. Weights before minus weights after take the place of its gradient, and
+are clipped, so rows of one unit may mix. The steps run in the model's own variables,
+unit by unit. Each unit starts from the same bits, to which the weights are restored
+before anything is released. So no unit's difference depends on another unit.
 """
 
 from __future__ import annotations
@@ -48,12 +45,12 @@ class LocalSteps(NamedTuple):
 
   def run(self, model: keras.Model, compute_loss: LossFn, batch: batched_pass.Batch,
           each: int) -> batched_pass.PassResult:
-    """Returns differences of weights in place of gradients, per unit of `each` rows.
+    """Returns weights before minus after the steps, per unit of `each` rows.
 
-    Differences are weights before minus after the steps. Other arguments are as for
-    `batched_pass.batched`. Predictions and losses, one per row, are those of a pass
-    over the whole batch before the steps, in which units may mix: they serve logs only.
-    Raises ValueError if layers add losses, or there is no loss.
+    They take the place of gradients. A row whose loss or gradient is not finite makes
+    its unit's NaN, whatever its weight. Predictions and losses, one per row, are those
+    of a pass over the whole batch before the steps, in which units may mix: they serve
+    logs only. Raises ValueError if layers add losses, or there is no loss.
     """
     units = batch[2].shape[0] // each
     variables = models.tf_variables(model)
@@ -94,8 +91,7 @@ class LocalSteps(NamedTuple):
             rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
     """Moves the weights by one step of SGD on the mean loss of a unit's `rows`.
 
-    The mean is the sum of weighted losses over the number of rows of nonzero weight; it
-    is zero if there are none.
+    The mean is the sum of weighted losses over the number of rows of nonzero weight.
     """
     count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
     scale = batched_pass.loss_scale(model)

@@ -1,11 +1,8 @@
 """Estimate of the physical batch that fits in memory; no guarantee rests on it.
 
-The estimate counts the numbers in the tensors of a pass. `_HELD` relates the count to
-the memory that steps were measured to take (benchmarks.step_memory).
-
-Outputs of the lowest differentiated layer and of all layers above it stay until the
-backward pass reaches them. Below that layer nothing is recorded: a frozen backbone
-holds the inputs and outputs of one layer at a time. Per-example gradients stay until
+The estimate counts numbers in the tensors of a pass. Outputs of the lowest
+differentiated layer and of all layers above it stay until the backward pass reaches
+them; below it, those of one layer at a time are held. Per-example gradients stay until
 the norm over all variables is known. Other needs of a rule are transient: a few of the
 largest are in memory together.
 """
@@ -94,13 +91,13 @@ def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> 
   larger, but every example takes longer. `views` is as for `physical_rows`.
   """
   numbers = views * numbers_per_example(model, routes._replace(lean=False))
-  return _fitting(model, max(1, numbers)) < min(rows, _FEW)
+  return _fitting(model, numbers) < min(rows, _FEW)
 
 
 def _fitting(model: keras.Model, numbers: int) -> int:
   """Returns how many examples of `numbers` numbers each fit into memory, at least 1."""
   memory = max(memory_for_steps(), _memory_of_large(model))
-  return max(1, int(memory // (_HELD * numbers * _number_size(model))))
+  return max(1, int(memory // (_HELD * max(1, numbers) * _number_size(model))))
 
 
 def _memory_of_large(model: keras.Model) -> int:
@@ -119,15 +116,11 @@ def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
   # Draws are taken as normal, and six deviations as their limit. The mean is the sum
   # over k >= 0 of P(draw > k rows), whose first term is taken as 1.
-  most = math.ceil((mean + 6 * deviation) / rows)
-  return 1 + sum(_share_above(k * rows + 0.5, mean, deviation) for k in range(1, most))
-
-
-def _share_above(limit: float, mean: float, deviation: float) -> float:
-  """Returns the probability that a normal number exceeds a limit."""
+  ends = [k * rows + 0.5 for k in range(1, math.ceil((mean + 6 * deviation) / rows))]
   if deviation <= 0:
-    return float(mean > limit)
-  return 0.5 * math.erfc((limit - mean) / (deviation * math.sqrt(2)))
+    return 1 + sum(mean > end for end in ends)
+  return 1 + sum(
+      0.5 * math.erfc((end - mean) / (deviation * math.sqrt(2))) for end in ends)
 
 
 def _overhead(numbers: int, routes: Routes) -> float:
@@ -233,14 +226,11 @@ def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
   if kernel is None or not hasattr(layer, 'kernel_size') or isinstance(
       layer, (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)):
     return 0
-  if isinstance(layer, _TRANSPOSED):
+  if isinstance(layer, (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
+                        keras.layers.Conv3DTranspose)):
     # Outputs have about as many positions as inputs times the strides.
     positions = -(-positions // math.prod(layer.strides))
   return math.prod(kernel.shape[:-1]) * positions * getattr(layer, 'groups', 1)
-
-
-_TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose,
-               keras.layers.Conv3DTranspose)
 
 
 def _shapes(route: Route) -> list[list[int]]:

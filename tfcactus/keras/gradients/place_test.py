@@ -2,10 +2,8 @@
 
 The bound on the sensitivity of a computed sum assumes this. It is false for some
 kernels, shapes and devices, whose loops treat the last rows of a tensor differently. So
-the mode 'integer' computes gradients of random rows in several orders, and beside other
-rows, before it trains. Several machines compare the bits that they found. The mode
-refuses branches and loops of single examples, for which TensorFlow makes batches whose
-sizes depend on the examples.
+arithmetic='integer' computes gradients of random rows in several orders, and beside
+other rows, before it trains. Several machines compare the bits that they found.
 """
 
 from __future__ import annotations
@@ -34,9 +32,6 @@ _BATCHES = 6
 _UNTESTED = (
     'It could not be tested that gradients have the same bits at every place in a '
     "batch, which the guarantee of arithmetic='integer' assumes: {}.")
-
-_SHARED_OUT = 'DynamicPartition'
-"""The operation that gives each branch, or each turn of a loop, its examples."""
 
 _LENGTH = 8
 """Length of axes whose length is not known."""
@@ -101,7 +96,8 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
   graph = gradients.get_concrete_function(specs).graph.as_graph_def()
   nodes = itertools.chain(graph.node, *(
       function.node_def for function in graph.library.function))
-  if any(node.op == _SHARED_OUT for node in nodes):
+  # The operation gives each branch, or each turn of a loop, its examples.
+  if any(node.op == 'DynamicPartition' for node in nodes):
     raise ValueError(
         "Expected with arithmetic='integer' the same operations for all examples, got "
         'tf.cond, tf.case, tf.switch_case or tf.while_loop by a number that depends on '
@@ -113,10 +109,9 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
 def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
            orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
           ) -> int | None:
-  """Returns a digest of gradients of random examples.
+  """Returns a digest of gradients of random examples, None if bits depend on places.
 
-  Returns None if an example's bits change in one of `orders`, which returns arrays of
-  indices of examples; these may repeat and leave out some.
+  `orders` returns arrays of indices of examples, which may repeat and leave out some.
   """
   rng, finite, digest = np.random.default_rng(0), False, hashlib.sha256()
   examples = tf.nest.flatten(specs)[0].shape[0] // each
@@ -165,24 +160,20 @@ def _without_draws(model: keras.Model) -> Iterator[None]:
 
 
 def _random_batch(specs: Any, rng: np.random.Generator, positive: bool) -> Any:
-  """Returns a random batch with floating inputs that are normal.
+  """Returns a random batch: normal floating inputs, their absolutes if `positive`.
 
-  If `positive`, they are absolute values of normal numbers. Other inputs and all
-  targets are 0 or 1, strings are 'a' or 'b', and weights are 1.
+  Other inputs and all targets are 0 or 1, strings are 'a' or 'b', and weights are 1.
   """
-  x, targets, weights = specs
-
-  def rows(spec: tf.TensorSpec, normal: bool) -> tf.Tensor:
-    """Returns a tensor of a `spec`; normal numbers if `normal` and floating."""
+  def rows(part: int, spec: tf.TensorSpec) -> tf.Tensor:
+    """Returns inputs, targets or weights (part 0, 1 or 2) of a `spec`."""
     shape = [_LENGTH if length is None else length for length in spec.shape]
+    if part == 2:
+      return tf.ones(shape, spec.dtype)
     if spec.dtype == tf.string:
       return tf.constant(rng.choice(['a', 'b'], shape))
-    values = rng.normal(size=shape) if normal and spec.dtype.is_floating else (
-        rng.integers(0, 2, shape))
+    values = rng.integers(0, 2, shape) if part or not spec.dtype.is_floating else (
+        rng.normal(size=shape))
     return tf.cast(np.abs(values) if positive else values, spec.dtype)
 
-  return (tf.nest.map_structure(lambda spec: rows(spec, True), x),
-          tf.nest.map_structure(lambda spec: rows(spec, False), targets),
-          tf.nest.map_structure(lambda spec: tf.ones(
-              [_LENGTH if length is None else length for length in spec.shape],
-              spec.dtype), weights))
+  return tuple(tf.nest.map_structure(functools.partial(rows, i), each)
+               for i, each in enumerate(specs))

@@ -56,14 +56,14 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
          inputs: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns the results of `own`, a layer's call, on each row of all tensors, stacked.
 
-  Every argument tensor has a row per example; results keep the first (see `is_cut`).
-  Real and complex ones go through `capture` if the layer trains weights.
+  Every tensor among the arguments has a row per example. Of several rows of a result
+  for one example the first is kept (see `is_cut`). `capture` gets each real or complex
+  result if the layer trains weights.
   """
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
   masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
-  taken_off, cut = set[int](), set[int]()
-  own_gradients: set[str] = set()
+  taken_off, cut, own_gradients = set[int](), set[int](), set[str]()
   there: Any = None  # KerasHub's attention returns None for a cache not given to it.
 
   def one(values: Any) -> Any:
@@ -75,8 +75,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
       filled[i] = value[None]
     for i, mask in zip(masked, row_masks):
       masks.put(filled[i], mask[None])
-    first, others, named = tf.nest.pack_sequence_as(
-        (inputs, args, kwargs), filled)
+    first, others, named = tf.nest.pack_sequence_as((inputs, args, kwargs), filled)
     with patches.drawing(layer, random_bits.counting(seed)), (
         recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
       outputs = own(first, *others, **named)
@@ -85,7 +84,8 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
     total = added.total()
     there = tf.nest.map_structure(lambda out: out is not None, outputs)
     outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
-    cut.update(i for i, out in enumerate(outputs) if _has_several_rows(out))
+    cut.update(i for i, out in enumerate(outputs)
+               if out.shape.rank and (out.shape[0] or 1) > 1)
     return outputs, ([] if total is None else [total[None]])
 
   values = ([flat[i] for i in mapped], [masks.mask_of(flat[i]) for i in masked],
@@ -108,8 +108,8 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
              ) -> list[tuple[keras.Variable, forms.GradientForm]]:
   """Returns per-example gradients of a layer's variables through one output.
 
-  Runs the layer again on each example, under a tape on its variables. `saved` was
-  captured with the output, whose gradient is `upstream`.
+  Runs the layer again on each example, under a tape. `saved` was captured with the
+  output, whose gradient is `upstream`.
   """
   one, values, place = saved
   trained = models.trained_variables(layer)
@@ -136,17 +136,18 @@ def is_cut(output: tf.Tensor) -> bool:
   return hasattr(output, _CUT)
 
 
-def _has_several_rows(output: tf.Tensor) -> bool:
-  """Returns whether a layer's output for one example is known to have several rows."""
-  return bool(output.shape.rank) and (output.shape[0] or 1) > 1
-
-
 def _structured(outputs: list[tf.Tensor], there: Any, cut: set[int]) -> Any:
   """Returns outputs, with None where `there` is False; marks those of places `cut`."""
   for i in cut:
     setattr(outputs[i], _CUT, True)
   left = iter(outputs)
   return tf.nest.map_structure(lambda given: next(left) if given else None, there)
+
+
+def _first_rows(outputs: list[tf.Tensor], added: list[tf.Tensor]
+               ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor], list[tf.Tensor]]:
+  """Returns a layer's outputs, their masks and added losses without batch axis."""
+  return [out[0] for out in outputs], masks.of_one(outputs), [x[0] for x in added]
 
 
 def _first_row(output: tf.Tensor) -> tf.Tensor:
@@ -165,13 +166,6 @@ def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
       for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
-def _first_rows(outputs: Any, added: list[tf.Tensor]
-               ) -> tuple[Any, dict[str, tf.Tensor], list[tf.Tensor]]:
-  """Removes the batch axis from a layer's outputs, their masks and its added losses."""
-  return (tf.nest.map_structure(lambda out: out[0], outputs), masks.of_one(outputs),
-          [loss[0] for loss in added])
-
-
 def _own_gradients() -> set[str]:
   """Returns the names of operations with a custom gradient in the default graph."""
   return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
@@ -179,13 +173,9 @@ def _own_gradients() -> set[str]:
 
 
 def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
-  """Returns `outputs` with the same values and custom gradients.
-
-  `tf.vectorized_map` drops gradients that `tf.custom_gradient` defines, so the backward
-  pass runs `one` again on each example under a tape. `one` is the layer's pass over one
-  example; `values` are its arguments with one row per example, the tensors that the
-  layer is called on in values[0].
-  """
+  """Returns `outputs`, of `one` on rows of `values`, with the layer's own gradients."""
+  # `tf.vectorized_map` drops gradients that `tf.custom_gradient` defines, so the
+  # backward pass runs `one` again on each example. values[0] has the layer's inputs.
   flat = tf.nest.flatten(outputs)
   places = [i for i, out in enumerate(flat) if graphs.is_differentiable(out.dtype)]
   inputs = [each for each in values[0] if graphs.is_differentiable(each.dtype)]
@@ -204,11 +194,7 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
 
   @tf.custom_gradient
   def with_input_gradients(*tensors: tf.Tensor) -> Any:
-    """Returns the outputs; the backward pass computes gradients per example.
-
-    The gradients are with respect to the inputs. `tensors` are the inputs, then the
-    outputs.
-    """
+    """Returns the outputs, given the inputs and then the outputs."""
 
     def gradient(*upstream: tf.Tensor) -> Any:
       """Returns gradients with respect to `tensors`, given those of the outputs."""

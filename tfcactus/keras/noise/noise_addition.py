@@ -33,9 +33,9 @@ class NoiseSampler:
   """Sampler of noise for a sum of vectors of sensitivity one.
 
   Works eagerly and inside `tf.function`. On the host it calls the noise's own `sample`,
-  the one of tests and releases, in float64 and with full tails.
-  (`tf.random.normal` stops at 5.68 standard deviations; that cut would cost delta.)
-  On the device it makes float64 normals with tails out to 12 standard deviations.
+  in float64 and with full tails. (`tf.random.normal` stops at 5.68 standard deviations;
+  that cut would cost delta.) On the device it makes float64 normals with tails out to
+  12 standard deviations.
 
   The random bits of the host come from AES-256 in counter mode under a key from the
   operating system, fresh for each sampler and each forked process, and never saved.
@@ -58,6 +58,9 @@ class NoiseSampler:
     seeded: Whether the draws repeat.
     randomness: 'auto', 'host' or 'device'.
   """
+
+  _repeatable = True  # Whether a draw may be made a step ahead.
+  _divisible = True  # Whether parts of a sum may get draws of their own.
 
   def __init__(self, noise: noise_lib.Noise, dim: int | None = None,
                seed: int | None = None, purpose: str = 'noise',
@@ -132,7 +135,8 @@ class NoiseSampler:
       return device_noise.added(self._used(key), 0, tf.zeros([size], tf.float64),
                                 exact(self.noise.noise_multiplier), None)
     return random_bits.drawn(
-        lambda *places: self._sample(size, *places), size, tf.float64, *_listed(place))
+        lambda *places: self._sample(size, *places), size, tf.float64,
+        *([] if place is None else [place]))
 
   def _used(self, key: tf.Tensor | None) -> tf.Tensor:
     """Returns `key`, or a fresh one for None; ValueError if it may not serve a draw."""
@@ -161,9 +165,8 @@ class NoiseSampler:
     """Returns `size`; raises ValueError if it is not the sampler's dimension."""
     size = _checks.integer('size', size, 1)
     if self.dim not in (None, size):
-      raise ValueError(
-          f'Expected {self.dim} coordinates in total, as {self.noise!r} was '
-          f'built for, got {size}.')
+      raise ValueError(f'Expected {self.dim} coordinates in total, as {self.noise!r} '
+                       f'was built for, got {size}.')
     return size
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
@@ -176,8 +179,8 @@ class NoiseSampler:
     """Draws noise in the structure of `template`, jointly over all its parts.
 
     Args:
-      template: One shape (a tuple or list of ints, or a `TensorShape`), or a
-        nested structure of tensors, variables, arrays or `TensorSpec`s.
+      template: One shape (a tuple or list of ints, or a `TensorShape`), or a nested
+        structure of tensors, variables, arrays or `TensorSpec`s of floating dtypes.
       scale: Multiplies the draw; the sensitivity (clipping norm) of the sum.
       place: As for `draw`.
       key: As for `draw`.
@@ -187,21 +190,25 @@ class NoiseSampler:
       shape), computed in float64.
 
     Raises:
-      ValueError: if a shape is not fully known or the size is not `dim`; or for `key`.
+      ValueError: if a shape is not fully known, a dtype is not floating, the size is
+        not `dim`, or `key` may not serve.
     """
     if isinstance(template, tf.TensorShape) or isinstance(template, (tuple, list)) and (
         all(isinstance(entry, (int, np.integer)) for entry in template)):
       template = tf.TensorSpec(template, tf.float64)
     parts = tf.nest.flatten(template)
     shapes = [_static_shape(part) for part in parts]
+    for part in parts:  # Noise that is cut to whole numbers is too small.
+      if not tf.as_dtype(part.dtype).is_floating:
+        raise ValueError(
+            'Expected template of floating dtypes, got '
+            f'{tf.as_dtype(part.dtype).name}; cast the sum to float64 before.')
     sizes = [math.prod(shape) for shape in shapes]
     scale = exact(scale)
     flat = self.draw(sum(sizes), place, key) * scale
-    pieces = tf.split(flat, sizes) if len(sizes) > 1 else [flat]
     return tf.nest.pack_sequence_as(template, [
         self._cast(tf.reshape(piece, shape), part.dtype, scale)
-        for piece, shape, part in zip(pieces, shapes, parts)
-    ])
+        for piece, shape, part in zip(tf.split(flat, sizes), shapes, parts)])
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
              place: tf.Tensor | None = None,
@@ -231,26 +238,31 @@ class NoiseSampler:
     dtypes = [tf.as_dtype(dtype) for dtype in kept]
     if not self.noise.noise_multiplier:
       return [tf.cast(part, dtype) for part, dtype in zip(sums, dtypes)]
-    scale = exact(scale)
-    if self.on_device(_size(sums)) or key is not None:
-      return self._added_on_device(sums, dtypes, scale, self._used(key))
-    ahead = self._draws_ahead(_size(sums))
-    if self._part_by_part(sums):
-      found: list[tf.Tensor] = []
-      for number, (part, dtype) in enumerate(zip(sums, dtypes)):
-        # In sequence, so that memory holds the draws of one part and those ahead.
-        with tf.control_dependencies(found[-1:]):
-          found += self._added([part], [dtype], scale, place,
-                               number if ahead else None)
-      return found
-    return self._added(sums, dtypes, scale, place, 0 if ahead else None)
+    scale, size = exact(scale), self._checked(_size(sums))
+    # Of several replicas, `total` rounds the sum.
+    step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
+        tf.zeros([], tf.float64))
+    add: Callable[..., list[tf.Tensor]]
+    if self.on_device(size) or key is not None:
+      groups = _groups(sums)
+      add = functools.partial(self._added_on_device, self._used(key))
+    else:
+      # Only noise that is independent over coordinates can be drawn in parts.
+      groups = [[part] for part in sums] if self._divisible and size > TOGETHER and (
+          self.noise.dim in (None, 1) and self.dim is None) else [list(sums)]
+      add = functools.partial(self._added, place, self._draws_ahead(size))
+    found: list[tf.Tensor] = []
+    for number, parts in enumerate(groups):
+      # In sequence, so that memory holds the draws of one group and those ahead.
+      with tf.control_dependencies(found[-1:]):
+        found += add(number, parts, dtypes[len(found):][:len(parts)], scale, step)
+    return found
 
   def grid_scale(self, scale: tf.Tensor) -> tf.Tensor:
-    """Returns the number that sets the `precision.grid` of a noisy sum.
+    """Returns the larger of the sensitivity, `scale`, and the noise's deviation.
 
-    It is the larger of the sensitivity, `scale`, and the noise's standard deviation. A
-    grid for the sensitivity alone could be finer than the resolution of large float64
-    noise.
+    It sets the `precision.grid` of a noisy sum: a grid for the sensitivity alone could
+    be finer than the resolution of large float64 noise.
     """
     return exact(scale) * max(1.0, self.noise.noise_multiplier)
 
@@ -264,63 +276,47 @@ class NoiseSampler:
     """Returns the sum of all replicas' shares, rounded to a grid and to `dtype`."""
     return precision.rounded_to_grid(shares, self.grid_scale(scale), dtype)
 
-  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    """Returns whether to draw for one part at a time, to save memory."""
-    # Only noise that is independent over coordinates can be drawn in parts.
-    return _size(sums) > TOGETHER and self.noise.dim in (None, 1) and self.dim is None
-
   def _draws_ahead(self, size: int) -> bool:
     """Returns whether the next step's noise, of `size` coordinates, is drawn ahead."""
-    if tf.executing_eagerly():
-      return False  # The call may be the only one.
-    return size >= noise_ahead.FROM and (
-        size <= noise_ahead.MOST_OF_HOST or bool(tf.config.list_logical_devices('GPU')))
+    # An eager call may be the only one.
+    return self._repeatable and not tf.executing_eagerly() and (
+        size >= noise_ahead.FROM) and (size <= noise_ahead.MOST_OF_HOST or bool(
+            tf.config.list_logical_devices('GPU')))
 
   def drop_ahead(self) -> None:
     """Frees the memory of noise drawn ahead; with a seed keeps it, to draw it next."""
     if not self.seeded:
       self._ahead.drop()
 
-  def _added(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
-             scale: tf.Tensor, place: tf.Tensor | None, number: int | None
-             ) -> list[tf.Tensor]:
-    """Adds one draw of noise to all parts together; arguments as for `add_to`.
+  def _added(self, place: tf.Tensor | None, ahead: bool, number: int,
+             sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], scale: tf.Tensor,
+             step: tf.Tensor) -> list[tf.Tensor]:
+    """Adds the host's draw `number` to a group of parts; rounds unless `step` is 0.
 
-    `number` tells several draws for one sum apart, each of which is drawn a step ahead;
-    None draws now. With several replicas rounds to no grid: `total` does.
+    The draw is made a step ahead if `ahead`. Other arguments are as for `add_to`.
     """
-    self._checked(_size(sums))
     # NumPy adds float32 or float64; results in half precision are cast at the end.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
     made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
             for dtype in dtypes]
-    step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
-        tf.zeros([], tf.float64))
-    draw = None if number is None else (
-        functools.partial(self._ahead.take, (number, _size(sums))))
+    draw = functools.partial(
+        self._ahead.take, (number, _size(sums))) if ahead else None
     noisy = random_bits.changed(
         functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made], draw),
-        wide, made, scale, step, *_listed(place))
+        wide, made, scale, step, *([] if place is None else [place]))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
-  def _added_on_device(self, sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType],
-                       scale: tf.Tensor, key: tf.Tensor) -> list[tf.Tensor]:
-    """Adds one draw that `key` gives, made on the device; arguments as for `add_to`."""
-    self._checked(_size(sums))
-    step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else None
-    found: list[tf.Tensor] = []
-    for number, parts in enumerate(_groups(sums)):
-      sizes = [_size([part]) for part in parts]
-      # In sequence, so that memory holds one draw at a time.
-      with tf.control_dependencies(found[-1:]):
-        noisy = device_noise.added(
-            key, number, tf.concat([tf.reshape(tf.cast(part, tf.float64), [-1])
-                                    for part in parts], 0),
-            scale * self.noise.noise_multiplier, step)
-      found += [tf.cast(tf.reshape(piece, part.shape), dtype) for piece, part, dtype in
-                zip(tf.split(noisy, sizes), parts, dtypes[len(found):])]
-    return found
+  def _added_on_device(self, key: tf.Tensor, number: int, sums: Sequence[tf.Tensor],
+                       dtypes: Sequence[tf.DType], scale: tf.Tensor, step: tf.Tensor
+                      ) -> list[tf.Tensor]:
+    """Adds part `number` of the device's draw by `key`; arguments as for `_added`."""
+    noisy = device_noise.added(
+        key, number, tf.concat(
+            [tf.reshape(tf.cast(part, tf.float64), [-1]) for part in sums], 0),
+        scale * self.noise.noise_multiplier, step)
+    return [tf.cast(tf.reshape(piece, part.shape), dtype) for piece, part, dtype in zip(
+        tf.split(noisy, [_size([part]) for part in sums]), sums, dtypes)]
 
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
@@ -358,8 +354,7 @@ def _add(given: np.ndarray, noise: np.ndarray, made: np.ndarray, scale: float,
          limit: float, step: float, start: int) -> None:
   """Writes `PARALLEL` coordinates of a sum plus scaled noise to `made`, from `start`.
 
-  Noise is cut to [-limit, limit] times the scale. The sum is rounded to multiples of
-  `step`, unless this is 0.
+  Noise is cut to `limit` times the scale. Sums are rounded to `step` unless it is 0.
   """
   for at in range(start, min(start + PARALLEL, given.size), _CHUNK):
     piece = noise[at:at + _CHUNK] * scale
@@ -379,8 +374,7 @@ def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
   """Returns `randomness`; raises ValueError if it is unknown or not for the noise."""
   if randomness not in ('auto', 'host', 'device'):
     raise ValueError(
-        "Expected randomness to be 'auto', 'host' or 'device', got "
-        f'{randomness!r}.')
+        f"Expected randomness to be 'auto', 'host' or 'device', got {randomness!r}.")
   if randomness == 'device' and not isinstance(noise, noise_lib.Gaussian):
     raise ValueError(
         f"Expected Gaussian noise with randomness='device', got {noise!r}, which is "
@@ -389,21 +383,13 @@ def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
 
 
 def _groups(sums: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-  """Returns consecutive parts in groups of up to `device_noise.TOGETHER` coordinates.
-
-  A part of more coordinates is a group of its own.
-  """
+  """Groups parts in sequence: `device_noise.TOGETHER` numbers at most, or one part."""
   groups: list[list[tf.Tensor]] = []
   for part in sums:
     if not groups or _size([*groups[-1], part]) > device_noise.TOGETHER:
       groups.append([])
     groups[-1].append(part)
   return groups
-
-
-def _listed(place: tf.Tensor | None) -> list[tf.Tensor]:
-  """Returns [place], the input of a draw in a graph, or [] for None."""
-  return [] if place is None else [place]
 
 
 def exact(scale: Any) -> tf.Tensor:
@@ -421,8 +407,7 @@ def _static_shape(part: tf.Tensor) -> list[int]:
   """Returns the shape of a tensor; raises ValueError if it is not fully known."""
   if not hasattr(part, 'dtype') or not hasattr(part, 'shape'):
     raise ValueError(
-        'Expected template to hold tensors, arrays or TensorSpecs, got '
-        f'{part!r}.')
+        f'Expected template to hold tensors, arrays or TensorSpecs, got {part!r}.')
   shape = tf.TensorShape(part.shape)
   if not shape.is_fully_defined():
     raise ValueError(

@@ -27,10 +27,8 @@ class NoiseAhead:
   """Draws, made one ahead for each part of a sum that steps ask for again and again.
 
   A draw is handed out once, to the process that made it. A draw that nobody asks for,
-  as after the last step, after an exception or in a forked process, is thrown away:
-  noise is no release, and steps are counted without regard to it.
-
-  One thread makes all draws, in the order of requests, so that seeds repeat.
+  as after the last step, is thrown away: noise is no release. One thread makes all
+  draws, in the order of requests, so that seeds repeat.
   """
 
   def __init__(self, draw: Callable[[int], np.ndarray]):

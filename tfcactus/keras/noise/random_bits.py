@@ -1,16 +1,10 @@
 """NumPy random draws inside TensorFlow graphs, and seeds of layers that draw.
 
-If a mask, as of Dropout, depended on an example's row and a known seed, one example
-more would change the masks of all later rows, and the sum of gradients by many clipping
-norms. So every draw of a model in a private step uses keys of the operating system (of
-the seed, if `privatize` got one), new for each physical batch, whatever
-`set_random_seed` or a layer's `seed` says. Masks of examples are then independent of
-each other and of all else. Given the masks, an example changes the sum by one clipping
-norm. Averaging over masks reveals no more, by joint convexity of the hockey-stick
-divergence.
-
-A layer may draw statelessly from a seed of the user. This draw stays a constant: the
-layer runs on one example at a time, and every example gets the same draw.
+If a mask, as of Dropout, depended on a row's place and a known seed, one example more
+would change the masks of all later rows. So draws of a model in a private step use keys
+of the operating system (of the seed of `privatize`, if any), new for each physical
+batch, whatever `set_random_seed` or a layer's `seed` says (docs/soundness.md, "Masks").
+Stateless draws from a seed of the user stay constants: the same for every example.
 """
 
 from __future__ import annotations
@@ -29,12 +23,12 @@ from tfcactus.randomness import KeyStream
 
 def drawn(draw: Callable[..., np.ndarray], size: int, dtype: tf.DType,
           *inputs: tf.Tensor) -> tf.Tensor:
-  """Returns what `draw(*inputs)` returns, shape (size,), anew in each run of a graph.
+  """Returns `draw(*inputs)`, shape (size,), drawn when the graph runs.
 
   Raises ValueError under XLA.
   """
   _check_outside_xla()
-  return tf.ensure_shape(tf.numpy_function(draw, list(inputs), dtype), [size])
+  return tf.ensure_shape(tf.numpy_function(draw, inputs, dtype), [size])
 
 
 def changed(change: Callable[..., list[np.ndarray]], parts: Sequence[tf.Tensor],
@@ -48,7 +42,7 @@ def changed(change: Callable[..., list[np.ndarray]], parts: Sequence[tf.Tensor],
   count = len(inputs)  # TensorFlow keeps the function, and `inputs` hold the graph.
   found = tf.numpy_function(
       lambda *arrays: change(arrays[count:], *arrays[:count]), [*inputs, *parts],
-      list(dtypes))
+      dtypes)
   # An eager call returns a single tensor without a list.
   return [tf.ensure_shape(each, part.shape)
           for each, part in zip(tf.nest.flatten(found), parts)]
@@ -73,8 +67,7 @@ class Keys:
 
   def __call__(self) -> tf.Tensor:
     """Returns a fresh seed, int64, shape (2,)."""
-    return drawn(
-        lambda: self._stream.words(2).view(np.int64), 2, tf.int64)
+    return drawn(lambda: self._stream.words(2).view(np.int64), 2, tf.int64)
 
 
 def row_seeds(rows: int) -> tf.Tensor:

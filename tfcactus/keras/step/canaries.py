@@ -1,18 +1,10 @@
 """Canaries of a training run: drawn, clipped, summed and noised with its examples.
 
 Each canary is in the data by a fair, secret coin. Those in the data are drawn by a
-scheme of the same kind and rate as the examples, and have a row in the batches that
-they enter. A canary adds nothing along the model's weights. Its gradient along the
-shadow weights (`gradients.shadow`), which no example touches, is known. The noisy
-averages along the shadow weights are kept here, as they are on their way to the
-optimizer, which gets those of the model's weights only.
-
-So the run with an audit trains the model by the same distribution as without. Canaries
-are drawn beside the examples; a row contributes to the sums through its own gradient
-alone; the divisor is a public constant; and coordinates of Gaussian noise are
-independent. The audit keeps a part of the noisy sums that the guarantee covers. That
-part is about rows without any person's data, and tells nothing beyond the sums. Sizes
-of batches are private, and are not kept.
+scheme of the same kind and rate as the examples. A canary adds nothing along the
+model's weights; its gradient along the shadow weights (`gradients.shadow`) is known.
+The noisy averages along the shadow weights are kept here; the optimizer does not get
+them. Neither the model nor the guarantee changes (docs/soundness.md, "Canaries").
 """
 
 from __future__ import annotations
@@ -81,15 +73,13 @@ class Canaries:
     `averages` has a tensor of shape (canaries, 1) for each shadow layer. `numbers` has
     the canary of each row, from one, or zero; `place` is as for `NoiseSampler.draw`.
     """
-    tf.numpy_function(self._kept, [tf.stack(averages), numbers, place], tf.int64)
+    def kept(averages: np.ndarray, numbers: np.ndarray, place: np.ndarray) -> np.int64:
+      """Keeps (averages, indices from zero of the canaries drawn, place)."""
+      self._steps.append((averages[:, :, 0], np.unique(numbers[numbers > 0]) - 1,
+                          Place.of(place)))
+      return np.int64(0)
 
-  def _kept(self, averages: np.ndarray, numbers: np.ndarray, place: np.ndarray
-           ) -> np.int64:
-    """Implements `keep` when the step runs; `averages` is (layers, canaries, 1)."""
-    # Averages, indices from zero of the canaries drawn, and the place of the batch.
-    self._steps.append((averages[:, :, 0], np.unique(numbers[numbers > 0]) - 1,
-                        Place.of(place)))
-    return np.int64(0)
+    tf.numpy_function(kept, [tf.stack(averages), numbers, place], tf.int64)
 
   def audit(self, sampling: type[SamplingScheme] | None, draws: int, steps: int,
             significance: float, families: bool) -> evidence.Audit:

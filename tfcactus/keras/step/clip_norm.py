@@ -78,31 +78,24 @@ class ClipNorm:
     """Updates norm and answers from a noisy release; returns the noisy sums.
 
     `noisy` are the tensors of `to_release` with noise: the sums, then the counts.
+    Source: TensorFlow Privacy's QuantileEstimatorQuery, for the norm.
     """
     sums = noisy[:len(noisy) - len(self._weights)]
     norm = self.value()
     counts = [total / (norm * weight)
               for total, weight in zip(noisy[len(sums):], self._weights)]
     # All replicas have the same noisy release, so they compute the same numbers.
-    if self.variable is not None:
-      _assign(self.variable, self._moved(norm, counts[0]))
+    if (rule := self._rule) is not None:
+      step = rule.learning_rate * (
+          tf.clip_by_value(counts[0] / self._expected + 0.5, 0.0, 1.0) -
+          rule.target_unclipped_quantile)
+      moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
+      _assign(self.variable, tf.clip_by_value(
+          moved, self._start / _RANGE, self._start * _RANGE))
     if self.answers is not None:
       _assign(self.answers, tf.convert_to_tensor(self.answers) + tf.stack(
           [counts[-1], tf.ones([], tf.float64)]))
     return sums
-
-  def _moved(self, norm: tf.Tensor, unclipped: tf.Tensor) -> tf.Tensor:
-    """Returns the norm after one step, from the noisy count of unclipped examples.
-
-    Source: TensorFlow Privacy's QuantileEstimatorQuery.
-    """
-    rule = self._rule
-    assert rule is not None, 'The norm moves.'
-    step = rule.learning_rate * (
-        tf.clip_by_value(unclipped / self._expected + 0.5, 0.0, 1.0) -
-        rule.target_unclipped_quantile)
-    moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
-    return tf.clip_by_value(moved, self._start / _RANGE, self._start * _RANGE)
 
 
 def _assign(variable: tf.Variable, value: tf.Tensor) -> None:

@@ -75,10 +75,10 @@ class Step:
           f'count is that of whole gradients, got clipping={clipping!r}.')
     self.local = local
     self._check_local()
+    self._tested_places: dict[str, int] | None = None
     if plan.arithmetic == 'integer':
       replicas.check_alike()
-    self._tested_places: dict[str, int] | None = (
-        {} if plan.arithmetic == 'integer' else None)
+      self._tested_places = {}
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
@@ -103,9 +103,8 @@ class Step:
 
     These are the routes that the last `run` proved right, while they hold.
     """
-    settled = self._settled
-    if settled is not None and settled.holds_for(self._model):
-      return settled
+    if self._settled is not None and self._settled.holds_for(self._model):
+      return self._settled
     found = layer_routes.routes(
         self._model, self.engine == 'vectorized' or self.local is not None)
     if self._plan.arithmetic == 'integer':  # No Gram norms: they round more.
@@ -141,8 +140,8 @@ class Step:
   def check(self) -> None:
     """Checks the built model and sets `rows`, `outputs` and `randomness`.
 
-    Raises ValueError if the model is refused. That the model writes no variables is
-    checked by the first call; the engine checks it for each trace.
+    Raises ValueError if the model is refused. The first call checks that the model
+    writes no variables; later, the engine checks each trace.
     """
     whole_model.check_layers(self._model, half=True, losses=True)
     precision.check_graphs_are_as_written()
@@ -198,9 +197,8 @@ class Step:
     """
     dim = sum(math.prod(v.shape) for v in self._model.trainable_variables)
     if dim == 0:
-      raise ValueError(
-          f'Expected a model with trainable variables, got '
-          f'{self._model.name!r} with none.')
+      raise ValueError('Expected a model with trainable variables, got '
+                       f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
     arithmetic.check_step(
         self._plan, dim, self._replicas, shadow.LAYERS * self._canaries(),
@@ -221,8 +219,7 @@ class Step:
             'Expected inputs and targets as dense tensors, in which each row is an '
             f'example, got {type(each).__name__}; make ragged and sparse ones '
             'dense before: to_tensor(), tf.sparse.to_dense().')
-    shape = getattr(self._model, 'input_shape', None) if (
-        self._model.built) else None
+    shape = getattr(self._model, 'input_shape', None) if self._model.built else None
     if tf.is_tensor(x) and isinstance(shape, tuple):
       # Without the batch size, which a Sequential remembers from its first input.
       x = tf.ensure_shape(_of_rank(x, shape), (None,) + shape[1:])
@@ -237,19 +234,16 @@ class Step:
           compute_loss: Any, place: tf.Tensor, each: int = 1,
           numbers: tf.Tensor | None = None
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
-    """Clips, sums, adds noise, rounds to a grid, averages; adds penalties' gradients.
+    """Returns (noisy averages to apply, `BatchResult` without noise, weight penalty).
 
-    Averages divide by the plan's expected batch size. `weights`, sample weights, have
-    shape (batch,) or the shape of the losses, and are zero for padding. `place` has the
-    four numbers of the batch's `Place`, from `StepCounter.count_step`. `each`
-    consecutive rows make up an example: more than one where examples are units, such as
-    users. `numbers` has the canary of each row, as for `Engine.run`; None for none.
-    `compute_loss` is a `LossFn`; `OutputLosses` if the plan has a noisy accuracy. Sets
-    `rows` and `excess`, and the routes that are proved right.
-
-    Returns:
-      (noisy averages to apply, one for each trainable variable; the `BatchResult`, not
-      noisy; the penalty of weight regularizers, a part of the loss).
+    There is one average for each trainable variable: the noisy sum over the plan's
+    expected batch size, plus the gradient of the penalty. `weights`, sample weights,
+    have shape (batch,) or the shape of the losses, and are zero for padding. `place`
+    has the four numbers of the batch's `Place`. `each` consecutive rows make up an
+    example: more than one where examples are units, such as users. `numbers` has the
+    canary of each row, as for `Engine.run`; None for none. `compute_loss` is a
+    `LossFn`; `OutputLosses` if the plan has a noisy accuracy. Sets `rows`, `excess` and
+    the routes that are proved right.
     """
     self._settled = None  # The model may have been compiled with another loss.
     self._each = each = _known(each)
@@ -266,7 +260,10 @@ class Step:
     batch = engine.run(x, y, weights, self.norm.value(), numbers)
     self.rows = engine.rows
     self._settled = engine.routes
-    self.excess = max(self.excess, self._excess(engine))
+    if self._plan.arithmetic != 'integer':  # There, `_physical_rows` checks roundings.
+      self.excess = max(self.excess, clipping_lib.excess(
+          engine.routes.drawn, engine.rows,
+          max(engine.routes.by_gram.values(), default=0)))
     if self._tested_places and replicas.workers() > 1:
       batch = batch._replace(sums=replicas.if_same(
           sum(self._tested_places.values()) % 2**63, batch.sums))
@@ -282,13 +279,6 @@ class Step:
     penalty, gradients = _weight_penalty(self._model)
     return [average if more is None else average + tf.cast(more, average.dtype)
             for average, more in zip(averages, gradients)], batch, penalty
-
-  def _excess(self, engine: engine_lib.Engine) -> float:
-    """Returns `clipping.excess` of the sums of an engine, in clipping norms."""
-    if self._plan.arithmetic == 'integer':
-      return 0.0  # `check_roundings` has refused what the margin does not cover.
-    return clipping_lib.excess(engine.routes.drawn, engine.rows, max(
-        engine.routes.by_gram.values(), default=0))
 
   def _noisy(self, release: list[tf.Tensor], scale: tf.Tensor, place: tf.Tensor,
              like: Sequence[Any]) -> list[tf.Tensor]:

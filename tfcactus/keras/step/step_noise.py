@@ -24,7 +24,6 @@ _REPLAYED_FROM = 2**24
 """From this many coordinates (128 MB) on, draws of earlier steps are made again from
 their place in the random stream, not kept in memory, if the strategy allows it."""
 
-
 _LARGEST = 2.0**62
 """Rounded sums are clipped to this absolute value, so that int64 sums do not overflow.
 Clipping moves no two numbers further apart."""
@@ -39,6 +38,7 @@ class IntegerSampler(NoiseSampler):
   """
 
   _drawn_scale = discrete_gaussian.SCALE  # Standard deviation that `_drawn` has.
+  _repeatable = False  # `whole` draws where it adds.
 
   def __init__(self, noise: Noise, seed: int | None = None, purpose: str = 'noise',
                shares: int = 1):
@@ -56,27 +56,16 @@ class IntegerSampler(NoiseSampler):
     """Returns whole noise of deviation `_drawn_scale`, int64, shape (count,)."""
     return discrete_gaussian.draw(self._rng, count)
 
-  def on_device(self, size: int) -> bool:
-    """Returns False: the host makes the noise, whatever the size."""
-    return False  # The device makes float noise alone.
-
-  def _draws_ahead(self, size: int) -> bool:
-    """Returns False: no noise is drawn ahead."""
-    return False  # `whole` draws where it adds.
-
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
              *places: np.ndarray) -> list[np.ndarray]:
-    """Returns whole noisy sums divided by `per_unit`, in the given dtypes.
-
-    If `step` is 0, as with several replicas, returns them undivided in float64.
-    """
+    """Returns noisy sums in the given dtypes; whole ones, float64, if `step` is 0."""
     del draw, places
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
     found = self.whole(sums, per_unit)
-    if not step:  # `arithmetic.check_step` bounds sums, so that float64 is exact.
+    if not step:  # With several replicas. `arithmetic.check_step` keeps float64 exact.
       return [whole.astype(np.float64) for whole in found]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
         found, dtypes)]
@@ -127,12 +116,14 @@ class _Succession:
 class CorrelatedSampler(NoiseSampler):
   """Sampler of noise correlated over successive steps by a strategy.
 
-  Earlier draws that it keeps are secret and never saved: whoever has them can subtract
-  noise. So the strategy restarts in a process that resumes a run, when a batch does not
-  directly follow the previous one of a `fit`, and when the number of trained weights
-  changes. A restart ends earlier columns of the strategy early, which increases no
-  column's norm.
+  Earlier draws that it keeps are never saved: whoever has them can subtract noise. So
+  the strategy restarts in a process that resumes a run, when a batch does not directly
+  follow the previous one of a `fit`, and when the number of trained weights changes. A
+  restart ends columns of the strategy early, which increases no column's norm.
   """
+
+  # One step of the strategy draws noise for all parts together, for its place.
+  _repeatable = _divisible = False
 
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
                seed: int | None = None):
@@ -147,44 +138,32 @@ class CorrelatedSampler(NoiseSampler):
     """Draws the noise of the step at `place`, or of a first step for None."""
     return self._next(None if place is None else Place.of(place), size)
 
-  def _draws_ahead(self, size: int) -> bool:
-    """Returns False: no noise is drawn ahead."""
-    return False  # Noise depends on the place of the step.
-
-  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    """Returns False: noise is drawn for all parts together."""
-    return False  # One step of the strategy draws noise for all parts together.
-
   def _next(self, place: Place | None, size: int) -> np.ndarray:
     """Returns the noise at `place`; restarts unless it follows the previous place."""
     with self._steps.step(place, size) as follows:
       if not follows:
         self._rows.restart()
-      replay = None
-      if self._strategy.replays and size >= _REPLAYED_FROM:
-        replay = self._replay(self._position, size)
-      self._position = self._rng.position
-      return self._rows.next(lambda: self.noise.sample_vector(self._rng, size), replay)
-
-  def _replay(self, position: int, size: int) -> Callable[[], np.ndarray]:
-    """Returns a function that repeats the draw at a position of the random stream."""
-    return lambda: self.noise.sample_vector(self._rng.replayed(position), size)
+      before, self._position = self._position, self._rng.position
+      again = self._strategy.replays and size >= _REPLAYED_FROM
+      return self._rows.next(
+          lambda: self.noise.sample_vector(self._rng, size), (
+              lambda: self.noise.sample_vector(self._rng.replayed(before), size)
+          ) if again else None)
 
 
 class CorrelatedIntegerSampler(IntegerSampler):
   """Sampler of correlated noise that adds whole numbers to products of C with sums.
 
   A step multiplies its own sum, and those of steps before it, by the strategy C. It
-  rounds this row of the product to whole numbers and adds whole noise. All that is
-  released is these noisy rows, times the inverse of C: the sum plus correlated noise.
-  An example moves roundings in several rows, so that whole numbers are finer
-  (`FINE_SCALE`) than without correlation.
-
-  The sums that it keeps are secret and never saved. They are dropped where a
-  `CorrelatedSampler` restarts. In all it keeps 2 `Strategy.buffers` vectors in float64.
+  rounds this row of the product to whole numbers and adds whole noise. Released are
+  these noisy rows, times the inverse of C: the sum plus correlated noise. An example
+  moves roundings in several rows, so that whole numbers are finer (`FINE_SCALE`) than
+  without correlation. The sums that it keeps are never saved, and are dropped where a
+  `CorrelatedSampler` restarts. It keeps 2 `Strategy.buffers` float64 vectors in all.
   """
 
   _drawn_scale = discrete_gaussian.FINE_SCALE
+  _divisible = False  # One step of the strategy has all parts together.
 
   def __init__(self, noise: Noise, strategy: correlated.Strategy,
                seed: int | None = None):
@@ -202,18 +181,11 @@ class CorrelatedIntegerSampler(IntegerSampler):
     """Returns whole noise of deviation `FINE_SCALE`, int64, shape (count,)."""
     return discrete_gaussian.fine_draw(self._rng, count)
 
-  def _part_by_part(self, sums: Sequence[tf.Tensor]) -> bool:
-    """Returns False: noise is added to all parts together."""
-    return False  # One step of the strategy has all parts together.
-
   def _noisy(self, dtypes: Sequence[type], draw: Callable[[], np.ndarray] | None,
              sums: Sequence[np.ndarray], scale: np.ndarray, step: np.ndarray,
              *places: np.ndarray) -> list[np.ndarray]:
-    """Returns sums plus correlated noise, in the given dtypes.
-
-    They are computed from whole noisy products, on one replica: see `check_step`.
-    """
-    del draw, step
+    """Returns sums plus correlated noise, in the given dtypes."""
+    del draw, step  # There is one replica: see `arithmetic.check_step`.
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
     scaled = np.concatenate([np.ravel(part) for part in sums], dtype=np.float64)
@@ -258,9 +230,8 @@ def _check_host(plan: PrivacyPlan, randomness: str) -> None:
 class ShareSampler(NoiseSampler):
   """Sampler of one worker's share of Gaussian noise.
 
-  A share has the variance of the whole noise divided by the number of workers.
-  Independent Gaussians add up to a Gaussian whose variance is the sum of theirs. No
-  other noise of this library is a sum of shares of its kind.
+  A share has the variance of the whole noise over the number of workers: independent
+  Gaussians add up to a Gaussian whose variance is the sum of theirs.
   """
 
   def __init__(self, noise: Gaussian, worker: int, workers: int,
@@ -304,8 +275,7 @@ def _purpose(worker: int) -> str:
 
 def condition(plan: PrivacyPlan) -> str:
   """States in a sentence what workers learn of each other; '' for one worker."""
-  workers = replicas.workers()
-  if workers == 1:
+  if (workers := replicas.workers()) == 1:
     return ''
   whole = arithmetic.accounted(plan, plan.noise).noise_multiplier
   others, own = (whole * math.sqrt(part / workers) for part in (workers - 1, 1))

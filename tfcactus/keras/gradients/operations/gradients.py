@@ -59,7 +59,8 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
       return tf.cast(rows, dtype) if rows.dtype.is_floating else rows
 
     gradients = rule({i: part(use.tensor(i), layout) for i, layout in use.data.items()},
-                     part(use.like_output(tf.convert_to_tensor(gradient)), use.out))
+                     part(uses_lib.like(tf.convert_to_tensor(gradient),
+                                        use.core.outputs[0]), use.out))
     waiting.append((use.operand, pull_back.reshaped(gradients, use.operand)))
   made, parts = _made([tensor for tensor, _ in waiting], handles), pull_back.Parts()
   for step in itertools.count():

@@ -1,17 +1,10 @@
 """Turns the uses of weights inside loops into uses outside of them.
 
-A loop over T steps calls an operation T times. Outside of the loop, a stand-in is the
-same operation on all steps' operands at once: each example has T positions where it has
-one inside. Its rule gives the gradients of the weights. The loop itself stays as it is,
-but for a tap behind each use: an identity that notes the gradient which reaches it. The
-loop and its backward loop then write operands and gradients to lists, one item for each
-step. Nothing runs twice; the stand-ins themselves never run.
-
-Some loops have no rule: those whose number of steps depends on data, is zero or passes
-`_MOST_STEPS`; those with loops or functions inside that use weights; those with writes
-inside; those that change or return the weights; those that were differentiated already.
-`checks.variable_reads` looks into the loops, and shows apart from this search that no
-use is missing.
+An operation that a loop calls T times has a stand-in outside: the same operation on all
+steps' operands at once, with T positions of each example. The stand-in never runs; its
+rule gives the gradients of the weights. A tap, an identity behind each use in the loop,
+notes the gradient that reaches it. The loop and its backward loop write operands and
+gradients to lists, one item per step. `_tap_loop` refuses loops that have no rule.
 """
 
 from __future__ import annotations
@@ -39,22 +32,12 @@ _Operands = dict[str, tuple[tf.Tensor, uses_lib.Layout]]
 
 
 class _Tap(NamedTuple):
-  """A use of weights in a loop.
-
-  Attributes:
-    loop: The loop.
-    steps: The number of steps.
-    use: The operation in the loop's body that uses weights.
-    identity: The operation in the body that notes the gradient of the use's output, or
-      of a sum with that output, which has the same gradient.
-    out: The layout of the output.
-    operands: The operands of the stand-in.
-  """
+  """A use of weights in a loop of this number of steps."""
 
   loop: tf.Operation
   steps: int
-  use: tf.Operation
-  identity: tf.Operation
+  use: tf.Operation  # In the loop's body.
+  identity: tf.Operation  # Notes the gradient of the use, or of a sum with its output.
   out: uses_lib.Layout
   operands: _Operands
 
@@ -66,6 +49,7 @@ class Taps:
     outputs: The outputs of the stand-ins.
     known: The `Value`s of the stand-ins' operands, by name.
     loops: Names of the loops.
+    taps: The taps, by the names of the stand-ins' outputs.
     anchors: For each loop, an input that all its taps have.
     operands: {name of an operand of a stand-in: all steps' operands}; empty until
       `gradients` ran.
@@ -76,25 +60,20 @@ class Taps:
     self.known: dict[str, Value] = {}
     self.loops: set[str] = set()
     self.operands: dict[str, tf.Tensor] = {}
-    self._taps: dict[str, _Tap] = {}
+    self.taps: dict[str, _Tap] = {}
     self.anchors: list[tf.Tensor] = []
 
   def path(self, op: tf.Operation) -> str:
     """Returns the path of the use that an operation stands for, else its own name."""
-    tap = self._taps.get(op.outputs[0].name)
+    tap = self.taps.get(op.outputs[0].name)
     return variable_reads.inside(tap.loop, tap.use) if tap else op.name
-
-  def add(self, output: tf.Tensor, tap: _Tap) -> None:
-    """Adds a use, by the output of its stand-in."""
-    self.outputs.append(output)
-    self._taps[output.name] = tap
 
   def gradients(self, total: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[Any]:
     """Returns gradients of `total` with respect to `tensors`, None for those without.
 
     The gradient of a stand-in's output holds all steps. Sets `operands`.
     """
-    taps = [self._taps.get(tensor.name) for tensor in tensors]
+    taps = [self.taps.get(tensor.name) for tensor in tensors]
     plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
     found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
     written = _written(total.graph, [tap for tap in taps if tap])
@@ -226,7 +205,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
 def _uses_inside(operations: Sequence[tf.Operation], places: dict[str, int],
                  data: set[str], number: int) -> list[tf.Operation]:
   """Returns operations of a body where weights meet data; arguments as `_meetings`."""
-  found, _ = uses_lib._meetings(  # pylint: disable=protected-access
+  found, _ = uses_lib._meetings(
       operations, places, data, number, lambda op, i: False)
   return list({each.op.name: each.op for each in found}.values())
 
@@ -251,7 +230,9 @@ def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
           instead, _ = tf.raw_ops.IdentityN(input=[tensor, inner])
         graphs.put_behind(tensor, instead)
         identities[tensor.name] = instead.op
-      taps.add(output, _Tap(loop, steps, op, identities[tensor.name], layout, operands))
+      taps.outputs.append(output)
+      taps.taps[output.name] = _Tap(
+          loop, steps, op, identities[tensor.name], layout, operands)
 
 
 def _passed_on(tensor: tf.Tensor) -> tf.Tensor:
@@ -276,8 +257,7 @@ def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
              ) -> tuple[tf.Tensor, uses_lib.Layout, _Operands]:
   """Returns the output of an operation's stand-in, its layout, and its operands.
 
-  `layouts` are those of the operation's inputs and output, None where no examples are.
-  The `Value`s of the operands are added to `known`.
+  `layouts` are of inputs and output, None without examples. Adds operands to `known`.
   """
   *given, out = layouts
   operands, inputs, output = _Operands(), [], op.outputs[0]
@@ -305,10 +285,9 @@ def _longer(tensor: tf.Tensor, layout: uses_lib.Layout, steps: int) -> list[int]
 
 def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
             loop: tf.Operation) -> tf.Tensor:
-  """Returns a tensor that is the same in all steps, as computed outside of the loop.
+  """Returns a tensor as computed outside of the loop; NoRule if it may differ by step.
 
-  `around` has such tensors by the names of those inside; more are added. Raises NoRule
-  if the tensor may differ between steps.
+  `around` has such tensors by the names of those inside; more are added.
   """
   op = tensor.op
   constant = None if tensor.name in around or tensor.dtype == tf.resource else (
@@ -345,23 +324,17 @@ def _steps(loop: tf.Operation, cond: tf.Graph, body: tf.Graph) -> int:
   goes_on = cond.outputs[0]
   used = {op.name for op in graph_proof.needed([goes_on], ())}
   counting = [i for i, tensor in enumerate(cond.inputs) if tensor.op.name in used]
+  named = [[tensor.name for tensor in graph.inputs] for graph in (cond, body)]
   for count in range(_MOST_STEPS):
-    more = _folded(goes_on, _named(cond.inputs, state), {})
-    if more is None:
-      break
-    if not more and count:
+    more = _folded(goes_on, dict(zip(named[0], state)), {})
+    if more is not None and not more and count:
       return count
     if not more:
       break
-    known, memory = _named(body.inputs, state), dict[str, Any]()
+    known, memory = dict(zip(named[1], state)), dict[str, Any]()
     for i in counting:
       state[i] = _folded(body.outputs[i], known, memory)
   raise uses_lib.no_rule(loop, 'makes a number of steps that is not known before')
-
-
-def _named(tensors: Sequence[tf.Tensor], values: Sequence[Any]) -> dict[str, Any]:
-  """Returns {name of a tensor: its value}."""
-  return {tensor.name: value for tensor, value in zip(tensors, values)}
 
 
 def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) -> Any:
@@ -416,10 +389,9 @@ def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
 
 def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
                steps: int) -> tf.Tensor:
-  """Returns the items of the list `found`, one for each step, as one tensor.
+  """Returns a list's items, like `inside`, one per step, joined on the `layout`'s axis.
 
-  The items have the shape of the tensor `inside` the loop. Along the axis of `layout`,
-  all steps of an example are neighbours in the result.
+  All steps of an example are neighbours there.
   """
   shape, (axis, block) = inside.shape.as_list(), layout
   found = tf.raw_ops.TensorListStack(

@@ -216,8 +216,7 @@ _MOST_ENTRIES = 2**24
 def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
   """Returns (axis, start) of the part of input `place` that `tensor` is, or None.
 
-  The part has all entries between two places of that axis, in their order. None stands
-  for other parts, and for those that cannot be computed from constants.
+  The part has all entries between two places of that axis, known from constants.
   """
   op = tensor.op
   shape = op.inputs[place].shape

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.gradients import forms
-from tfcactus.keras.gradients.operations import convolution, depthwise, im2col
+from tfcactus.keras.gradients.operations import convolution
 from tfcactus.keras.gradients.operations.pull_back import Gradients, Products
 from tfcactus.keras.gradients.operations.uses import no_rule, SPREADING, Use
 from tfcactus.keras.independence import dependence, operations
@@ -166,17 +166,16 @@ def _convolution(use: Use) -> Rule:
   # Transposed convolutions exchange images and outputs. An example may have several
   # images, `block` of them.
   op, flipped = use.core, 'Input' in use.core.type
-  image = 2 if flipped else 0
+  image, padding = 2 if flipped else 0, op.get_attr('padding')
   if use.place != 1 or list(use.data) != [image] or not op.get_attr(
-      'data_format').endswith(b'C') or op.get_attr('padding') not in (
-          b'SAME', b'VALID') or use.out.axis or use.data[image].axis:
+      'data_format').endswith(b'C') or padding not in (b'SAME', b'VALID') or (
+          use.out.axis or use.data[image].axis):
     raise no_rule(op)
   shape = use.made
   wide, narrow = (use.shape(image), use.shape())[::-1 if flipped else 1]
-  windows = [im2col.window(
-      op.get_attr('padding').decode().lower(), wide[k], narrow[k], shape[k - 1],
-      op.get_attr('strides')[k], op.get_attr('dilations')[k])
-             for k in range(1, len(wide) - 1)]
+  windows = [convolution.window(
+      padding, wide[k], narrow[k], shape[k - 1], op.get_attr('strides')[k],
+      op.get_attr('dilations')[k]) for k in range(1, len(wide) - 1)]
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
     """Returns dense gradients of the kernel, or outer products for few positions."""
@@ -186,12 +185,12 @@ def _convolution(use: Use) -> Rule:
     if flipped:
       images, outputs = outputs, images
     if op.type == 'DepthwiseConv2dNative':
-      found = depthwise.kernel_gradients(images, outputs, windows)
+      found = convolution.depthwise_gradients(images, outputs, windows)
     # One group, and so few positions that patches and outputs serve as factors.
     elif len(windows) == 2 and images.shape[-1] == shape[-2] and forms.few_positions(
         block * windows[0].size * windows[1].size, shape):
       pieces, outputs = (tf.reshape(each, [rows, -1, each.shape[-1]]) for each in (
-          im2col.patches(images, windows), outputs))
+          convolution.patches(images, windows), outputs))
       return forms.product(pieces, outputs, shape)
     else:
       found = convolution.kernel_gradients(

@@ -1,8 +1,8 @@
 """Finds the operations of a traced graph in which weights meet data.
 
-Each path from a weight to a loss has two parts: first operations on weights alone, such
-as casts, slices and products of weights, then operations on data. It crosses from one
-to the other in one operation. The gradient of a weight is the sum over these uses.
+Each path from a weight to a loss goes first through operations on weights alone, such
+as casts and products of weights, then through operations on data. The gradient of a
+weight is the sum over the operations, its uses, in which paths cross over.
 `checks.variable_reads` shows, apart from this search, that no use is missing.
 """
 
@@ -40,6 +40,13 @@ class NoRule(Exception):
 
   uses: Sequence[tuple[str, int | None]] = ()
 
+  @classmethod
+  def blaming(cls, operation: str, words: str) -> NoRule:
+    """Returns the exception for an operation, by name, whatever weights it uses."""
+    made = cls(words)  # AutoGraph passes on exceptions of one argument only.
+    made.uses = [(operation, None)]
+    return made
+
 
 def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
            ) -> NoRule:
@@ -61,7 +68,6 @@ def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
       failed.append((reason, reason.uses or [
           (each.op.name, read[1]) for read in each.reads if read]))
   for first, _ in failed[:1]:
-    # AutoGraph passes on exceptions of one argument only.
     first.uses = [use for _, uses in failed for use in uses]
     raise first
   return made
@@ -148,11 +154,7 @@ class Use(NamedTuple):
     """
     source = self.sources[i]
     assert source is not None
-    return _like(self.op.inputs[source], self.core.inputs[i])
-
-  def like_output(self, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns a gradient of the output of `op` in shape and dtype of that of `core`."""
-    return _like(tensor, self.core.outputs[0])
+    return like(self.op.inputs[source], self.core.inputs[i])
 
   def shape(self, i: int | None = None) -> list[int]:
     """Returns the shape of input `i`, or of the output, for one example."""
@@ -161,7 +163,7 @@ class Use(NamedTuple):
     return layout.shape(tensor) if layout else tensor.shape.as_list()
 
 
-def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   """Returns a tensor in the shape and dtype of another with the same entries."""
   tensor = tf.cast(tensor, other.dtype)
   return tensor if tensor.shape.is_compatible_with(other.shape) else tf.reshape(
@@ -169,15 +171,11 @@ def _like(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 class _Meeting(NamedTuple):
-  """An operation where weights meet data: its input `place` is made of weights.
-
-  `reads` are those of the variables that this input is made of; None stands for reads
-  of which a vectorised layer gives the gradient.
-  """
+  """An operation where weights meet data: its input `place` is made of weights."""
 
   op: tf.Operation
   place: int
-  reads: frozenset[_Read | None]
+  reads: frozenset[_Read | None]  # None if a vectorised layer gives the gradient.
 
 
 def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
@@ -214,8 +212,9 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
   known = {**known, **_drawn(operations, number), **rows}
   tensors = {tensor.name: tensor for each in meetings
              for tensor in (*each.op.inputs, each.op.outputs[0])}
-  known.update({each.op.outputs[0].name: _spread_value(each.op, number)
-                for each in meetings if _spreads(each.op, number)})
+  known.update({each.op.outputs[0].name: dependence.Value(Dependence.ROW_WISE, axis)
+                for each in meetings
+                if (axis := _spread_axis(each.op, number)) is not None})
   values = dict(zip(tensors, graph_proof.analyse(
       losses.graph, known, list(tensors.values()))))
   return each_or_raise(lambda each: _use(each, handles, shapes, values), meetings)
@@ -226,8 +225,7 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
              ) -> tuple[list[_Meeting], set[str]]:
   """Returns operations where weights meet data, and names of tensors of weights alone.
 
-  `data` has names of tensors that hold data; names of all tensors computed from them
-  are added.
+  `data` has names of tensors that hold data; those computed from them are added.
   """
   meetings: list[_Meeting] = []
   made: dict[str, frozenset[_Read | None]] = {}
@@ -245,7 +243,7 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
     # outputs of calls, loops and branches, through which no gradient is taken back.
     meets = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
         tensor.name in data for tensor in op.inputs)
-    if meets or any(inputs) and _spreads(op, number):
+    if meets or any(inputs) and _spread_axis(op, number) is not None:
       data.update(out.name for out in op.outputs)
       meetings.extend(_Meeting(op, place, each) for place, each in enumerate(inputs)
                       if each - {None} and outputs)
@@ -254,34 +252,25 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
   return meetings, {name for name, each in made.items() if each - {None}}
 
 
-def _spreads(op: tf.Operation, number: int | None) -> bool:
-  """Returns whether an operation repeats a tensor once for each of `number` examples.
+def _spread_axis(op: tf.Operation, number: int | None) -> int | None:
+  """Returns the axis along which a tensor is repeated for each example, or None.
 
-  An axis of size `number` tells; if it is so by chance, the proof of the pass fails.
+  It has size `number`, and 1 in the input. By chance, the proof of the pass fails.
   """
-  return op.type in SPREADING and number is not None and (
-      _spread_axis(op, number) is not None)
-
-
-def _spread_axis(op: tf.Operation, number: int) -> int | None:
-  """Returns the first axis of size `number` that has size 1 in the input, or None."""
+  if op.type not in SPREADING or number is None:
+    return None
   shape, own = op.outputs[0].shape.as_list(), op.inputs[0].shape.as_list()
   own = [1] * (len(shape) - len(own)) + own
   return next((k for k, size in enumerate(shape)
                if size == number and own[k] == 1), None)
 
 
-def _spread_value(op: tf.Operation, number: int | None) -> dependence.Value:
-  """Returns the `dependence.Value` of a tensor with a copy of a weight per example."""
-  assert number is not None
-  return dependence.Value(Dependence.ROW_WISE, _spread_axis(op, number) or 0)
-
-
 def _drawn(operations: Sequence[tf.Operation], number: int | None
           ) -> dict[str, dependence.Value]:
-  """Returns {output name: ROW_WISE} for draws with one row, or several, per example."""
-  # That these rows belong to examples is assumed here; the proof of the pass shows
-  # whether it holds. `number` is the number of examples, or None.
+  """Returns {output name: ROW_WISE} for draws with rows for `number` examples.
+
+  The proof of the pass shows whether these rows belong to examples.
+  """
   found = {}
   for op in operations:
     if op.type in draws.SHAPE_ARGUMENT and number and op.outputs[0].shape.rank:
@@ -318,9 +307,7 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
         raise no_rule(op)
       layouts[i] = Layout(value.axis, value.block)
     elif value.dependence > Dependence.ROW_WISE:
-      reason = NoRule(value.why)
-      reason.uses = [(value.operation if core is op else op.name, None)]
-      raise reason
+      raise NoRule.blaming(value.operation if core is op else op.name, value.why)
     elif value.dependence == Dependence.BATCH_SIZE and core.type not in _SIZED:
       raise no_rule(op)
   out = layouts.pop(len(core.inputs), None)
@@ -339,13 +326,13 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
 def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
   """Returns the operation that computes an operation, and the sources of its inputs.
 
-  If a function is called, as XLA's for grouped convolutions, it must compute with one
-  operation, apart from casts and changes of shape; else this raises NoRule.
+  Raises NoRule if a called function computes with several, casts and reshapes aside.
   """
   if graphs.has_own_gradient(op):
     raise no_rule(op)
   if op.type not in graph_proof.CALLS:
     return op, list(range(len(op.inputs)))
+  # XLA calls functions for grouped convolutions.
   graph = graph_proof.called(op) if op.type.endswith('PartitionedCall') else None
   # Differentiation adds outputs to the function's graph, but not to later calls.
   if graph is None or len(op.outputs) != 1:
