@@ -96,9 +96,9 @@ class DominatingPair:
     Pairs derived from others here are not checked again.
 
     Raises:
-      ValueError: if an array is not float64 of shape (atoms,), masses are negative or
-        do not sum to one, an atom has mass under one of P and Q only, or the loss of an
-        atom with mass is not log(p / q).
+      ValueError: if an array is not float64 of shape (atoms,), a loss is not finite,
+        masses are negative or do not sum to one, an atom has mass under one of P and Q
+        only, or the loss of an atom with mass is not log(p / q).
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
@@ -107,6 +107,10 @@ class DominatingPair:
         raise ValueError(
             f'Expected {name} of the pair to be a float64 array of one shape '
             f'(atoms,), got {array!r}; use DominatingPair.from_masses(p, q).')
+    if not np.all(np.isfinite(self.loss)):
+      raise ValueError(
+          'Expected finite losses in the pair, also of atoms without mass, got '
+          f'{self.loss!r}; mass of infinite losses is p_inf or q_inf.')
     for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
       total = float(np.sum(mass)) + _checks.non_negative(f'{name}_inf', rest)
       if not np.all(mass >= 0) or not abs(total - 1) <= MASS_TOLERANCE:
@@ -174,7 +178,12 @@ class DominatingPair:
     return DominatingPair(-self.loss, self.q, self.p, self.q_inf, self.p_inf)
 
   def hockey_stick(self, epsilon: float) -> float:
-    """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A)."""
+    """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A).
+
+    Raises ValueError unless `epsilon` is a finite number of any sign, or inf.
+    """
+    if epsilon != np.inf:
+      epsilon = _checks.real('epsilon', epsilon)
     above = self.loss > epsilon
     gain = -np.expm1(epsilon - self.loss[above])
     return float(np.sum(self.p[above] * gain) + self.p_inf)
