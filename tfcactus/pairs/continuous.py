@@ -2,16 +2,10 @@
 
 Between breaks that the user names, log p - log q is monotone, so that the loss on a
 cell lies between those at its ends. The masses of cells are differences of the
-distribution functions. Losses and masses give, cell by cell,
-
-- a pair that dominates: each cell's P- and Q-mass, both kept, move to the losses at its
-  ends, and uncertainty raises the distribution of the loss stochastically;
-- a pair that is dominated: each cell is one outcome, and uncertainty brings its two
-  masses closer to each other.
+distribution functions. `cell_bounds` makes pairs of losses and masses.
 
 Source: sections 4.3 and E of Zhu, Dong and Wang (AISTATS 2022), Algorithm 2 with
-Definition 38 and Lemma 39, where a cell moves to one of its ends; keeping both masses
-makes the error one of second order. The bounds on rounding are this library's.
+Definition 38 and Lemma 39. Keeping both masses of a cell makes the error second order.
 """
 
 from __future__ import annotations

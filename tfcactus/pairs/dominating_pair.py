@@ -1,9 +1,8 @@
 """Dominating pairs of discrete distributions, and operations that keep dominance.
 
 A pair (P, Q) dominates a mechanism if its privacy profile H(alpha) = sup_A P(A) - alpha
-Q(A) is, for every alpha >= 0, at least that of the mechanism's outputs on any two
-neighbouring inputs. Each operation keeps the profile, raises it ("upper" versions) or
-lowers it ("lower" versions); its docstring says which.
+Q(A) is, for every alpha >= 0, at least that of the mechanism on any two neighbouring
+inputs. Docstrings say whether an operation keeps, raises or lowers the profile.
 
 Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
 Characteristic Function" (AISTATS 2022), called "the paper" below.

@@ -1,18 +1,11 @@
 """Pairs of a person with several rows, from the pairs of each number of rows.
 
-A step samples the rows. Let j of a person's rows be in the sample with probability
-w_j, whatever the others' rows are, and let R_j be the power curve of the noise against
-all shifts of j rows: R_j(b) is the largest P(S) of a set S with Q(S) <= b. For each S,
+If j of the rows are in a sample with probability w_j, and R_j(b) is the largest P(S)
+with Q(S) <= b against shifts of j rows, then P(S) is at most sum_j w_j R_j(Q(S)). So
+the mean of these power curves dominates, in both directions; Gaussian noise attains it.
 
-    P(S) = sum_j w_j P_j(S) <= sum_j w_j R_j(Q(S)).
-
-So the mean of the power curves dominates, in both directions. For Gaussian noise it is
-attained by the pair of sum_j w_j N(j, sigma^2) and N(0, sigma^2), whose likelihood
-ratios increase together.
-
-Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), for power curves
-(one minus trade-off functions); Ganesh, "Tight Group-Level DP Guarantees for DP-SGD
-with Sampling via Mixture of Gaussians Mechanisms" (2024), for Gaussians.
+Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), for power curves;
+Ganesh, "Tight Group-Level DP Guarantees for DP-SGD" (2024), for Gaussians.
 """
 
 from __future__ import annotations

@@ -1,21 +1,11 @@
 """Composition on a lattice of losses: rigorous bounds for any discrete pairs.
 
-The phi function E_P[e^(s loss)] of each step is evaluated at all points of a vertical
-line Re s = c by one FFT of exponentially tilted masses, raised to the number of steps,
-and transformed back. The tilt puts the precision where epsilon is, so that results keep
-their relative accuracy at any delta.
+One FFT of exponentially tilted masses gives a step's phi; its power is transformed
+back. Upper: each atom is split between two lattice losses, keeping its P- and Q-mass.
+Lower: each atom gets an unbiased random lattice label; every threshold on the sum of
+labels is a test, hence a bound. Chernoff's inequality bounds wrap-around.
 
-- Upper: each atom is split between its two lattice neighbours so that both its P- and
-  Q-mass are kept, which raises the profile by second order only.
-- Lower: each atom is given an unbiased random lattice label (post-processing); every
-  threshold on the sum of labels is a test, and every test is a bound.
-- Chernoff's inequality bounds wrap-around, the norm of the transform bounds rounding.
-- Losses below epsilon over the number of steps cannot add up to epsilon. Outcomes with
-  such losses only are left out, so that their mass does not drown a handful of rare
-  large losses.
-
-Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi function; the
-two-sided bounds are this library's.
+Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for phi.
 """
 
 from __future__ import annotations

@@ -1,21 +1,9 @@
 """Contours for compositions whose epsilon comes from a few rare large losses.
 
-With a tiny sampling probability nearly every step loses next to nothing, and no single
-tilt serves: at small tilts |phi| stays near one, as the many small losses are close to
-each other; at large tilts losses far beyond epsilon determine the moments. So the
-composition is split into measures that have a tilt each. Let M_i be a step's moments
-where only losses below level i count, for levels that rise to infinity at i = n. For k
-steps, M_n^k is a telescoping sum,
-
-    M_n^k = M_1^k + sum over i > 1 of (M_i^k - M_(i-1)^k).
-
-Term i is the part of the composition whose largest loss lies between levels i - 1 and
-i: a positive measure, whose phi decays like that of one step's losses between these
-levels. To `contour.Contour` it is a loss like any other (`gaussian_parts.RareLoss`). A
-term has no contour if Chernoff's inequality shows that it is negligible at epsilon; the
-upper bound counts it.
-
-Source: this library's; `losses.gaussian_parts` bounds the parts.
+No single tilt serves them. So the composition is split by its largest loss into
+measures, each with a tilt of its own (docs/soundness.md, "Contours"). To
+`contour.Contour` a measure is a loss like any other (`gaussian_parts.RareLoss`). The
+upper bound counts measures that have no contour because they are negligible.
 """
 
 from __future__ import annotations

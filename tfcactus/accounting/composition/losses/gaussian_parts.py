@@ -1,10 +1,9 @@
 """The privacy loss of a subsampled Gaussian, split into small and large losses.
 
 A smooth weight W(level) on outputs rises from zero to one around a level of the loss.
-The density of a step times W(low) - W(high) is a measure of mass below one, with an M
-and a phi of its own: the losses between two levels (`PartLoss`). `RareLoss` is the part
-of a whole composition whose largest loss lies between two levels. `split_contours`
-composes the parts.
+The density of a step times W(low) - W(high) is a measure of mass below one: the losses
+between two levels (`PartLoss`). `RareLoss` is the part of a whole composition whose
+largest loss lies between two levels. `split_contours` composes the parts.
 """
 
 from __future__ import annotations

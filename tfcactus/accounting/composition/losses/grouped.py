@@ -1,18 +1,11 @@
 """The privacy loss of a person with several rows, in a sampled Gaussian release.
 
-Let w_j be the probability that j of the k rows are in the sample, and let each row
-shift the mean by m standard deviations. At an output y, standard normal without the
-rows, the likelihood ratio of the person is
-
-    u(y) = sum_j w_j exp(j m y - j^2 m^2 / 2),
-
-which increases with y. All bounds of `quadrature` hold for u in z = k m y, for three
-reasons. At z + i b a term turns by the angle j b / k, between 0 and b. So |u(z + i b)|
-is at most u(z); it is at least cos(b / 2) u(z), by projection on the direction b / 2,
-so that log u is analytic for |b| < pi; and arg u lies between 0 and b.
+If j rows are in the sample with probability w_j, and each shifts the mean by m standard
+deviations, the likelihood ratio at an output y is u(y) = sum_j w_j exp(j m y - j^2 m^2
+/ 2). All bounds of `quadrature` hold for u in z = k m y, with k rows in all.
 
 Source: Ganesh, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of
-Gaussians Mechanisms" (2024), for the pair; its moments are this library's.
+Gaussians Mechanisms" (2024), for the pair.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Values of B_n, the integrand of `mean_lognormal`, at the nodes of its outer integral.
 
-The inner integral A_k(t) over y is of the normal density at y times a function of log t
-+ mu y. If u = log t and mu y lie on lattices of a common spacing, all A_k at all t are
-one correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T. The errors of both
-steps are added up; `mean_lognormal` lists them.
+A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!, with X = exp(mu y - mu^2 / 2), is an
+integral over y. If log t and mu y lie on lattices of one spacing, all A_k at all t are
+one correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T.
 """
 
 from __future__ import annotations

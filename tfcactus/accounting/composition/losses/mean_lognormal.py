@@ -1,29 +1,10 @@
 """Moments E[L^q] of a mean L of T lognormal variables, with bounds on their errors.
 
-Each variable is X = exp(mu y - mu^2 / 2) with y standard normal. A sum of lognormals
-has no closed form, but two integrals give the moments at a cost that hardly depends on
-T. For an integer n > Re q, by the integral of the gamma function,
-
-    E[L^q] = n! / Gamma(n - q) * integral over t > 0 of t^(-q - 1) B_n(t) dt,
-    B_n(t) = E[(t L)^n exp(-t L)] / n!.
-
-The T variables are independent, so that B_n(t) is the coefficient of h^n in A(h)^T,
-where A(h) = sum_k A_k(t) h^k and A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!. Both
-integrals, over y and over u = log t, use the trapezoidal rule on a common lattice
-(`lognormal_lattice`). For q far from the real line t runs along a ray of angle close to
--arctan(Im q / (n - Re q)), where the integrand is as small as the moment.
-
-The errors, with c = Re q:
-
-- The rules: the integrands are analytic. With every y moved by i b, |B_n(t)| is at most
-  exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where a = |arg t| - mu b is the
-  angle of t X that is left and s = |t| cos(a). That bounds the outer integrand on both
-  sides of a strip, and with T = 1 the inner one.
-- The ends: t^-c <= t^(-c - eta) end^eta below the lower end, for any eta > 0, and alike
-  beyond the upper one; and E[L^p] <= E[X^p], by convexity.
-- Sums for integrals: for fixed L or y the moduli of the terms rise and fall once, so
-  that a sum and its integral differ by at most the spacing times the maximum.
-- Rounding: of every term, of the power and of the sums.
+Each variable is X = exp(mu y - mu^2 / 2) with y standard normal. For an integer n > Re
+q, the moment is n! / Gamma(n - q) times the integral over t > 0 of t^(-q - 1) B_n(t),
+where B_n(t) = E[(t L)^n exp(-t L)] / n! is computed by `lognormal_lattice`. The
+integral is a trapezoidal rule in u = log t, for large Im q along a ray of complex t.
+All errors are bounded: docs/soundness.md, "Moments of a mean of lognormals".
 """
 
 from __future__ import annotations

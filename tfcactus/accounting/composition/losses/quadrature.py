@@ -1,16 +1,10 @@
 """The subsampled Gaussian's privacy loss, with moments by quadrature.
 
-A release is N(0, 1) without the record and N(mu, 1) with it; let s be the sampling
-probability. At an output y, e^z with z = mu y - mu^2 / 2 is the likelihood ratio of a
-record that is in the sample, and u = 1 - s + s e^z that of a record that may be. The
-loss is log u if the record is removed, -log u if it is added. With y standard normal,
-
-    M(t) = E[u^(1 + t)] (removed),  M(t) = E[u^-t] (added).
-
-As a function of complex z, log u is analytic for |Im z| < pi. So the integral may be
-moved to any line Im z = b in that strip. This bounds two things: the error of the
-trapezoidal rule, which is of order e^(-2 pi b / step) with the step in z, and |M(c + i
-t)| at all large t, as |u^(i t)| = e^(-t arg u) on the line.
+At an output y, which is standard normal without the record, z = mu y - mu^2 / 2, and u
+= 1 - s + s e^z is the likelihood ratio at sampling probability s. M(t) is E[u^(1 + t)]
+if the record is removed, E[u^-t] if it is added. log u is analytic for |Im z| < pi,
+which bounds the error of the trapezoidal rule, and |M(c + i t)| at large t
+(docs/soundness.md, "Subsampled Gaussians").
 """
 
 from __future__ import annotations
