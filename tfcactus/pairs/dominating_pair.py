@@ -287,15 +287,17 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
-  share = scaled - cell
+  first, p, q = _on_grid(cell, scaled - cell, pair.p, pair.q)
+  return first, p, q
+
+
+def _on_grid(cell: np.ndarray, share: np.ndarray, *masses: np.ndarray) -> tuple:
+  """Returns the least cell, and arrays of masses: `share` of each moved one cell up."""
   first = int(cell.min())
-  size = int(cell.max()) - first + 2
-  cell = cell - first
-  masses = [
-      np.bincount(cell, weights=mass * (1 - share), minlength=size) +
-      np.bincount(cell + 1, weights=mass * share, minlength=size)
-      for mass in (pair.p, pair.q)]
-  return first, masses[0], masses[1]
+  cell, size = cell - first, int(cell.max()) - first + 2
+  return (first, *(np.bincount(cell, weights=mass * (1 - share), minlength=size) +
+                   np.bincount(cell + 1, weights=mass * share, minlength=size)
+                   for mass in masses))
 
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
@@ -323,12 +325,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   low = cell * width
   # The share that moves up keeps P- and Q-mass; LOSS_ROUNDOFF only raises the share.
   share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
-  share = np.clip(share, 0.0, 1.0)
-  first = int(cell.min())
-  size = int(cell.max()) - first + 2
-  cell = cell - first
-  p = (np.bincount(cell, weights=pair.p * (1 - share), minlength=size) +
-       np.bincount(cell + 1, weights=pair.p * share, minlength=size))
+  first, p = _on_grid(cell, np.clip(share, 0.0, 1.0), pair.p)
   return first, p
 
 

@@ -129,8 +129,9 @@ class Contour:
         if bounds.upper - bounds.lower <= NEAR * bounds.lower:
           return bounds
     saddles = self.saddles(epsilon=epsilon)
-    if saddles.log_chernoff(epsilon) < LOG_NOTHING:
-      most, order = LOG_NOTHING + NOTHING_ROOM, saddles.best_order(epsilon)
+    log_chernoff, order = saddles.chernoff(epsilon)
+    if log_chernoff < LOG_NOTHING:
+      most = LOG_NOTHING + NOTHING_ROOM
       if not self._moments_are_proved:
         # Chernoff's bound, from a moment that is proved.
         log_bound = self.log_moment(order) - order * epsilon + (
@@ -301,16 +302,13 @@ class Contour:
     return mgf - order * epsilon + math.log(total) < log_delta - slack
 
 
-_STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 12, 14, 22)}
-"""Exponents for `_geometric`, by the number of points."""
-
 _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 """Points where `stays_below` bounds |phi|, times the loss's standard deviation."""
 
 
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
   """Returns `points` numbers from `low` to `high` in equal ratios."""
-  return low * (high / low)**_STEPS[points]
+  return low * (high / low)**np.linspace(0.0, 1.0, points)
 
 
 SHARE = 1e-11

@@ -173,8 +173,8 @@ class _Split:
     # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
-      if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
-        order = saddles.best_order(epsilon)
+      log_chernoff, order = saddles.chernoff(epsilon)
+      if log_chernoff <= log_delta + LOG_OMITTED:
         left_out.append((order, part.log_moment(order)))
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
