@@ -154,3 +154,11 @@ def test_divergences_want_a_number(epsilon):
   assert pair.hockey_stick(np.inf) == 0
   with pytest.raises(ValueError, match='epsilon'):
     pair.hockey_stick(epsilon)
+
+
+@pytest.mark.parametrize('prob', [5e-324, 1e-310, 1e-200])
+def test_losses_at_tiny_sampling_probabilities(prob):
+  """1 / prob overflowed, so that a loss of nearly zero was infinite."""
+  p = np.array([np.exp(-100), 1 - np.exp(-100)])
+  add, _ = DominatingPair.from_masses(p, p[::-1]).poisson(prob)
+  np.testing.assert_allclose(add.loss, [-prob * np.exp(100.0), prob], rtol=1e-9)

@@ -22,9 +22,6 @@ from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF, PairBo
 NODES = 1024
 """Number of points of a grid; widths of bounds fall with its square."""
 
-CELLS = 1 << 14
-"""Number of cells of the loss of one release."""
-
 LOG_LEFT_OUT = -64.0
 """log of the Q-mass below a grid and of the P-mass above it; both are counted."""
 

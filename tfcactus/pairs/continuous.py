@@ -165,12 +165,12 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
     """Returns log p(x) - log q(x); nan where both densities are zero."""
+    # Densities may have no value at a break itself: take the next larger float.
+    x = np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
     with np.errstate(invalid='ignore'):
       return p.log_density(x) - q.log_density(x)
 
-  # Densities may have no value at a break itself.
-  parts = _segments(
-      [p.tails, q.tails], lambda x: density_ratio(_beside(x, breaks)), breaks, cells)
+  parts = _segments([p.tails, q.tails], density_ratio, breaks, cells)
   first, last = (edge if edge in breaks else None for edge in (
       parts[0][0], parts[-1][-1]))
   for x in parts:
@@ -260,17 +260,11 @@ def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
       'state a larger accuracy.')
 
 
-def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
-  """Returns the points, with each break replaced by the next larger float."""
-  return np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
-
-
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns (low, high, way): bounds on the loss at points `x`, and its direction.
+  """Returns bounds low, high on the loss at `x`, and 1 if it rises, -1 if it falls.
 
-  `way` is 1 if the loss increases with x, -1 if it decreases, 0 if its errors allow
-  both. Raises ValueError if they allow neither.
+  The last is 0 if errors allow both directions; ValueError if they allow neither.
   """
   log_p, log_q = p.log_density(x), q.log_density(x)
   with np.errstate(invalid='ignore'):

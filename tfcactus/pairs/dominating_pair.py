@@ -233,12 +233,7 @@ class DominatingPair:
     # Outcomes with mass under P only get a finite loss: a sample may lack the record.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
-    # log((1-s) + s e^-loss), with e^-loss factored out where it is large.
-    with np.errstate(over='ignore'):
-      change = np.where(
-          -loss < 30, _numerics.log_mixture(s, np.minimum(-loss, 30)),
-          np.log(s) - loss + np.log1p((1 - s) / s * np.exp(
-              np.minimum(loss, 0))))
+    change = _numerics.log_mixture(s, -loss)
     if self.p_inf > 0:
       change = np.append(change, np.log1p(-s))
       p = np.append(p, self.p_inf)

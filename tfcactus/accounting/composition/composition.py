@@ -42,6 +42,7 @@ from tfcactus.accounting.composition.repeated import Repeated
 from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.composition.two_steps import TwoSteps
 from tfcactus.noise import gaussian
+from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
@@ -59,9 +60,6 @@ FINE_CELLS = 1 << 18
 
 PILOT_CELLS = 1 << 12
 """Number of cells per continuous loss that suffices to choose a tilt and a window."""
-
-COARSE_CELLS = 1 << 14
-"""Number of cells per continuous loss by default, as beside discrete ones."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +87,7 @@ class StepLoss:
     """Returns the step whose dominating pair has these bounds."""
     return cls(lambda cells: bounds)
 
-  def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
+  def bounds(self, cells: int = CELLS) -> PairBounds:
     """Returns bounds on the step's pair, with `cells` cells of a continuous loss."""
     return self.make_bounds(cells)
 

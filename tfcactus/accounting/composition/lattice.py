@@ -79,12 +79,9 @@ class Lattice:
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
                pilot: Groups | None = None):
-    """Initialises the composition of `groups`.
-
-    `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
-    window and the floor of the losses are chosen from it, in less time. Bounds are
-    valid for any choice of these three.
-    """
+    # `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
+    # window and the floor of the losses are chosen from it, in less time. Bounds are
+    # valid for any choice of these three.
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
     self.resolution = resolution

@@ -9,9 +9,10 @@ upper bound counts measures that have no contour because they are negligible.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import functools
 import math
-from typing import Callable
 
 import numpy as np
 
@@ -65,34 +66,31 @@ class SplitContours:
     """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
     near = self._near(log_delta)
-
-    def attempt(share: float) -> Bounds:
-      """Returns bounds on epsilon from a split; `share` is as for `_Split.of`."""
-      split = _Split.of(self.groups, share, near, log_delta=log_delta)
-      if near == 0:
-        profile = split.profile(0.0, log_delta)
+    for share in SHARES:
+      with contextlib.suppress(IntractableError):
+        split = _Split.of(self.groups, share, near, log_delta=log_delta)
+        if near == 0:
+          profile = split.profile(0.0, log_delta)
+          split.check(profile)
+          if profile.delta_bounds(0.0).upper <= delta:
+            return Bounds(0.0, 0.0, 0.0)
+        profile, found = inversion.solved(
+            functools.partial(split.profile, log_delta=log_delta), delta,
+            split.epsilon_at(log_delta))
         split.check(profile)
-        if profile.delta_bounds(0.0).upper <= delta:
-          return Bounds(0.0, 0.0, 0.0)
-      profile, found = inversion.solved(
-          lambda guess: split.profile(guess, log_delta), delta,
-          split.epsilon_at(log_delta))
-      split.check(profile)
-      return profile.bracket(delta, found)
-
-    return _first(attempt)
+        return profile.bracket(delta, found)
+    raise IntractableError
 
   @contour.one_thread
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if all splits are too hard."""
-    def attempt(share: float) -> Bounds:
-      """Returns bounds on delta from a split; `share` is as for `_Split.of`."""
-      split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
-      profile = split.profile(epsilon, split.log_delta_at(epsilon))
-      split.check(profile)
-      return profile.delta_bounds(epsilon)
-
-    return _first(attempt)
+    for share in SHARES:
+      with contextlib.suppress(IntractableError):
+        split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
+        profile = split.profile(epsilon, split.log_delta_at(epsilon))
+        split.check(profile)
+        return profile.delta_bounds(epsilon)
+    raise IntractableError
 
   def _near(self, log_delta: float) -> float:
     """Returns a rough epsilon at exp(`log_delta`), the guess that splits start from."""
@@ -106,19 +104,6 @@ class SplitContours:
       if 0.7 * before <= near:
         break
     return near
-
-
-def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns the first attempt(share), for `SHARES`, without an IntractableError.
-
-  Raises IntractableError if all attempts do.
-  """
-  for share in SHARES:
-    try:
-      return attempt(share)
-    except IntractableError:
-      continue
-  raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)

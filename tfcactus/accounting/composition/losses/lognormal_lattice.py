@@ -33,8 +33,6 @@ LEAST = 5e-324
 _SHARES = np.linspace(0.03, 0.97, 30)
 """Widths of strips about y that are tried, relative to the widest."""
 
-_HALF_PI = 0.5 * math.pi
-
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
@@ -62,7 +60,7 @@ class Lattice:
     # The trapezoidal rule in y aims at relative errors of exp(-digits).
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
-    widths = _SHARES * min((_HALF_PI - rest) / mu, 6.0)
+    widths = _SHARES * min((0.5 * math.pi - rest) / mu, 6.0)
     steps = 2 * math.pi * widths / (digits + 0.5 * (lift + widths)**2 - n * np.log(
         np.cos(rest + mu * widths)))
     width, inner = float(widths[np.argmax(steps)]), float(steps.max())

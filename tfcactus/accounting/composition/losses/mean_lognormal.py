@@ -130,9 +130,10 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the ends (low, high) of u to sum over, and log of a bound beyond."""
-    # `whole` is about the log of n! times the whole integral. It sets only how far to
-    # go; the bound on the rest holds wherever the ends are.
+    """Returns the least and the largest u = log |t| to sum over, and a log bound."""
+    # The bound is on the integral of |t^(-q - 1) B_n| outside of these ends, and holds
+    # wherever they are. `whole`, about log of n! times the whole integral, sets how far
+    # to go.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.
@@ -155,15 +156,11 @@ class MeanLognormal:
     return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns half widths of strips about a ray, (strips,), and logs of bounds.
-
-    A strip without a bound is left out, which may leave none. Bounds have shape
-    (2, strips). Each is on a ratio: the integral of |t^(-q - 1) B_n(t)| along a side of
-    the strip, without the factor from Im q, divided by that of t^(-c - 1) B_n(t) over
-    t > 0. `left` is n - c.
-    """
-    # Row 0 is the side towards the positive line. On the other the best i b is added to
-    # every y; `move` is mu b.
+    """Returns half widths of strips about a ray, (strips,), and logs of bounds."""
+    # Each bound is on the integral of |t^(-q - 1) B_n(t)| along a side of the strip,
+    # without the factor from Im q, over that of t^(-c - 1) B_n(t) over t > 0. `left` is
+    # n - c. Bounds have shape (2, strips), strips >= 0: row 0 is the side towards the
+    # positive line. On the other the best i b is added to every y; `move` is mu b.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move

@@ -26,10 +26,6 @@ that `cut` bounds the mass left out."""
 MAX_STRIP = 3.0
 """Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small."""
 
-MAX_Z = 300.0
-"""Above this log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
-which is below EPS for every sampling probability s above 1e-114."""
-
 MAX_NODES = 1 << 20
 """Most nodes of a quadrature. Affects speed only."""
 
@@ -71,10 +67,9 @@ class SampledGaussian(base.ReleaseLoss):
 
   def log_u(self, y: np.ndarray) -> np.ndarray:
     """Returns log(1 - s + s e^z) at y, which is standard normal under P0 = N(0, 1)."""
-    z = self.mu * y - 0.5 * self.mu * self.mu
     # The relative error matters: tilts may be as large as 1 / log u.
-    return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
-        np.maximum(z - MAX_Z, 0.0))
+    return _numerics.log_mixture(
+        self.sampling_prob, self.mu * y - 0.5 * self.mu * self.mu)
 
   def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
     """Returns the sizes that rounding errors of `log_u` are relative to, (n,).
