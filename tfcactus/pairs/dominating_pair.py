@@ -282,8 +282,7 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
-  first, p, q = _on_grid(cell, scaled - cell, pair.p, pair.q)
-  return first, p, q
+  return _on_grid(cell, scaled - cell, pair.p, pair.q)
 
 
 def _on_grid(cell: np.ndarray, share: np.ndarray, *masses: np.ndarray) -> tuple:
@@ -320,8 +319,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   low = cell * width
   # The share that moves up keeps P- and Q-mass; LOSS_ROUNDOFF only raises the share.
   share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
-  first, p = _on_grid(cell, np.clip(share, 0.0, 1.0), pair.p)
-  return first, p
+  return _on_grid(cell, np.clip(share, 0.0, 1.0), pair.p)
 
 
 def lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:

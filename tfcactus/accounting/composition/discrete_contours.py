@@ -77,7 +77,6 @@ class MixedContours:
 
   # Pairs (closed-form loss or bounds on a discrete pair, number of steps).
   groups: Sequence[tuple[Part, int]]
-  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:

@@ -149,7 +149,6 @@ class Enumeration:
 
   lower: Outcomes  # Outcomes of the lower pairs, which bound delta from below.
   upper: Outcomes  # Outcomes of the upper pairs, which bound delta from above.
-  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   @classmethod

@@ -79,8 +79,10 @@ class Saddles:
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
   def chernoff(self, epsilon: float) -> tuple[float, float]:
-    """Returns log of the least Chernoff bound on delta (a proof if `mgf` is right), and
-    its order."""
+    """Returns log of the least Chernoff bound on delta, and its tilt.
+
+    The bound is proved only if `mgf` is.
+    """
     bound = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     best = int(np.argmin(bound))
     return float(bound[best]), float(self.orders[best])

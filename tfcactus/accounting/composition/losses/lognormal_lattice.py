@@ -27,9 +27,6 @@ MAX_PRODUCTS = 1_000_000_000
 NOTHING = 1e-300
 """Smaller weights are left out, so that sums of products do not underflow."""
 
-LEAST = 5e-324
-"""The least positive float."""
-
 _SHARES = np.linspace(0.03, 0.97, 30)
 """Widths of strips about y that are tried, relative to the widest."""
 
@@ -174,7 +171,7 @@ class Lattice:
           far * base.PHASE_ROUNDOFF)
     # Beyond the ends the moduli on the strip's sides are about as large as the terms,
     # times the rule's factor. `lost` counts terms that underflow.
-    lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
+    lost = self.y.size * (NOTHING + 5e-324 * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray
