@@ -49,11 +49,14 @@ def expm1_i(x: np.ndarray) -> np.ndarray:
 
 
 def log_mixture(prob: float, z: np.ndarray) -> np.ndarray:
-  """Returns log(1 - prob + prob e^z), prob in (0, 1), z <= 700, to a few ulps."""
+  """Returns log(1 - prob + prob e^z), prob in (0, 1], to a few ulps."""
   # log1p keeps the digits of results near zero. Where the mixture is below 1/2, the
   # argument of log1p may be near -1 and have lost digits; the logarithm of the mixture,
   # a sum of positive terms, has them there.
-  near = np.log1p(prob * np.expm1(z))
+  near = np.log1p(prob * np.expm1(np.minimum(z, 700.0)))
+  if np.max(z, initial=0.0) > 700:  # e^z may overflow.
+    with np.errstate(divide='ignore'):
+      near = np.where(z > 700, np.logaddexp(np.log1p(-prob), np.log(prob) + z), near)
   if prob <= 0.5:
     return near
   mixed = (1 - prob) + prob * np.exp(np.minimum(z, 0.0))

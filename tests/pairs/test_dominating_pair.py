@@ -137,3 +137,28 @@ def test_losses_of_nearly_everything_sampled_keep_their_digits(prob):
   exact = np.log(pair.p) - np.log(mixed)
   np.testing.assert_allclose(add.loss, exact, rtol=1e-14)
   np.testing.assert_allclose(remove.loss, -exact, rtol=1e-14)
+
+
+@pytest.mark.parametrize('loss', [np.nan, np.inf, -np.inf])
+def test_losses_of_atoms_without_mass_are_finite(loss):
+  """NaN there switched off the check that the upper pair dominates the lower one."""
+  halves = np.array([0.5, 0.0, 0.5])
+  with pytest.raises(ValueError, match='finite losses'):
+    DominatingPair(np.array([0.0, loss, 0.0]), halves, halves).check()
+
+
+@pytest.mark.parametrize('epsilon', [np.nan, 'one', None, [0.0, 1.0]])
+def test_divergences_want_a_number(epsilon):
+  """The divergence at NaN was zero."""
+  pair = DominatingPair.from_masses([0.9, 0.1], [0.1, 0.9])
+  assert pair.hockey_stick(np.inf) == 0
+  with pytest.raises(ValueError, match='epsilon'):
+    pair.hockey_stick(epsilon)
+
+
+@pytest.mark.parametrize('prob', [5e-324, 1e-310, 1e-200])
+def test_losses_at_tiny_sampling_probabilities(prob):
+  """1 / prob overflowed, so that a loss of nearly zero was infinite."""
+  p = np.array([np.exp(-100), 1 - np.exp(-100)])
+  add, _ = DominatingPair.from_masses(p, p[::-1]).poisson(prob)
+  np.testing.assert_allclose(add.loss, [-prob * np.exp(100.0), prob], rtol=1e-9)

@@ -170,7 +170,7 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
   number of quadrature nodes. P is the distribution with the record for direction
   'remove', Q for 'add'. Above `LARGEST_ALLOCATED` the bounds are crude.
   """
-  one = shifted_pair(mu, allocation.CELLS)
+  one = shifted_pair(mu, CELLS)
   if mu <= LARGEST_ALLOCATED:
     return allocation.allocated(one, bins, direction, nodes)
   # A release that always has the record costs more; releasing nothing costs less.
@@ -194,12 +194,7 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
   """Returns log of the density of (1 - prob) N(0, 1) + prob N(mu, 1) over N(0, 1)'s."""
-  z = mu * x - 0.5 * mu * mu
-  # Factoring e^z out where it is large keeps it from overflowing.
-  return np.where(
-      z < 30, _numerics.log_mixture(prob, np.minimum(z, 30.0)),
-      z + np.log(prob) + np.log1p(
-          (1 - prob) / prob * np.exp(-np.maximum(z, 30.0))))
+  return _numerics.log_mixture(prob, mu * x - 0.5 * mu * mu)
 
 
 def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.ndarray:

@@ -1,18 +1,11 @@
 """Pairs of random allocation (balls-in-bins): a record enters one of several releases.
 
-With X the likelihood ratio of one release, the ratio of T releases is the mean L of T
-independent copies of X under Q. Both profiles,
+The likelihood ratio of T releases is the mean L of T independent copies, under Q, of
+one release's. Both profiles are means of convex functions of L. Splitting a mass
+between two grid points, keeping its mean, raises them; merging masses at their mean
+lowers them. Sums keep this (convex) order; copies are added up by doubling.
 
-    remove: E_Q[(L - e^eps)^+],    add: E_Q[(1 - e^eps L)^+],
-
-are means of convex functions of L; P-mass where Q has none, of which an epoch has as
-much as one release, is added to the first. The profiles rise if each mass of X is split
-between two points of a grid, keeping mass and mean. They fall if several masses are
-merged at their mean. Sums of independent variables keep this order of distributions,
-the convex order. T copies are added up by doubling, each sum on a grid of its own.
-
-Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), for
-the pair; convex order in place of a grid of losses is this library's.
+Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
 """
 
 from __future__ import annotations
@@ -28,9 +21,6 @@ from tfcactus.pairs.dominating_pair import DominatingPair, MASS_ROUNDOFF, PairBo
 
 NODES = 1024
 """Number of points of a grid; widths of bounds fall with its square."""
-
-CELLS = 1 << 14
-"""Number of cells of the loss of one release."""
 
 LOG_LEFT_OUT = -64.0
 """log of the Q-mass below a grid and of the P-mass above it; both are counted."""

@@ -2,16 +2,10 @@
 
 Between breaks that the user names, log p - log q is monotone, so that the loss on a
 cell lies between those at its ends. The masses of cells are differences of the
-distribution functions. Losses and masses give, cell by cell,
-
-- a pair that dominates: each cell's P- and Q-mass, both kept, move to the losses at its
-  ends, and uncertainty raises the distribution of the loss stochastically;
-- a pair that is dominated: each cell is one outcome, and uncertainty brings its two
-  masses closer to each other.
+distribution functions. `cell_bounds` makes pairs of losses and masses.
 
 Source: sections 4.3 and E of Zhu, Dong and Wang (AISTATS 2022), Algorithm 2 with
-Definition 38 and Lemma 39, where a cell moves to one of its ends; keeping both masses
-makes the error one of second order. The bounds on rounding are this library's.
+Definition 38 and Lemma 39. Keeping both masses of a cell makes the error second order.
 """
 
 from __future__ import annotations
@@ -171,12 +165,12 @@ def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
 
   def density_ratio(x: np.ndarray) -> np.ndarray:
     """Returns log p(x) - log q(x); nan where both densities are zero."""
+    # Densities may have no value at a break itself: take the next larger float.
+    x = np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
     with np.errstate(invalid='ignore'):
       return p.log_density(x) - q.log_density(x)
 
-  # Densities may have no value at a break itself.
-  parts = _segments(
-      [p.tails, q.tails], lambda x: density_ratio(_beside(x, breaks)), breaks, cells)
+  parts = _segments([p.tails, q.tails], density_ratio, breaks, cells)
   first, last = (edge if edge in breaks else None for edge in (
       parts[0][0], parts[-1][-1]))
   for x in parts:
@@ -266,17 +260,11 @@ def _check_masses(piece: cell_bounds.Piece, x: np.ndarray) -> None:
       'state a larger accuracy.')
 
 
-def _beside(x: np.ndarray, breaks: np.ndarray) -> np.ndarray:
-  """Returns the points, with each break replaced by the next larger float."""
-  return np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
-
-
 def _losses(p: _Checked, q: _Checked, x: np.ndarray
             ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns (low, high, way): bounds on the loss at points `x`, and its direction.
+  """Returns bounds low, high on the loss at `x`, and 1 if it rises, -1 if it falls.
 
-  `way` is 1 if the loss increases with x, -1 if it decreases, 0 if its errors allow
-  both. Raises ValueError if they allow neither.
+  The last is 0 if errors allow both directions; ValueError if they allow neither.
   """
   log_p, log_q = p.log_density(x), q.log_density(x)
   with np.errstate(invalid='ignore'):

@@ -1,9 +1,8 @@
 """Dominating pairs of discrete distributions, and operations that keep dominance.
 
 A pair (P, Q) dominates a mechanism if its privacy profile H(alpha) = sup_A P(A) - alpha
-Q(A) is, for every alpha >= 0, at least that of the mechanism's outputs on any two
-neighbouring inputs. Each operation keeps the profile, raises it ("upper" versions) or
-lowers it ("lower" versions); its docstring says which.
+Q(A) is, for every alpha >= 0, at least that of the mechanism on any two neighbouring
+inputs. Docstrings say whether an operation keeps, raises or lowers the profile.
 
 Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
 Characteristic Function" (AISTATS 2022), called "the paper" below.
@@ -96,9 +95,9 @@ class DominatingPair:
     Pairs derived from others here are not checked again.
 
     Raises:
-      ValueError: if an array is not float64 of shape (atoms,), masses are negative or
-        do not sum to one, an atom has mass under one of P and Q only, or the loss of an
-        atom with mass is not log(p / q).
+      ValueError: if an array is not float64 of shape (atoms,), a loss is not finite,
+        masses are negative or do not sum to one, an atom has mass under one of P and Q
+        only, or the loss of an atom with mass is not log(p / q).
     """
     arrays = {'loss': self.loss, 'p': self.p, 'q': self.q}
     for name, array in arrays.items():
@@ -107,6 +106,10 @@ class DominatingPair:
         raise ValueError(
             f'Expected {name} of the pair to be a float64 array of one shape '
             f'(atoms,), got {array!r}; use DominatingPair.from_masses(p, q).')
+    if not np.all(np.isfinite(self.loss)):
+      raise ValueError(
+          'Expected finite losses in the pair, also of atoms without mass, got '
+          f'{self.loss!r}; mass of infinite losses is p_inf or q_inf.')
     for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
       total = float(np.sum(mass)) + _checks.non_negative(f'{name}_inf', rest)
       if not np.all(mass >= 0) or not abs(total - 1) <= MASS_TOLERANCE:
@@ -174,7 +177,12 @@ class DominatingPair:
     return DominatingPair(-self.loss, self.q, self.p, self.q_inf, self.p_inf)
 
   def hockey_stick(self, epsilon: float) -> float:
-    """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A)."""
+    """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A).
+
+    Raises ValueError unless `epsilon` is a finite number of any sign, or inf.
+    """
+    if epsilon != np.inf:
+      epsilon = _checks.real('epsilon', epsilon)
     above = self.loss > epsilon
     gain = -np.expm1(epsilon - self.loss[above])
     return float(np.sum(self.p[above] * gain) + self.p_inf)
@@ -225,12 +233,7 @@ class DominatingPair:
     # Outcomes with mass under P only get a finite loss: a sample may lack the record.
     loss, p, q = self.loss, self.p, self.q
     mixed = (1 - s) * p + s * q
-    # log((1-s) + s e^-loss), with e^-loss factored out where it is large.
-    with np.errstate(over='ignore'):
-      change = np.where(
-          -loss < 30, _numerics.log_mixture(s, np.minimum(-loss, 30)),
-          np.log(s) - loss + np.log1p((1 - s) / s * np.exp(
-              np.minimum(loss, 0))))
+    change = _numerics.log_mixture(s, -loss)
     if self.p_inf > 0:
       change = np.append(change, np.log1p(-s))
       p = np.append(p, self.p_inf)
@@ -279,15 +282,16 @@ def rounded_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   """
   scaled = np.maximum(pair.loss, floor) / width
   cell = np.floor(scaled).astype(np.int64)
-  share = scaled - cell
+  return _on_grid(cell, scaled - cell, pair.p, pair.q)
+
+
+def _on_grid(cell: np.ndarray, share: np.ndarray, *masses: np.ndarray) -> tuple:
+  """Returns the least cell, and arrays of masses: `share` of each moved one cell up."""
   first = int(cell.min())
-  size = int(cell.max()) - first + 2
-  cell = cell - first
-  masses = [
-      np.bincount(cell, weights=mass * (1 - share), minlength=size) +
-      np.bincount(cell + 1, weights=mass * share, minlength=size)
-      for mass in (pair.p, pair.q)]
-  return first, masses[0], masses[1]
+  cell, size = cell - first, int(cell.max()) - first + 2
+  return (first, *(np.bincount(cell, weights=mass * (1 - share), minlength=size) +
+                   np.bincount(cell + 1, weights=mass * share, minlength=size)
+                   for mass in masses))
 
 
 def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
@@ -315,13 +319,7 @@ def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
   low = cell * width
   # The share that moves up keeps P- and Q-mass; LOSS_ROUNDOFF only raises the share.
   share = -np.expm1(low - loss - LOSS_ROUNDOFF) / -np.expm1(-width)
-  share = np.clip(share, 0.0, 1.0)
-  first = int(cell.min())
-  size = int(cell.max()) - first + 2
-  cell = cell - first
-  p = (np.bincount(cell, weights=pair.p * (1 - share), minlength=size) +
-       np.bincount(cell + 1, weights=pair.p * share, minlength=size))
-  return first, p
+  return _on_grid(cell, np.clip(share, 0.0, 1.0), pair.p)
 
 
 def lower_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -1,18 +1,11 @@
 """Pairs of a person with several rows, from the pairs of each number of rows.
 
-A step samples the rows. Let j of a person's rows be in the sample with probability
-w_j, whatever the others' rows are, and let R_j be the power curve of the noise against
-all shifts of j rows: R_j(b) is the largest P(S) of a set S with Q(S) <= b. For each S,
+If j of the rows are in a sample with probability w_j, and R_j(b) is the largest P(S)
+with Q(S) <= b against shifts of j rows, then P(S) is at most sum_j w_j R_j(Q(S)). So
+the mean of these power curves dominates, in both directions; Gaussian noise attains it.
 
-    P(S) = sum_j w_j P_j(S) <= sum_j w_j R_j(Q(S)).
-
-So the mean of the power curves dominates, in both directions. For Gaussian noise it is
-attained by the pair of sum_j w_j N(j, sigma^2) and N(0, sigma^2), whose likelihood
-ratios increase together.
-
-Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), for power curves
-(one minus trade-off functions); Ganesh, "Tight Group-Level DP Guarantees for DP-SGD
-with Sampling via Mixture of Gaussians Mechanisms" (2024), for Gaussians.
+Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), for power curves;
+Ganesh, "Tight Group-Level DP Guarantees for DP-SGD" (2024), for Gaussians.
 """
 
 from __future__ import annotations
@@ -102,20 +95,19 @@ def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
   """Returns the pair of the mean power curve, rounded up (`sign` 1) or down (-1)."""
   # Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
   # its ratio e^loss, that decreases. Levels up to one half are measured from the
-  # largest losses (`top`), others from the smallest, where they are small.
+  # largest losses (side 0), others from the smallest (1), where they are small.
   steps = [_Steps.of(pair) for pair in pairs]
   masses, ratios = [], []
-  for top in (True, False):
-    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(top) for step in steps)]))
+  for side, way in ((0, 1), (1, -1)):
+    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(side) for step in steps)]))
     at = at[at <= 0.5]
     middle = 0.5 * (at[1:] + at[:-1])
     ratio = weights[0] + sum(
-        weight * step.ratio(middle, top) for weight, step in zip(weights[1:], steps))
+        weight * step.ratio(middle, side) for weight, step in zip(weights[1:], steps))
     size = max(pair.q.size for pair in pairs)
-    room = sign * (1 if top else -1) * (ROUNDOFF + size * _numerics.EPS)
-    order = slice(None, None, 1 if top else -1)
-    masses.append(np.diff(at)[order])
-    ratios.append((ratio * (1 + room))[order])
+    room = sign * way * (ROUNDOFF + size * _numerics.EPS)
+    masses.append(np.diff(at)[::way])
+    ratios.append((ratio * (1 + room))[::way])
   q, p = np.concatenate(masses), np.concatenate(masses) * np.concatenate(ratios)
   p_inf = float(sum(weight * pair.p_inf for weight, pair in zip(weights[1:], pairs)))
   # In the middle, where the two halves meet, P-mass makes up for rounding.
@@ -142,14 +134,13 @@ class _Steps:
     q = np.append(pair.q[order], pair.q_inf)
     return cls((np.cumsum(q), np.cumsum(q[::-1])), (ratio, ratio[::-1]))
 
-  def ends(self, top: bool) -> np.ndarray:
+  def ends(self, side: int) -> np.ndarray:
     """Returns the levels below one half at which the density changes."""
-    levels = self.levels[0 if top else 1]
+    levels = self.levels[side]
     return levels[(levels > 0) & (levels < 0.5)]
 
-  def ratio(self, level: np.ndarray, top: bool) -> np.ndarray:
-    """Returns the density at each of `level`, measured from the top or the bottom."""
-    side = 0 if top else 1
+  def ratio(self, level: np.ndarray, side: int) -> np.ndarray:
+    """Returns the density at each of `level`, measured from the largest loss (0)."""
     index = np.searchsorted(self.levels[side], level)
     return self.ratios[side][np.minimum(index, self.ratios[side].size - 1)]
 

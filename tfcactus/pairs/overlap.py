@@ -1,66 +1,11 @@
 """Pairs for a replaced or zeroed record: mixtures that share what others release.
 
-Given how the other records are drawn, two neighbours release mixtures that share the
-release without the record, at mean w:
+docs/soundness.md, "Replaced and zeroed records in samples", proves the worst pairs for
+noise whose density never increases with its norm, and the bound for other noise by
+advanced joint convexity. Radial tables: see `noise.radial_table`.
 
-    P = (1-q) f(x - w) + q f(x - u),    Q = (1-q) f(x - w) + q f(x - v),
-
-where q is the probability that the record is drawn. With C = 1:
-
-| neighbours | sample | w, u, v |
-|---|---|---|
-| replaced | Poisson | w = 0, u and v of norm <= 1 |
-| zeroed | fixed size | u and w of norm <= 1, v = 0: another record takes the place |
-| restored | fixed size | v and w of norm <= 1, u = 0 |
-
-(Zeroed under Poisson sampling has w = v = 0: the pair of a removed record.) The
-hockey-stick divergence is jointly convex, so that a pair that dominates these mixtures
-for all draws of the others dominates the mechanism.
-
-**Theorem.** Let f never increase with |x|, in any dimension, and alpha >= 1. H_alpha(P
-|| Q) is largest
-
-* replaced: on one line, at u = 1, v = -1;
-* zeroed: on one line, at u = 1, w = -1;
-* restored: at v = w, |v| = 1, the profile of a removed record.
-
-Proof. H = integral of (q f(x-u) - c f(x-w) - alpha q f(x-v))^+ with c = (alpha-1)(1-q)
->= 0. A reflection at a hyperplane swaps points in pairs, one on either side; let y_L,
-y_R be the sum of the terms that stay and r <= r' the values of the term that moves.
-
-1. On one line. Replaced (zeroed: with v and w interchanged): let v* be the point of the
-   ray from u through w with |v* - u| = |v - u|, so |v*| <= |v|. The bisector of v and
-   v* passes through u, and w lies on the side of v*. So f(x-u) is the same at both
-   points of a pair, and moving v to v* brings the larger two of the other terms
-   together: (g-l-r)^+ + (g-l'-r')^+ is at least (g-l-r')^+ + (g-l'-r)^+ for l <= l', r
-   <= r', since s -> (g-s)^+ is convex.
-2. Now v <= u on the line. Move v to -1: the bisector M of both lies below zero. At a
-   point x_L below M, v is nearer than u (zeroed: 0 is), hence q f(x_L-u) <= alpha q
-   f(x_L-v), and the pair's lower half gives nothing before the move; its upper half
-   only gains from it.
-3. Move u to 1 > u: the bisector lies above zero, and both other terms are larger on its
-   lower side. The larger value of f(x-u) goes where they are smaller: again two sums
-   are spread, and the convex function grows.
-
-Restored: by convexity H is at most the larger of its values with both other terms at w
-and with both at v. A shift of one is the worst for either: the cost of a removed
-record, attained at w = v. []
-
-alpha < 1 follows from H_alpha(P||Q) = 1 - alpha + alpha H_{1/alpha}(Q||P) and the
-reverse neighbours. Replacing is symmetric: the pair of u = 1, v = -1 is attained, so
-that no smaller pair dominates. Zeroed: for alpha >= 1 the profile is that of the pair
-of w = -1, u = 1; for alpha < 1 it is that of the reversed pair of a removed record.
-
-Radial tables: see `noise.radial_table`. Where no line is the worst (i.i.d. Laplace on a
-vector of bounded l1 norm and tables that are not monotone, known only by pairs that
-dominate each shift), advanced joint convexity bounds H by the profiles h_1 and h_2 of
-shifts 1 and 2: with alpha = 1 + q (a - 1) and b = alpha / a,
-
-    H_alpha(P || Q) = q H_a(f_u || (1-b) f_w + b f_v)
-                   <= q ((1-b) H_a(f_u || f_w) + b H_a(f_u || f_v)).
-
-Source: Theorem 2 of Balle, Barthe and Gaboardi (2018) for the last; Corollary 25 of
-Zhu, Dong and Wang (2022) for the pair of a profile.
+Source: Theorem 2 of Balle, Barthe and Gaboardi (2018) for advanced joint convexity;
+Corollary 25 of Zhu, Dong and Wang (2022) for the pair of a profile.
 """
 
 from __future__ import annotations
@@ -128,7 +73,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
   for pair in (out, other):
     value, _, error = envelope.profile_at(pair, log_a)
     values.append(np.maximum(value, 0.0) + error)
-  # `share` is 1 - b of the module's docstring.
+  # `share` is 1 - b of the derivation in docs/soundness.md.
   share = (1 - sampling_prob) * -np.expm1(-log_a)
   value = sampling_prob * (share * values[0] + (1 - share) * values[1])
   alpha = 1 + sampling_prob * np.expm1(log_a)

@@ -14,6 +14,7 @@ from tests.noise.tables import gaussian_scalar, wavy_scalar
 from tests.representatives import representatives
 from tfcactus import accounting, noise
 from tfcactus.accounting import Composition
+from tfcactus.accounting.composition.losses import gaussian
 from tfcactus.noise import library, scalar_table
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
@@ -301,3 +302,19 @@ def test_bounds_hold_where_nearly_everything_is_sampled(prob, epsilon):
            for a, b in zip(p, q)]
   truth = sum(max(a - math.exp(epsilon) * b, 0.0) for a, b in zip(p, mixed))
   assert bounds.lower <= truth <= bounds.upper
+
+
+def test_misuse_is_refused_in_words():
+  """An infinite order searched without end; rows of zero divided by zero."""
+  pair = DominatingPair.from_masses([0.9, 0.1], [0.1, 0.9])
+  with pytest.raises(ValueError, match='PairBounds.exact'):
+    Composition([(pair, 1)])
+  composed = Composition([(PairBounds.exact(pair), 3)])
+  for rows in (0, -1, 1.5):
+    with pytest.raises(ValueError, match='rows'):
+      composed.repeated(rows)
+  sampled = Composition([(accounting.StepLoss(
+      lambda cells: None, gaussian.GaussianLoss(1.0, 0.01, 'add')), 1)])
+  for order in (math.inf, math.nan, 0.0, 1.0):
+    with pytest.raises(ValueError, match='order'):
+      sampled.renyi_divergence(order)

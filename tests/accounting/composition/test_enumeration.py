@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.accounting.oracles import product_delta
+from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition import enumeration
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 
@@ -38,9 +39,10 @@ def test_against_all_sequences(one, count, other, more):
 
 def test_compositions_with_too_many_outcomes_are_left_to_other_methods():
   pair = PairBounds.exact(random_pair(3, 50))
-  assert enumeration.Enumeration.of([(pair, 10)], (0.0, 0.0)) is None
   response = PairBounds.exact(DominatingPair.from_masses([.7, .3], [.3, .7]))
-  assert enumeration.Enumeration.of([(response, 10**12)], (0.0, 0.0)) is None
+  for group in ((pair, 10), (response, 10**12)):
+    with pytest.raises(IntractableError):
+      enumeration.Enumeration.of([group], (0.0, 0.0))
   long = enumeration.Enumeration.of([(response, 10**5)], (0.0, 0.0))
   assert long.upper.loss.size == 10**5 + 1
 

@@ -42,6 +42,7 @@ from tfcactus.accounting.composition.repeated import Repeated
 from tfcactus.accounting.composition.split_contours import SplitContours
 from tfcactus.accounting.composition.two_steps import TwoSteps
 from tfcactus.noise import gaussian
+from tfcactus.pairs.cells import CELLS
 from tfcactus.pairs.dominating_pair import PairBounds
 
 GOOD = 1e-8
@@ -59,9 +60,6 @@ FINE_CELLS = 1 << 18
 
 PILOT_CELLS = 1 << 12
 """Number of cells per continuous loss that suffices to choose a tilt and a window."""
-
-COARSE_CELLS = 1 << 14
-"""Number of cells per continuous loss by default, as beside discrete ones."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +87,7 @@ class StepLoss:
     """Returns the step whose dominating pair has these bounds."""
     return cls(lambda cells: bounds)
 
-  def bounds(self, cells: int = COARSE_CELLS) -> PairBounds:
+  def bounds(self, cells: int = CELLS) -> PairBounds:
     """Returns bounds on the step's pair, with `cells` cells of a continuous loss."""
     return self.make_bounds(cells)
 
@@ -136,6 +134,10 @@ class Composition:
     groups = tuple(
         (StepLoss.of(step) if isinstance(step, PairBounds) else step,
          _checks.integer('count', count, 1)) for step, count in self.groups)
+    for step, _ in groups:
+      if not isinstance(step, StepLoss):
+        raise ValueError('Expected StepLoss or PairBounds in groups, got '
+                         f'{step!r}; a pair has PairBounds.exact(pair).')
     if not groups:
       raise ValueError('Expected at least one group of steps, got none.')
     object.__setattr__(self, 'groups', groups)
@@ -146,8 +148,11 @@ class Composition:
     All are inf if `delta` is below `p_inf[0]`.
     """
     delta = _checks.delta(delta)
-    losses = self._losses  # None unless all steps have a `loss`.
-    if self._total_variation <= delta:
+    losses, gaussians = self._losses, self._gaussians
+    # delta(0) is at most the sum of the steps' delta(0), each a value and its error.
+    if gaussians is not None and not all(loss.normal for loss, _ in gaussians) and (
+        math.fsum(count * float(sum(loss.delta(0.0)))
+                  for loss, count in gaussians) <= delta):
       return Bounds(0.0, 0.0, 0.0)
     bounds = self._ask(lambda method: method.epsilon(delta))
     if losses is None and math.isinf(bounds.upper) and (
@@ -174,7 +179,11 @@ class Composition:
 
     Args:
       rows: Number of rows, all added, all removed, or all replaced.
+
+    Raises:
+      ValueError: if `rows` is not an integer of at least one.
     """
+    rows = _checks.integer('rows', rows, 1)
     losses = self._losses
     if losses is not None and all(loss.normal for loss, _ in losses):
       mu = rows * _unsampled(losses).loss.mu
@@ -204,12 +213,17 @@ class Composition:
     """Returns the composition's Renyi divergence D_order(P || Q), or a bound above it.
 
     Args:
-      order: Positive, other than one (else ValueError), any shape.
+      order: Finite, positive, other than one, any shape.
       finite: Leave out the P-mass of infinite losses.
+
+    Raises:
+      ValueError: if an order is out of range.
+      IntractableError: if an order is so large that its quadrature costs too much.
     """
     order = np.asarray(order, dtype=np.float64)
-    if not np.all((order > 0) & (order != 1)):
-      raise ValueError(f'Expected order > 0 and other than 1, got order={order!r}.')
+    if not np.all((order > 0) & (order != 1) & np.isfinite(order)):
+      raise ValueError(
+          f'Expected finite order > 0 and other than 1, got order={order!r}.')
     return np.sum([
         count * step.renyi_divergence(order.ravel(), finite=finite)
         for step, count in self.groups], axis=0).reshape(order.shape)
@@ -263,26 +277,18 @@ class Composition:
 
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
     """Returns constructors of the methods to try if some step has no `loss`."""
-    mixed: list[Callable[[], Method]] = []
-    if self._laplace is not None:
-      top, count = self._laplace
-      mixed = [lambda: LaplaceSum.of(top, count)]
+    methods: list[Callable[[], Method]] = []
+    # For Laplace releases of one scale only, the scale's largest loss.
+    [top, *others] = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else None
+                      for step, _ in self.groups}
+    if top is not None and not others:
+      methods.append(lambda: LaplaceSum.of(top, self._steps))
     parts = [(step.loss or step.scalar or step.bounds(), count)
              for step, count in self.groups]
     pairs = [(part, count) for part, count in parts if isinstance(part, PairBounds)]
     if len(pairs) < len(parts):
-      mixed.append(lambda: MixedContours(
-          parts, lattice.Lattice(pairs).p_inf if pairs else (0.0, 0.0)))
-    enumeration = self._enumeration
-    return mixed if enumeration is None else [*mixed, lambda: enumeration]
-
-  @property
-  def _laplace(self) -> tuple[float, int] | None:
-    """(largest loss, count) for Laplace releases of one scale only, else None."""
-    tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else math.nan
-            for step, _ in self.groups}
-    [top, *others] = tops
-    return None if others or math.isnan(top) else (top, self._steps)
+      methods.append(lambda: MixedContours(parts, lattice.Lattice(pairs).p_inf))
+    return [*methods, lambda: self._enumeration]
 
   @property
   def _steps(self) -> int:
@@ -311,16 +317,6 @@ class Composition:
     """Returns whether all are Gaussian, some allocated or of several rows at once."""
     return self._losses is not None and self._gaussians is None
 
-  @property
-  def _total_variation(self) -> float:
-    """An upper bound on delta(0), the sum of the steps' delta(0); inf if not needed."""
-    # Unsampled Gaussians have a closed form, and other steps have other methods.
-    if self._gaussians is None or all(loss.normal for loss, _ in self._gaussians):
-      return math.inf
-    # `delta` returns a value and a bound on its error.
-    return math.fsum(count * float(sum(loss.delta(0.0)))
-                     for loss, count in self._gaussians)
-
   @functools.cached_property
   def _contour(self) -> contour.Contour:
     """The contour of all steps, which keeps its last table; for Gaussian releases."""
@@ -332,8 +328,8 @@ class Composition:
     return [(step.bounds(), count) for step, count in self.groups]
 
   @functools.cached_property
-  def _enumeration(self) -> Enumeration | None:
-    """The enumeration of all outcomes, or None if there are too many."""
+  def _enumeration(self) -> Enumeration:
+    """The enumeration of all outcomes; IntractableError if there are too many."""
     return Enumeration.of(self._pairs, self._lattice.p_inf)
 
   @functools.cached_property

@@ -1,23 +1,11 @@
 """Bounds on delta and epsilon by an integral along a vertical line, the contour.
 
-Let L be the total privacy loss and M(s) = E_P[e^(s L)], the product of the steps' M.
-Then for every c > 0
+delta(epsilon) is an integral of M(s) e^(-s epsilon) / (s (s + 1)) over Re s = c, with M
+the moment generating function of the total loss under P. Values of phi(t) = M(c + i t)
+/ M(c) on nodes t = 0, h, 2 h, ... serve every epsilon nearby. All errors are bounded:
+docs/soundness.md, "Contours".
 
-    delta(eps) = 1 / (2 pi i) * integral over Re s = c of
-                     M(s) e^(-s eps) / (s (s + 1)) ds,
-
-since delta(eps) is the mean of (1 - e^(eps - L))^+ under P, and 1 / (s (s + 1)) is the
-Laplace transform of (1 - e^-x)^+. The number c is the tilt, and phi(t) = M(c + i t) /
-M(c). The integral becomes a sum over t = 0, h, 2 h, ...; its values of phi serve every
-eps nearby. All errors are bounded:
-
-- aliasing: the sum also holds delta at eps + 2 pi m / h for all other integers m, times
-  e^(2 pi c m / h), which Chernoff's inequality bounds;
-- truncation: each loss bounds |phi| at all later t;
-- errors of M and rounding: node by node.
-
-Source: the phi function is Definition 11 of Zhu, Dong and Wang (AISTATS 2022); tilting
-and bounds are this library's.
+Source: phi is Definition 11 of Zhu, Dong and Wang (AISTATS 2022).
 """
 
 from __future__ import annotations
@@ -141,8 +129,9 @@ class Contour:
         if bounds.upper - bounds.lower <= NEAR * bounds.lower:
           return bounds
     saddles = self.saddles(epsilon=epsilon)
-    if saddles.log_chernoff(epsilon) < LOG_NOTHING:
-      most, order = LOG_NOTHING + NOTHING_ROOM, saddles.best_order(epsilon)
+    log_chernoff, order = saddles.chernoff(epsilon)
+    if log_chernoff < LOG_NOTHING:
+      most = LOG_NOTHING + NOTHING_ROOM
       if not self._moments_are_proved:
         # Chernoff's bound, from a moment that is proved.
         log_bound = self.log_moment(order) - order * epsilon + (
@@ -313,16 +302,13 @@ class Contour:
     return mgf - order * epsilon + math.log(total) < log_delta - slack
 
 
-_STEPS = {points: np.linspace(0.0, 1.0, points) for points in (6, 12, 14, 22)}
-"""Exponents for `_geometric`, by the number of points."""
-
 _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 """Points where `stays_below` bounds |phi|, times the loss's standard deviation."""
 
 
 def _geometric(low: float, high: float, points: int) -> np.ndarray:
   """Returns `points` numbers from `low` to `high` in equal ratios."""
-  return low * (high / low)**_STEPS[points]
+  return low * (high / low)**np.linspace(0.0, 1.0, points)
 
 
 SHARE = 1e-11

@@ -1,9 +1,8 @@
 """Contours for discrete losses beside losses in closed form.
 
-A contour is an integral of phi, the characteristic function of the total loss
-(`composition.contour`). It needs phi to decay. One step whose phi decays is enough,
-since |phi| of the others is at most one. Discrete losses then need no lattice, and only
-rounding is left.
+A contour needs phi, the characteristic function of the total loss, to decay. One step
+whose phi decays is enough, since |phi| of the others is at most one. Discrete losses
+then need no lattice, and only rounding is left.
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class MixedContours:
 
   # Pairs (closed-form loss or bounds on a discrete pair, number of steps).
   groups: Sequence[tuple[Part, int]]
-  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   def epsilon(self, delta: float) -> Bounds:

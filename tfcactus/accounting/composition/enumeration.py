@@ -40,11 +40,11 @@ class Outcomes:
   steps: int  # Number of releases.
 
   @classmethod
-  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]) -> Outcomes | None:
-    """Returns all outcomes of groups (pair, number of releases), None if too many."""
+  def of(cls, groups: Sequence[tuple[pair_lib.DominatingPair, int]]) -> Outcomes:
+    """Returns all outcomes of groups (pair, releases); IntractableError if too many."""
     if math.prod(math.comb(pair.p.size + count - 1, count) if count <= 10**6
                  else MAX_OUTCOMES + 1 for pair, count in groups) > MAX_OUTCOMES:
-      return None
+      raise IntractableError
     loss, log_p = np.zeros(1), np.zeros(1)
     for pair, count in groups:
       real = pair.p > 0
@@ -149,20 +149,16 @@ class Enumeration:
 
   lower: Outcomes  # Outcomes of the lower pairs, which bound delta from below.
   upper: Outcomes  # Outcomes of the upper pairs, which bound delta from above.
-  # Bounds (lower, upper) on the probability of an infinite loss.
   p_inf: infinite_mass.PInf
 
   @classmethod
   def of(cls, groups: Sequence[tuple[pair_lib.PairBounds, int]],
-         p_inf: infinite_mass.PInf) -> Enumeration | None:
-    """Returns the enumeration, or None if there are too many outcomes."""
-    upper = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
-    if upper is None:
-      return None
-    if all(bounds.lower is bounds.upper for bounds, _ in groups):
-      return cls(upper, upper, p_inf)
-    lower = Outcomes.of([(bounds.lower, count) for bounds, count in groups])
-    return None if lower is None else cls(lower, upper, p_inf)
+         p_inf: infinite_mass.PInf) -> Enumeration:
+    """Returns the enumeration; IntractableError if there are too many outcomes."""
+    upper = lower = Outcomes.of([(bounds.upper, count) for bounds, count in groups])
+    if any(bounds.lower is not bounds.upper for bounds, _ in groups):
+      lower = Outcomes.of([(bounds.lower, count) for bounds, count in groups])
+    return cls(lower, upper, p_inf)
 
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta at `epsilon` >= 0."""

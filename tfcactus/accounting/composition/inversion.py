@@ -78,17 +78,14 @@ class Saddles:
     """Returns the index of the tilt whose saddle point is nearest to `epsilon`."""
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
-  def log_chernoff(self, epsilon: float) -> float:
-    """Returns log of the least Chernoff bound on delta; proved only if `mgf` is."""
-    return float(np.min(self._log_chernoff(epsilon)))
+  def chernoff(self, epsilon: float) -> tuple[float, float]:
+    """Returns log of the least Chernoff bound on delta, and its tilt.
 
-  def best_order(self, epsilon: float) -> float:
-    """Returns the order at which the Chernoff bound on delta at `epsilon` is least."""
-    return float(self.orders[np.argmin(self._log_chernoff(epsilon))])
-
-  def _log_chernoff(self, epsilon: float) -> np.ndarray:
-    """Returns log of the Chernoff bound on delta at each of `orders`."""
-    return self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+    The bound is proved only if `mgf` is.
+    """
+    bound = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+    best = int(np.argmin(bound))
+    return float(bound[best]), float(self.orders[best])
 
   def epsilon_at(self, log_delta: float) -> float:
     """Estimates epsilon by interpolation; extrapolates with the largest tilt."""

@@ -1,26 +1,10 @@
 """Several Laplace releases of one scale: a finite sum, in integer arithmetic.
 
-With a = shift over scale and M as in `losses.laplace`, n releases have
+The derivation, with the names h_k, W_k and the bound on the error, is in
+docs/soundness.md, "Laplace releases". n is the number of releases, a the largest loss
+of one: shift over scale.
 
-    M(s)^n = sum over k of C(n, k) (s + 1)^(n - k) s^k e^(s a (n - 2 k) - a k)
-             over (2 s + 1)^n.
-
-delta(epsilon) is the inverse transform of M(s)^n / (s (s + 1)). Terms with a (n - 2 k)
-<= epsilon add nothing to it, all others their residues. With w = 2 s + 1, h_k = (a (n -
-2 k) - epsilon) / 2 and [w^m] for the coefficient of w^m,
-
-    delta(epsilon) = 2^(1 - n) e^(-h_0) * sum over k with h_k > 0 of C(n, k) W_k,
-    W_k = sum over i = 1 .. n - 1 of [w^(n - 1 - i)] (w + 1)^(n - k - 1) (w - 1)^(k - 1)
-          h_k^i / i!,
-    W_0 = sum over i >= 1 of (sum over j < i of C(n - 1, j)) h_0^i / i!.
-
-All numbers but h_k are integers, and h_k is exact, as floats are fractions. The terms
-cancel, and are therefore added up in integers scaled by 2^B. Horner's rule rounds each
-step down by less than two units, which later steps multiply by h / i: W_k is too small
-by less than 2 e^h_k units, the sum by 2^(n + 1) e^h_0, delta by 2^(2 - B). The terms of
-W_0 that are left out are counted.
-
-Source: this library's; M is from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
+Source: the moments are from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
 """
 
 from __future__ import annotations

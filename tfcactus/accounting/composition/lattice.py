@@ -1,21 +1,11 @@
 """Composition on a lattice of losses: rigorous bounds for any discrete pairs.
 
-The phi function E_P[e^(s loss)] of each step is evaluated at all points of a vertical
-line Re s = c by one FFT of exponentially tilted masses, raised to the number of steps,
-and transformed back. The tilt puts the precision where epsilon is, so that results keep
-their relative accuracy at any delta.
+One FFT of exponentially tilted masses gives a step's phi; its power is transformed
+back. Upper: each atom is split between two lattice losses, keeping its P- and Q-mass.
+Lower: each atom gets an unbiased random lattice label; every threshold on the sum of
+labels is a test, hence a bound. Chernoff's inequality bounds wrap-around.
 
-- Upper: each atom is split between its two lattice neighbours so that both its P- and
-  Q-mass are kept, which raises the profile by second order only.
-- Lower: each atom is given an unbiased random lattice label (post-processing); every
-  threshold on the sum of labels is a test, and every test is a bound.
-- Chernoff's inequality bounds wrap-around, the norm of the transform bounds rounding.
-- Losses below epsilon over the number of steps cannot add up to epsilon. Outcomes with
-  such losses only are left out, so that their mass does not drown a handful of rare
-  large losses.
-
-Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for the phi function; the
-two-sided bounds are this library's.
+Source: Zhu, Dong and Wang (AISTATS 2022), sections 4.2-4.3, for phi.
 """
 
 from __future__ import annotations
@@ -89,12 +79,9 @@ class Lattice:
   def __init__(self, groups: Groups,
                resolution: Resolution = Resolution(),
                pilot: Groups | None = None):
-    """Initialises the composition of `groups`.
-
-    `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
-    window and the floor of the losses are chosen from it, in less time. Bounds are
-    valid for any choice of these three.
-    """
+    # `pilot` bounds the same steps with fewer atoms; None is `groups`. The tilt, the
+    # window and the floor of the losses are chosen from it, in less time. Bounds are
+    # valid for any choice of these three.
     self.groups = groups
     self.pilot = groups if pilot is None else pilot
     self.resolution = resolution
@@ -159,11 +146,6 @@ class Lattice:
     """Returns whether some step's upper pair has no finite loss at all."""
     return any(not np.any(bounds.upper.p > 0) for bounds, _ in self.groups)
 
-  @property
-  def known_below(self) -> bool:
-    """Returns whether all lower pairs have finite losses; else only `p_inf` bounds."""
-    return all(np.any(bounds.lower.p > 0) for bounds, _ in self.groups)
-
   @functools.cached_property
   def top(self) -> float:
     """An upper bound on the largest finite total loss."""
@@ -227,23 +209,22 @@ class _View:
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
         effects=(max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE),
                  ENOUGH * max(near, 1.0)))
-    width = window.width
-    raised, label_p, label_q = [], [], []
-    floors = [_floor(bounds.upper, tilt, lattice.steps) for bounds, _ in lattice.pilot]
-    for (bounds, _), floor in zip(lattice.groups, floors):
-      width = max(width, (np.max(bounds.upper.loss) - floor) / MAX_LABELS)
+    steps = [(bounds, _floor(pilot.upper, tilt, lattice.steps), count) for
+             (bounds, count), (pilot, _) in zip(lattice.groups, lattice.pilot)]
+    width = max(window.width, *((np.max(bounds.upper.loss) - floor) / MAX_LABELS
+                                for bounds, floor, _ in steps))
     window = dataclasses.replace(
         window, width=width, start=round(window.start * window.width / width))
-    for (bounds, count), floor in zip(lattice.groups, floors):
-      raised.append((*pair_lib.split_to_grid(bounds.upper, width, floor), count))
-      if lattice.known_below:
-        first, p, q = pair_lib.rounded_to_grid(bounds.lower, width, floor)
-        label_p.append((first, p, count))
-        label_q.append((first, q, count))
-    self._upper = TiltedSum(raised, window, tilt, bulk)
-    self._lower = None if not lattice.known_below else (
-        TiltedSum(label_p, window, tilt, bulk),
-        TiltedSum(label_q, window, tilt + 1, bulk))
+    self._upper = TiltedSum(
+        [(*pair_lib.split_to_grid(bounds.upper, width, floor), count)
+         for bounds, floor, count in steps], window, tilt, bulk)
+    self._lower: list[TiltedSum] = []  # P and Q; empty if only `p_inf` bounds.
+    if all(np.any(bounds.lower.p > 0) for bounds, _ in lattice.groups):
+      labels = [(*pair_lib.rounded_to_grid(bounds.lower, width, floor), count)
+                for bounds, floor, count in steps]
+      self._lower = [
+          TiltedSum([(first, (p, q)[side], count) for first, p, q, count in labels],
+                    window, tilt + side, bulk) for side in (0, 1)]
     # Only losses near epsilon matter; their factors do not overflow.
     self._near = min(near, self._upper.losses[-1])
     left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
@@ -304,7 +285,7 @@ class _View:
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
     """Lower bounds on threshold tests' P-masses; logs of upper bounds on Q-masses."""
-    if self._lower is None:
+    if not self._lower:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near
     # Lower bounds may be capped, and -inf is a lower bound.

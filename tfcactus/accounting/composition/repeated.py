@@ -1,18 +1,11 @@
 """Groups of rows, whatever the steps: the power curve of a run, applied repeatedly.
 
-The power curve R of a pair (P, Q) says how large P(S) can be if Q(S) <= b. Rows are
-added one at a time: for each set S of outputs of the whole run, P_k(S) <= R(P_{k-1}(S))
-<= ... <= R(...R(Q(S))), R applied k times. Hence a person with up to k rows has epsilon
-at delta if R_k(b) <= e^epsilon b + delta for all b, where R_k is R applied k times.
+The power curve R(b), the largest P(S) of a set with Q(S) <= b, is the least e^x b +
+delta(x) over x. For k rows, P(S) <= R(R(...R(Q(S)))), k times. Values of delta at
+finitely many x bound R from above and, as delta is convex in e^x, from below, each time
+by a minimum of lines. So the largest (R_k(b) - delta) / b is at a kink.
 
-R(b) is the least e^x b + delta(x) over x. Values at finitely many x bound it from
-above by a minimum of lines. delta is convex in e^x, which bounds it between these x
-from below, and R with it, again by a minimum of lines. Such minima are concave and
-increase, and so do their compositions: the largest (R_k(b) - delta) / b is at a kink.
-The lines that matter are found where the chain b, R(b), R(R(b)), ... needs them.
-
-Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), Theorem 2.14, for
-groups; the two-sided bounds are this library's.
+Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), Theorem 2.14.
 """
 
 from __future__ import annotations

@@ -1,29 +1,18 @@
 """Contours for compositions whose epsilon comes from a few rare large losses.
 
-With a tiny sampling probability nearly every step loses next to nothing, and no single
-tilt serves: at small tilts |phi| stays near one, as the many small losses are close to
-each other; at large tilts losses far beyond epsilon determine the moments. So the
-composition is split into measures that have a tilt each. Let M_i be a step's moments
-where only losses below level i count, for levels that rise to infinity at i = n. For k
-steps, M_n^k is a telescoping sum,
-
-    M_n^k = M_1^k + sum over i > 1 of (M_i^k - M_(i-1)^k).
-
-Term i is the part of the composition whose largest loss lies between levels i - 1 and
-i: a positive measure, whose phi decays like that of one step's losses between these
-levels. To `contour.Contour` it is a loss like any other (`gaussian_parts.RareLoss`). A
-term has no contour if Chernoff's inequality shows that it is negligible at epsilon; the
-upper bound counts it.
-
-Source: this library's; `losses.gaussian_parts` bounds the parts.
+No single tilt serves them. So the composition is split by its largest loss into
+measures, each with a tilt of its own (docs/soundness.md, "Contours"). To
+`contour.Contour` a measure is a loss like any other (`gaussian_parts.RareLoss`). The
+upper bound counts measures that have no contour because they are negligible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import contextlib
 import dataclasses
+import functools
 import math
-from typing import Callable
 
 import numpy as np
 
@@ -77,34 +66,31 @@ class SplitContours:
     """Returns bounds on epsilon; raises IntractableError if all splits are too hard."""
     log_delta = math.log(delta)
     near = self._near(log_delta)
-
-    def attempt(share: float) -> Bounds:
-      """Returns bounds on epsilon from a split; `share` is as for `_Split.of`."""
-      split = _Split.of(self.groups, share, near, log_delta=log_delta)
-      if near == 0:
-        profile = split.profile(0.0, log_delta)
+    for share in SHARES:
+      with contextlib.suppress(IntractableError):
+        split = _Split.of(self.groups, share, near, log_delta=log_delta)
+        if near == 0:
+          profile = split.profile(0.0, log_delta)
+          split.check(profile)
+          if profile.delta_bounds(0.0).upper <= delta:
+            return Bounds(0.0, 0.0, 0.0)
+        profile, found = inversion.solved(
+            functools.partial(split.profile, log_delta=log_delta), delta,
+            split.epsilon_at(log_delta))
         split.check(profile)
-        if profile.delta_bounds(0.0).upper <= delta:
-          return Bounds(0.0, 0.0, 0.0)
-      profile, found = inversion.solved(
-          lambda guess: split.profile(guess, log_delta), delta,
-          split.epsilon_at(log_delta))
-      split.check(profile)
-      return profile.bracket(delta, found)
-
-    return _first(attempt)
+        return profile.bracket(delta, found)
+    raise IntractableError
 
   @contour.one_thread
   def delta(self, epsilon: float) -> Bounds:
     """Returns bounds on delta; raises IntractableError if all splits are too hard."""
-    def attempt(share: float) -> Bounds:
-      """Returns bounds on delta from a split; `share` is as for `_Split.of`."""
-      split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
-      profile = split.profile(epsilon, split.log_delta_at(epsilon))
-      split.check(profile)
-      return profile.delta_bounds(epsilon)
-
-    return _first(attempt)
+    for share in SHARES:
+      with contextlib.suppress(IntractableError):
+        split = _Split.of(self.groups, share, epsilon, epsilon=epsilon)
+        profile = split.profile(epsilon, split.log_delta_at(epsilon))
+        split.check(profile)
+        return profile.delta_bounds(epsilon)
+    raise IntractableError
 
   def _near(self, log_delta: float) -> float:
     """Returns a rough epsilon at exp(`log_delta`), the guess that splits start from."""
@@ -118,19 +104,6 @@ class SplitContours:
       if 0.7 * before <= near:
         break
     return near
-
-
-def _first(attempt: Callable[[float], Bounds]) -> Bounds:
-  """Returns the first attempt(share), for `SHARES`, without an IntractableError.
-
-  Raises IntractableError if all attempts do.
-  """
-  for share in SHARES:
-    try:
-      return attempt(share)
-    except IntractableError:
-      continue
-  raise IntractableError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +158,8 @@ class _Split:
     # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
-      if saddles.log_chernoff(epsilon) <= log_delta + LOG_OMITTED:
-        order = saddles.best_order(epsilon)
+      log_chernoff, order = saddles.chernoff(epsilon)
+      if log_chernoff <= log_delta + LOG_OMITTED:
         left_out.append((order, part.log_moment(order)))
       else:
         tables.append(part.table(saddles, epsilon, log_delta))

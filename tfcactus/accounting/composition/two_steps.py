@@ -1,17 +1,11 @@
 """Two Gaussian releases: cells of one loss against the closed form of the other.
 
-With H the second release's delta in closed form, at any real epsilon,
+With H the second release's delta, delta(epsilon) = E_P1[H(epsilon - L1)]. Moving a
+cell's two masses to the ends of its losses raises delta, by chords of a convex
+function; merging a cell into one atom lowers it, by tangents. Cells are narrow where
+chords and tangents differ, so that kinks and tails need no special care.
 
-    delta(epsilon) = E_P1[H(epsilon - L1)].
-
-The first release's outcomes are put into cells. Keeping both masses of a cell and
-moving them to the ends of its range of losses raises delta, by the chords of a convex
-function; merging a cell into one atom lowers delta, by its tangents. Both sums are
-exact up to rounding. Cells are narrow where chords and tangents differ, so that
-kinks, tails and tiny sampling probabilities need no special care.
-
-Source: this library's; the raising and lowering is Lemma 9 and Proposition 15 of Zhu,
-Dong and Wang (AISTATS 2022).
+Source: Lemma 9 and Proposition 15 of Zhu, Dong and Wang (AISTATS 2022).
 """
 
 from __future__ import annotations

@@ -129,3 +129,11 @@ def test_epsilon_of_noise_next_to_none(mu):
   assert found.lower <= exact * (1 + 1e-15)
   assert found.upper >= exact - 1.5 * max(1.0, 1e-15 * mu * mu)
   assert found.upper <= exact * (1 + 1e-13)
+
+
+def test_likelihood_ratios_at_tiny_sampling_probabilities():
+  """Beyond z = 300 they were taken to be linear: 12.5 in place of 5e-65."""
+  law = GaussianLoss(25.0, 1e-200, 'remove')
+  z = 25.0 * np.array([25.0, 40.0]) - 0.5 * 25.0**2
+  np.testing.assert_allclose(law.log_u(np.array([25.0, 40.0])), [
+      np.exp(z[0] + np.log(1e-200)), z[1] + np.log(1e-200)], rtol=1e-12)

@@ -1,19 +1,11 @@
 """The privacy loss of random allocation (balls-in-bins) over Gaussian sums.
 
-A record enters one of T noisy sums of an epoch, each with probability 1 / T. Without
-the record let y be one sum's output, in standard deviations, and mu the sensitivity
-over the standard deviation. X = exp(mu y - mu^2 / 2) is the likelihood ratio of a
-record in this sum, and the mean L of T independent X that of the epoch. The loss is log
-L (removed) or -log L (added), and its moments are moments of L, which `mean_lognormal`
-computes.
+A record enters one of T sums. X = exp(mu y - mu^2 / 2), y standard normal, is the
+likelihood ratio of a record in one sum, and the mean L of T independent X that of the
+epoch. The loss is log L (removed) or -log L (added). This pair dominates even if a sum
+depends on outputs of earlier ones (docs/soundness.md, "Who is protected").
 
-This pair dominates even if a sum depends on outputs of earlier ones: given those, the
-sum's own ratio has mean one and is below X in convex order, so that X may replace it,
-from the last sum to the first. delta is the mean of a convex function of L.
-
-Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025), and
-Chua et al., "Balls-and-bins sampling for DP-SGD" (2024), for the mechanism and the
-pair; the moments are this library's.
+Source: Feldman and Shenfeld (2025) and Chua et al. (2024) for mechanism and pair.
 """
 
 from __future__ import annotations

@@ -15,9 +15,6 @@ from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
 from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 
-_TINY = float(np.finfo(np.float64).tiny)
-"""The least normal float; smaller results have lost digits."""
-
 
 @dataclasses.dataclass(frozen=True)
 class GaussianLoss(SampledGaussian):
@@ -152,5 +149,5 @@ def gaussian_delta(mu: float, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarr
   error += np.where(y > 0, most - least,
                     slack * b * (1 + np.abs(x)) + ROUNDOFF * b * np.abs(epsilon))
   # Phi(x) underflows below -37. An overflow that ended in nan leaves delta in [0, 1].
-  error = error + _TINY * (x < -37)
+  error = error + np.finfo(np.float64).tiny * (x < -37)
   return (np.where(np.isnan(value), 0.0, value), np.where(np.isnan(error), 1.0, error))

@@ -1,10 +1,9 @@
 """The privacy loss of a subsampled Gaussian, split into small and large losses.
 
 A smooth weight W(level) on outputs rises from zero to one around a level of the loss.
-The density of a step times W(low) - W(high) is a measure of mass below one, with an M
-and a phi of its own: the losses between two levels (`PartLoss`). `RareLoss` is the part
-of a whole composition whose largest loss lies between two levels. `split_contours`
-composes the parts.
+The density of a step times W(low) - W(high) is a measure of mass below one: the losses
+between two levels (`PartLoss`). `RareLoss` is the part of a whole composition whose
+largest loss lies between two levels. `split_contours` composes the parts.
 """
 
 from __future__ import annotations
@@ -161,9 +160,7 @@ class PartLoss(quadrature.SampledGaussian):
     log_u = (1 + order) * self.log_u(y)
     whole = _numerics.log_sum((self._log_density(y) + log_u)[None])[0]
     moved, growth = self._shifted(y, strip[:, 0])
-    e = self.sampling_prob / (1 - self.sampling_prob) * np.exp(
-        np.minimum(self.mu * y - 0.5 * self.mu**2, 300.0))
-    turn = np.arctan2(np.sin(strip) * e, 1 + np.cos(strip) * e)
+    _, turn = self._turned(y, strip[:, 0])
     # The bound grows with t: between two grid points, use its value at the next one.
     at = np.unique(np.append(np.geomspace(1e-9, 1, 7) * t[-1], [0.0, t[-1]]))
     bound = _numerics.log_sum(
@@ -248,7 +245,7 @@ class RareLoss(base.Loss):
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedRare:
     """Returns the loss under the tilt `order`; `tolerance` is shared by the steps."""
     tolerance = tolerance / sum(count for _, count in self.groups)
-    return TiltedRare.of(order, tuple(
+    return TiltedRare(tuple(
         (loss.tilted_nodes(order, t_max, tolerance),
          large.tilted_nodes(order, t_max, tolerance), count)
         for loss, large, count in self._laws))
@@ -259,27 +256,20 @@ def _share(log_part: _Real, log_full: _Real) -> _Real:
   return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class TiltedRare(base.TiltedLoss):
   """A `RareLoss` under a tilt; losses between `low` and `high` are large."""
 
-  order: float
-  parts: TiltedParts
-  # For each of `parts`, M of a step's large losses over M of its losses below `high`.
-  shares: Sequence[float]
-  # log of M of the outcomes with a large loss, over M of all outcomes of losses below
-  # `high`, for all steps together.
-  log_share: float
-  log_mgf: float
-
-  @classmethod
-  def of(cls, order: float, parts: TiltedParts) -> TiltedRare:
-    """Returns the tilted loss from the steps' tilted losses."""
-    shares = [float(_share(large.log_mgf, full.log_mgf)) for full, large, _ in parts]
-    log_share = math.log(-math.expm1(math.fsum(
-        part[2] * math.log1p(-share) for part, share in zip(parts, shares))))
-    return cls(order, parts, shares, log_share, log_share + math.fsum(
-        count * full.log_mgf for full, _, count in parts))
+  def __init__(self, parts: TiltedParts):
+    self.parts = parts
+    # For each of `parts`, M of a step's large losses over M of its losses below `high`.
+    self.shares = [
+        float(_share(large.log_mgf, full.log_mgf)) for full, large, _ in parts]
+    # log of M of the outcomes with a large loss, over M of all outcomes of losses below
+    # `high`, for all steps together.
+    self.log_share = math.log(-math.expm1(math.fsum(
+        part[2] * math.log1p(-share) for part, share in zip(parts, self.shares))))
+    self.log_mgf = self.log_share + math.fsum(
+        count * full.log_mgf for full, _, count in parts)
 
   @property
   def nodes(self) -> int:

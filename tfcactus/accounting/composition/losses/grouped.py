@@ -1,18 +1,11 @@
 """The privacy loss of a person with several rows, in a sampled Gaussian release.
 
-Let w_j be the probability that j of the k rows are in the sample, and let each row
-shift the mean by m standard deviations. At an output y, standard normal without the
-rows, the likelihood ratio of the person is
-
-    u(y) = sum_j w_j exp(j m y - j^2 m^2 / 2),
-
-which increases with y. All bounds of `quadrature` hold for u in z = k m y, for three
-reasons. At z + i b a term turns by the angle j b / k, between 0 and b. So |u(z + i b)|
-is at most u(z); it is at least cos(b / 2) u(z), by projection on the direction b / 2,
-so that log u is analytic for |b| < pi; and arg u lies between 0 and b.
+If j rows are in the sample with probability w_j, and each shifts the mean by m standard
+deviations, the likelihood ratio at an output y is u(y) = sum_j w_j exp(j m y - j^2 m^2
+/ 2). All bounds of `quadrature` hold for u in z = k m y, with k rows in all.
 
 Source: Ganesh, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of
-Gaussians Mechanisms" (2024), for the pair; its moments are this library's.
+Gaussians Mechanisms" (2024), for the pair.
 """
 
 from __future__ import annotations
@@ -29,7 +22,7 @@ from tfcactus.accounting.bounds import IntractableError
 from tfcactus.accounting.composition.losses import quadrature
 from tfcactus.accounting.composition.losses.base import ROUNDOFF
 from tfcactus.noise import gaussian
-from tfcactus.pairs import overlap
+from tfcactus.pairs import groups, overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 
 BLOCK = 1 << 18
@@ -44,9 +37,6 @@ MAX_DOUBLINGS = 60
 
 MAX_TERMS = 1 << 22
 """Terms of a moment beyond which a bound by convexity stands in. Affects speed only."""
-
-NOTHING = 1e-40
-"""Mass of samples that cells of the output leave out; the upper pair counts it."""
 
 TAIL_ROUNDOFF = 1e-10
 """Bound on the relative error of a sum of probabilities of numbers of rows."""
@@ -98,7 +88,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     last = int(gaussian.LARGEST_MU / self._shift)
     if not last:
       return overlap.no_noise(self.sampling_prob)
-    part, beyond = self.truncated(NOTHING, last)
+    part, beyond = self.truncated(groups.NOTHING, last)
     cells = max(cells // (1 + len(part.log_weights) // 8), 64)
     bounds = gaussian.grouped_pair(
         self._shift, np.exp(part.log_weights), beyond, cells, part.log_u)
@@ -179,18 +169,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
     j, log_w = self._rows
     return float(np.sum(j * np.exp(log_w))) / (len(self.log_weights) - 1) * self.mu**2
 
-  def _ratios(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns log u, its derivative and its `moduli` at outputs `y`, each (n,).
+  def _ratios(self, y: np.ndarray) -> np.ndarray:
+    """Returns log u, its derivative and its `moduli` at outputs `y`, shape (3, n).
 
     Rounding errors of log u are relative to `moduli`.
     """
-    found = np.empty((3, y.size))
     block = max(BLOCK // len(self.log_weights), 1)
-    for start in range(0, y.size, block):
-      part = slice(start, start + block)
-      found[:, part] = self._block_ratios(y[part])
-    log_u, slope, moduli = found
-    return log_u, slope, moduli
+    return np.concatenate([self._block_ratios(y[start:start + block])
+                           for start in range(0, y.size, block)], axis=1)
 
   def _block_ratios(self, y: np.ndarray) -> np.ndarray:
     """Returns `_ratios` of a few nodes at once, shape (3, n)."""

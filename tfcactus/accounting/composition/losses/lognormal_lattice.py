@@ -1,9 +1,8 @@
 """Values of B_n, the integrand of `mean_lognormal`, at the nodes of its outer integral.
 
-The inner integral A_k(t) over y is of the normal density at y times a function of log t
-+ mu y. If u = log t and mu y lie on lattices of a common spacing, all A_k at all t are
-one correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T. The errors of both
-steps are added up; `mean_lognormal` lists them.
+A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!, with X = exp(mu y - mu^2 / 2), is an
+integral over y. If log t and mu y lie on lattices of one spacing, all A_k at all t are
+one correlation. B_n is the coefficient of h^n in (sum_k A_k h^k)^T.
 """
 
 from __future__ import annotations
@@ -28,13 +27,8 @@ MAX_PRODUCTS = 1_000_000_000
 NOTHING = 1e-300
 """Smaller weights are left out, so that sums of products do not underflow."""
 
-LEAST = 5e-324
-"""The least positive float."""
-
 _SHARES = np.linspace(0.03, 0.97, 30)
 """Widths of strips about y that are tried, relative to the widest."""
-
-_HALF_PI = 0.5 * math.pi
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +57,7 @@ class Lattice:
     # The trapezoidal rule in y aims at relative errors of exp(-digits).
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
-    widths = _SHARES * min((_HALF_PI - rest) / mu, 6.0)
+    widths = _SHARES * min((0.5 * math.pi - rest) / mu, 6.0)
     steps = 2 * math.pi * widths / (digits + 0.5 * (lift + widths)**2 - n * np.log(
         np.cos(rest + mu * widths)))
     width, inner = float(widths[np.argmax(steps)]), float(steps.max())
@@ -177,7 +171,7 @@ class Lattice:
           far * base.PHASE_ROUNDOFF)
     # Beyond the ends the moduli on the strip's sides are about as large as the terms,
     # times the rule's factor. `lost` counts terms that underflow.
-    lost = self.y.size * (NOTHING + LEAST * weights.max(axis=0))
+    lost = self.y.size * (NOTHING + 5e-324 * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 
   def _beyond(self, k: np.ndarray, log_factor: np.ndarray, log_unit: np.ndarray

@@ -1,29 +1,10 @@
 """Moments E[L^q] of a mean L of T lognormal variables, with bounds on their errors.
 
-Each variable is X = exp(mu y - mu^2 / 2) with y standard normal. A sum of lognormals
-has no closed form, but two integrals give the moments at a cost that hardly depends on
-T. For an integer n > Re q, by the integral of the gamma function,
-
-    E[L^q] = n! / Gamma(n - q) * integral over t > 0 of t^(-q - 1) B_n(t) dt,
-    B_n(t) = E[(t L)^n exp(-t L)] / n!.
-
-The T variables are independent, so that B_n(t) is the coefficient of h^n in A(h)^T,
-where A(h) = sum_k A_k(t) h^k and A_k(t) = E[(t X / T)^k exp(-t X / T)] / k!. Both
-integrals, over y and over u = log t, use the trapezoidal rule on a common lattice
-(`lognormal_lattice`). For q far from the real line t runs along a ray of angle close to
--arctan(Im q / (n - Re q)), where the integrand is as small as the moment.
-
-The errors, with c = Re q:
-
-- The rules: the integrands are analytic. With every y moved by i b, |B_n(t)| is at most
-  exp(T b^2 / 2) cos(a)^-n E[(s L)^n exp(-s L)] / n!, where a = |arg t| - mu b is the
-  angle of t X that is left and s = |t| cos(a). That bounds the outer integrand on both
-  sides of a strip, and with T = 1 the inner one.
-- The ends: t^-c <= t^(-c - eta) end^eta below the lower end, for any eta > 0, and alike
-  beyond the upper one; and E[L^p] <= E[X^p], by convexity.
-- Sums for integrals: for fixed L or y the moduli of the terms rise and fall once, so
-  that a sum and its integral differ by at most the spacing times the maximum.
-- Rounding: of every term, of the power and of the sums.
+Each variable is X = exp(mu y - mu^2 / 2) with y standard normal. For an integer n > Re
+q, the moment is n! / Gamma(n - q) times the integral over t > 0 of t^(-q - 1) B_n(t),
+where B_n(t) = E[(t L)^n exp(-t L)] / n! is computed by `lognormal_lattice`. The
+integral is a trapezoidal rule in u = log t, for large Im q along a ray of complex t.
+All errors are bounded: docs/soundness.md, "Moments of a mean of lognormals".
 """
 
 from __future__ import annotations
@@ -149,9 +130,10 @@ class MeanLognormal:
 
   def _ends(self, n: int, order: float, angle: float, digits: float
             ) -> tuple[float, float, float]:
-    """Returns the ends (low, high) of u to sum over, and log of a bound beyond."""
-    # `whole` is about the log of n! times the whole integral. It sets only how far to
-    # go; the bound on the rest holds wherever the ends are.
+    """Returns the least and the largest u = log |t| to sum over, and a log bound."""
+    # The bound is on the integral of |t^(-q - 1) B_n| outside of these ends, and holds
+    # wherever they are. `whole`, about log of n! times the whole integral, sets how far
+    # to go.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.
@@ -174,15 +156,11 @@ class MeanLognormal:
     return -low - log_cosine, high - log_cosine, float(np.logaddexp(below, above))
 
   def _strips(self, left: float, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns half widths of strips about a ray, (strips,), and logs of bounds.
-
-    A strip without a bound is left out, which may leave none. Bounds have shape
-    (2, strips). Each is on a ratio: the integral of |t^(-q - 1) B_n(t)| along a side of
-    the strip, without the factor from Im q, divided by that of t^(-c - 1) B_n(t) over
-    t > 0. `left` is n - c.
-    """
-    # Row 0 is the side towards the positive line. On the other the best i b is added to
-    # every y; `move` is mu b.
+    """Returns half widths of strips about a ray, (strips,), and logs of bounds."""
+    # Each bound is on the integral of |t^(-q - 1) B_n(t)| along a side of the strip,
+    # without the factor from Im q, over that of t^(-c - 1) B_n(t) over t > 0. `left` is
+    # n - c. Bounds have shape (2, strips), strips >= 0: row 0 is the side towards the
+    # positive line. On the other the best i b is added to every y; `move` is mu b.
     outer = abs(angle) + _STRIPS
     move = np.minimum(_MOVES * _STRIPS, outer)
     rest = outer - move

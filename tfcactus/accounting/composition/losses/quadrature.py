@@ -1,16 +1,10 @@
 """The subsampled Gaussian's privacy loss, with moments by quadrature.
 
-A release is N(0, 1) without the record and N(mu, 1) with it; let s be the sampling
-probability. At an output y, e^z with z = mu y - mu^2 / 2 is the likelihood ratio of a
-record that is in the sample, and u = 1 - s + s e^z that of a record that may be. The
-loss is log u if the record is removed, -log u if it is added. With y standard normal,
-
-    M(t) = E[u^(1 + t)] (removed),  M(t) = E[u^-t] (added).
-
-As a function of complex z, log u is analytic for |Im z| < pi. So the integral may be
-moved to any line Im z = b in that strip. This bounds two things: the error of the
-trapezoidal rule, which is of order e^(-2 pi b / step) with the step in z, and |M(c + i
-t)| at all large t, as |u^(i t)| = e^(-t arg u) on the line.
+At an output y, which is standard normal without the record, z = mu y - mu^2 / 2, and u
+= 1 - s + s e^z is the likelihood ratio at sampling probability s. M(t) is E[u^(1 + t)]
+if the record is removed, E[u^-t] if it is added. log u is analytic for |Im z| < pi,
+which bounds the error of the trapezoidal rule, and |M(c + i t)| at large t
+(docs/soundness.md, "Subsampled Gaussians").
 """
 
 from __future__ import annotations
@@ -31,10 +25,6 @@ that `cut` bounds the mass left out."""
 
 MAX_STRIP = 3.0
 """Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small."""
-
-MAX_Z = 300.0
-"""Above this log(1 - s + s e^z) is taken to be linear: it is, within (1 - s) e^-z / s,
-which is below EPS for every sampling probability s above 1e-114."""
 
 MAX_NODES = 1 << 20
 """Most nodes of a quadrature. Affects speed only."""
@@ -77,10 +67,9 @@ class SampledGaussian(base.ReleaseLoss):
 
   def log_u(self, y: np.ndarray) -> np.ndarray:
     """Returns log(1 - s + s e^z) at y, which is standard normal under P0 = N(0, 1)."""
-    z = self.mu * y - 0.5 * self.mu * self.mu
     # The relative error matters: tilts may be as large as 1 / log u.
-    return _numerics.log_mixture(self.sampling_prob, np.minimum(z, MAX_Z)) + (
-        np.maximum(z - MAX_Z, 0.0))
+    return _numerics.log_mixture(
+        self.sampling_prob, self.mu * y - 0.5 * self.mu * self.mu)
 
   def _rounded(self, y: np.ndarray, log_u: np.ndarray) -> np.ndarray:
     """Returns the sizes that rounding errors of `log_u` are relative to, (n,).
