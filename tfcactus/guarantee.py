@@ -380,6 +380,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
       or a validation is among `releases`.
   """
   relation = relations.check(neighboring_relation)
+  searches = _checks.integer('searches', searches, 1)
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
                      f'{relations.label(relation)}, got {search.event!r}.')

@@ -96,9 +96,10 @@ class PrivacyPlan:
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
     set_field('l2_norm_clip', _checks.positive('l2_norm_clip', self.l2_norm_clip))
-    set_field('num_examples', _checks.integer('num_examples', self.num_examples, 1))
+    set_field('num_examples', _checks.integer(
+        'num_examples', self.num_examples, 1, 2**53))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
-    set_field('steps', _checks.integer('steps', self.steps, 1))
+    set_field('steps', _checks.integer('steps', self.steps, 1, 2**53))
     set_field('delta', _checks.delta(self.delta))
     if self.target_epsilon is not None:
       set_field('target_epsilon',
@@ -301,10 +302,14 @@ class PrivacyPlan:
     """The DpEvent of one Poisson-sampled step.
 
     Raises:
-      ValueError: with noise correlated over several steps, or arithmetic='integer': no
-        event has that cost.
+      ValueError: with noise correlated over several steps, arithmetic='integer', or
+        accounting='scalar-unproven': no event has that cost.
     """
     self.check_independent()
+    if self.accounting != 'proven':
+      raise ValueError(
+          "Expected a plan of accounting='proven' with an event, got accounting="
+          f'{self.accounting!r}: accountants would take its epsilon for a guarantee.')
     arithmetic_lib.check_float(self, 'an event', arithmetic_lib.NO_DISTANCE)
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
@@ -357,7 +362,8 @@ class PrivacyPlan:
           f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
           f'rows_of_one={rows}: nobody has more rows than there are.')
     scheme = self._scheme(sampling)
-    count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
+    count = self._draws(scheme) if steps is None else _checks.integer(
+        'steps', steps, 0, 2**53)
     relation = scheme.check_relation(guarantee_lib.default_relation(
         neighboring_relation, scheme.relations, self.releases))
     data, beside = guarantee_lib.words_beside(self.releases)
@@ -414,17 +420,24 @@ class PrivacyPlan:
                    sampling: type[SamplingScheme] | None = None) -> int:
     """Returns the largest number of steps, at most `steps`, within a budget of epsilon.
 
-    Counts epochs if the scheme draws epochs; 0 even if `releases` exceed the budget.
+    Counts epochs if the scheme draws epochs. Returns 0 with a warning if `releases`
+    alone cost more.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
       neighboring_relation: As for `guarantee`.
       sampling: As for `guarantee`.
     """
-    return calibration.calibrate_steps(
-        epsilon, lambda steps: self.guarantee(
-            steps, neighboring_relation, sampling=sampling).upper,
-        self._draws(self._scheme(sampling)))
+    cost = lambda steps: self.guarantee(
+        steps, neighboring_relation, sampling=sampling).upper
+    found = calibration.calibrate_steps(
+        epsilon, cost, self._draws(self._scheme(sampling)))
+    if not found and (least := cost(0)) > epsilon:
+      warnings.warn(
+          f'Expected epsilon of at least {_format.upper(least)}, the cost of the '
+          f'releases beside the training, got {epsilon!r}, which allows no step and '
+          'not these releases.', stacklevel=2)
+    return found
 
 
 def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],

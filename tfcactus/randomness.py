@@ -29,17 +29,19 @@ with probability pi / 4, so these are almost always enough; if not, more are dra
 def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
   """Calls `task(*each)` for each of zip(*items), in threads if there are several.
 
-  After a RuntimeError, which Python raises where it starts no more threads, calls
-  `task` again for all, one after the other.
+  Where Python starts no more threads, calls `task` for all, one after the other.
   """
   listed = [*zip(*items)]
   if len(listed) > 1:
     try:
       with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda each: task(*each), listed))
-      return
+        begun = [pool.submit(task, *each) for each in listed]
     except RuntimeError:  # There are no new threads once the main thread has ended.
       pass
+    else:
+      for each in begun:
+        each.result()
+      return
   for each in listed:
     task(*each)
 

@@ -20,7 +20,7 @@ from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
-from tfcactus.sampling import PoissonSampling, SamplingScheme
+from tfcactus.sampling import PoissonSampling, SamplingScheme, suitable
 
 Refutes = Callable[[Curve], bool]
 """A test: whether the counts refute a trade-off function."""
@@ -106,10 +106,9 @@ class Claim:
       return other.guarantee(
           draws, neighboring_relation, sampling=sampling).proven_account()
 
+    scheme = suitable(sampling, plan.strategy and plan.groups)
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
-               plan.sampling_prob,
-               plan.groups == 1 and sampling in (None, PoissonSampling),
-               sampling is None or sampling.independent)
+               plan.sampling_prob, scheme is PoissonSampling, scheme.independent)
 
   def curve(self, noise: float = 1.0) -> Curve:
     """Returns the proved trade-off function at `noise` times the claimed noise.

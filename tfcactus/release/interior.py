@@ -76,13 +76,14 @@ def interior_point(records: _records.Records, *, num_values: int,
     ValueError: if an argument is out of range.
   """
   size = _checks.integer('num_values', num_values, 2)
+  fraction = _checks.real('fraction', fraction)
   value = interior_draw(
       _records.vector(records), size, noise=noise, rng=noise_sources.generator(seed),
       fraction=fraction, method=method, rank_error=rank_error)
   if method == 'binary-search':
     error = lambda beta: planned_error(noise, size, fraction, beta, method)
   else:
-    width = _width(noise, size, fraction, rank_error)
+    width = _width(noise, size, rank_error)
     error = lambda beta: (width if _recursion_failure(
         noise, size, width) <= beta else math.inf)
   return Release(
@@ -112,16 +113,15 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
           "Expected rank_error with method='recursion' only, got "
           f'rank_error={rank_error!r}; binary search has no such parameter.')
     return int(binary_search_draws(balance, noise, rng, 1)[0])
-  width = _width(noise, size, fraction, rank_error)
+  width = _width(noise, size, rank_error)
   return int(recursion_draws(balance, width, noise, rng, 1)[0])
 
 
-def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
-           rank_error: float | None) -> float:
+def _width(noise: noise_lib.ScalarNoise, size: int, rank_error: float | None) -> float:
   """Returns the rank error that the recursion is built for: given, or the default."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)
-  return planned_error(noise, size, fraction, _DEFAULT_BETA, 'recursion')
+  return planned_error(noise, size, 0.5, _DEFAULT_BETA, 'recursion')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,6 @@ class Balance:
 
     Floats that are integers will do up to `_EXACT_FLOATS` values.
     """
-    fraction = _checks.real('fraction', fraction)
     if not 0 < fraction < 1:
       raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
     if records.dtype.kind == 'f' and records.size:
