@@ -24,13 +24,12 @@ from tfcactus import (
   step_counts,
 )
 from tfcactus.accounting import calibration
-from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.correlated import workload
 from tfcactus.guarantee import Guarantee, ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
 from tfcactus.sampling.base import whole_batches
-from tfcactus.step_counts import NoisyAccuracy
+from tfcactus.step_counts import AdaptiveClipping, NoisyAccuracy
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -114,10 +113,7 @@ class PrivacyPlan:
           f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
           'mechanism that publishes one example as it is, whatever epsilon is. Take '
           f'delta={0.1 / self.num_examples:.1g} or less.', self.unit), stacklevel=1)
-    if self.accounting not in ACCOUNTINGS:
-      raise ValueError(
-          f'Expected accounting in {ACCOUNTINGS}, got '
-          f'accounting={self.accounting!r}.')
+    _checks.choice('accounting', self.accounting, ACCOUNTINGS)
     if self.accounting == 'scalar-unproven' and self.noise.dim != 1:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
@@ -193,7 +189,13 @@ class PrivacyPlan:
           "Expected correlation='auto' with a target, such as target_epsilon, and no "
           'noise, which depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
-    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
+    unit = settings.get('unit', 'example')
+    size, other = (num_examples, num_units) if unit == 'example' else (
+        num_units, num_examples)
+    if size is None or other is not None:
+      raise ValueError(
+          "Expected num_examples with unit='example', or num_units with another unit, "
+          f'got {unit=}, {num_examples=} and {num_units=}.')
     if isinstance(correlation, str):
       batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
       return workload.least_error(
@@ -260,11 +262,7 @@ class PrivacyPlan:
     return self.sampling_prob * self.num_examples
 
   def check_vector(self, dim: int) -> None:
-    """Raises ValueError if the plan does not cover a clipped vector of length `dim`.
-
-    It may be for another dim, or its noise may not protect the vector, which has one
-    more coordinate for each count, of `adaptive_clipping` and `noisy_accuracy`.
-    """
+    """Raises ValueError unless the plan covers clipped vectors of `dim`, and counts."""
     dim = _checks.integer('dim', dim, 1)
     if self.dim is not None and dim != self.dim:
       raise ValueError(
@@ -453,19 +451,6 @@ def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
     noise = _least_noise(target, cost, noise_lib.Gaussian, name, sampling=sampling,
                          **numbers)
   return noise  # type: ignore[return-value]
-
-
-def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
-                     ) -> int:
-  """Returns the number of units; ValueError unless given under the unit's name."""
-  wanted, other = (num_examples, num_units) if unit == 'example' else (
-      num_units, num_examples)
-  if wanted is None or other is not None:
-    raise ValueError(
-        "Expected num_examples with unit='example', or num_units with another unit, "
-        f'got unit={unit!r}, num_examples={num_examples!r} and '
-        f'num_units={num_units!r}.')
-  return wanted
 
 
 def calibrate_noise_multiplier(

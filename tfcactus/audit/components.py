@@ -20,7 +20,7 @@ _BLOCK = 1000
 """Rows of correlations at a time. Affects memory only."""
 
 _LEAST_NOISE = 1e-9
-"""Less noise, over the clipping norm, counts as this much: none would divide by zero."""
+"""Less noise, over the clipping norm, counts as this much: none divides by zero."""
 
 
 class Check(NamedTuple):
@@ -57,7 +57,7 @@ class Observations:
     """Converts and checks all attributes, and sets the default of `noise`."""
     values = _checks.numbers_of('values', self.values)
     if values.ndim != 2 or not values.size or not np.all(np.isfinite(values)):
-      raise ValueError('Expected values to be finite and of shape (steps, canaries), of '
+      raise ValueError('Expected values to be finite, of shape (steps, canaries) and '
                        f'one step or more, got shape {values.shape}.')
     object.__setattr__(self, 'values', values)
     object.__setattr__(self, 'present', coins(self.present, values.shape[1]))
@@ -96,13 +96,9 @@ class Observations:
     return np.sum(np.logaddexp(absent, math.log(sampling_prob) + ratio), axis=0)
 
   def checks(self, claim: Claim) -> list[Check]:
-    """Returns the checks of a claim with Gaussian noise.
+    """Returns the checks of a claim; ValueError unless its noise is Gaussian.
 
-    Those of noise are always made, the amplitude and Poisson participations only if
-    `drawn` is known.
-
-    Raises:
-      ValueError: if the claim's noise is not Gaussian.
+    Amplitude and Poisson participations are checked only if `drawn` is known.
     """
     sigma = _sigma(claim)
     steps, absent = self.noise.shape
@@ -147,9 +143,8 @@ class Observations:
     """Returns a lower bound on epsilon within the family of the claim.
 
     The family has the claim's steps and scheme, and any Gaussian noise, amplitude and,
-    for Poisson samples, sampling probability. Each takes a third of `significance`. The
-    bound is zero if it is not known when canaries were drawn, or if the amplitude may
-    be zero.
+    for Poisson samples, sampling probability. The bound is zero if it is not known when
+    canaries were drawn, or if the amplitude may be zero.
     """
     third = _checks.delta(significance, 'significance') / 3
     sigma = _sigma(claim)
@@ -172,10 +167,8 @@ class Observations:
 
 
 def generator(seed: int) -> np.random.Generator:
-  """Returns random numbers for an audit.
-
-  The numbers differ from default_rng(seed)'s, which may have drawn the coins.
-  """
+  """Returns random numbers for an audit."""
+  # Others than those of default_rng(seed), which may have drawn the coins.
   return np.random.default_rng([_checks.integer('seed', seed, 0), 0x6175646974])
 
 
@@ -201,10 +194,7 @@ def _sigma(claim: Claim) -> float:
 
 
 def _correlated(rows: np.ndarray) -> float:
-  """Returns the p-value of the largest correlation of two rows of normal numbers.
-
-  Returns 1 if there are fewer than two rows or columns.
-  """
+  """Returns the p-value of the largest correlation of two rows of normal numbers."""
   count, size = rows.shape
   if count < 2 or size < 2:
     return 1.0
