@@ -5,6 +5,7 @@ import math
 
 import dp_accounting
 import dp_accounting.rdp
+import numpy as np
 import pytest
 
 from tests.noise.tables import gaussian_radial, gaussian_scalar, wavy_scalar
@@ -473,3 +474,29 @@ def test_bad_rows_of_one_person(rows):
       steps=10, delta=1e-5)
   with pytest.raises(ValueError, match='rows_of_one'):
     plan.guarantee(rows_of_one=rows)
+
+
+def test_steps_within_warns_if_releases_alone_cost_more():
+  beside = plan(releases=[dp_accounting.GaussianDpEvent(1.0)])
+  with pytest.warns(UserWarning, match='the cost of the releases beside'):
+    assert beside.steps_within(0.5) == 0
+
+
+def test_an_unproven_plan_has_no_event():
+  unproven = plan(noise=noise.Laplace(1.0), accounting='scalar-unproven')
+  with pytest.raises(ValueError, match="accounting='proven' with an event"):
+    _ = unproven.step_event
+
+
+@pytest.mark.parametrize('name', ['num_examples', 'steps'])
+def test_numbers_beyond_all_use_are_refused(name):
+  with pytest.raises(ValueError, match=f'Expected {name} <= '):
+    plan(**{name: 10**400})
+  with pytest.raises(ValueError, match='Expected steps <= '):
+    plan().guarantee(10**30)
+
+
+def test_accountants_take_integers_of_numpy():
+  event = dp_accounting.GaussianDpEvent(1.0)
+  assert tfcactus.PhiAccountant().compose(event, np.int64(5)).get_epsilon(
+      1e-5) == tfcactus.PhiAccountant().compose(event, 5).get_epsilon(1e-5)

@@ -209,3 +209,16 @@ def test_a_stream_of_a_key_is_that_of_the_key():
   np.testing.assert_array_equal(one.words(5), other.words(5))
   assert not np.array_equal(one.words(5),
                             randomness.KeyStream.of_key(b'j' * 32).words(5))
+
+
+def test_errors_of_tasks_in_threads_are_raised_and_nothing_is_repeated():
+  called = []
+
+  def task(number):
+    called.append(number)
+    if number == 1:
+      raise RuntimeError('of the task')
+
+  with pytest.raises(RuntimeError, match='of the task'):
+    randomness.in_threads(task, range(3))
+  assert sorted(called) == [0, 1, 2]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tfcactus import _dp_accounting  # noqa: F401  Before other imports of it.
 from tfcactus.accounting import NoiseTableDpEvent, PhiAccountant
-from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.data_account import DataAccount
 from tfcactus.dp_sgd_privacy import (
     compute_dp_sgd_privacy,
@@ -25,7 +24,7 @@ from tfcactus.noise import (
 )
 from tfcactus.plan import calibrate_noise_multiplier, PrivacyPlan
 from tfcactus.search.optimal import optimal_noise
-from tfcactus.step_counts import NoisyAccuracy
+from tfcactus.step_counts import AdaptiveClipping, NoisyAccuracy
 
 __all__ = [
     'AdaptiveClipping', 'DataAccount', 'Gaussian', 'Guarantee', 'Laplace',

@@ -151,11 +151,10 @@ def _real(name: str, what: str, value: object) -> np.ndarray:
 
 
 class Fixed:
-  """Mixin that makes the attributes in `_FIXED` read-only once they are set.
+  """Mixin, listed first, that makes attributes in `_FIXED` read-only once they are set.
 
-  Fixed attributes determine what is released, and the account reads them long after.
-  Properties in `_FIXED` can never be set; without this class the error of Python 3.9
-  would not name them. List this class before other bases.
+  They determine what is released, and the account reads them long after. Properties in
+  `_FIXED` can never be set.
   """
 
   _FIXED: Mapping[str, str] = {}

@@ -1,7 +1,6 @@
-"""Imports dp_accounting without loading scipy.signal and scipy.stats.
+"""Imports dp_accounting without scipy.signal and scipy.stats, which take seconds.
 
-dp_accounting uses both modules for its grids of privacy losses only, which this library
-does without. They take seconds to load.
+dp_accounting needs both only for its grids of privacy losses, which are not used here.
 """
 
 from __future__ import annotations

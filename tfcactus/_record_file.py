@@ -16,10 +16,9 @@ Checksum = Callable[[bytes], str]
 
 
 def lock(file: int, path: str, *, wait: bool = False) -> None:
-  """Locks an open file, a descriptor, against other processes.
+  """Locks a descriptor against other processes; OSError if it is locked, unless `wait`.
 
-  If the file is locked already, waits if `wait`, else raises OSError. Raises ValueError
-  on Windows, which lacks such locks; `path` is for that message only.
+  Raises ValueError, which names `path`, on Windows, which lacks such locks.
   """
   if fcntl is None:
     raise ValueError(
@@ -29,11 +28,9 @@ def lock(file: int, path: str, *, wait: bool = False) -> None:
 
 
 def whole(file: int) -> bytes:
-  """Returns all complete lines of a file; cuts off an incomplete last line.
-
-  The process that wrote such a line was killed before `append` returned, hence before
-  it released anything on account of that record.
-  """
+  """Returns all complete lines of a file; cuts off an incomplete last line."""
+  # Its process was killed before `append` returned, hence before it released anything
+  # on account of that record.
   os.lseek(file, 0, os.SEEK_SET)
   data = b''
   while more := os.read(file, 2**20):

@@ -21,9 +21,8 @@ LARGEST_DIM = 2**30
 `dim` accounts for in the mode 'integer'."""
 
 _LEAST, _MOST = 2.0**-80, 2.0**80
-"""Clipping norms and noise multipliers between which float64 does not overflow, and
-underflow is covered (docs/soundness.md). An adaptive clipping norm may move by a factor
-of 2^20 from there."""
+"""Range of clipping norms and noise multipliers without overflow in float64. Underflow
+is covered, and moves of an adaptive clipping norm by 2^20 (docs/soundness.md)."""
 
 _SQUARE = ' times the square of the number of replicas'
 
@@ -58,14 +57,9 @@ class Plan(step_counts.Plan, Protocol):
     """Number of steps over which noise is correlated."""
 
 
-def check_mode(arithmetic: object) -> None:
-  """Raises ValueError unless `arithmetic` is one of `MODES`."""
-  _checks.choice('arithmetic', arithmetic, MODES)
-
-
 def check(plan: Plan) -> None:
   """Raises ValueError if the arithmetic is unknown, or has no proof for the plan."""
-  check_mode(plan.arithmetic)
+  _checks.choice('arithmetic', plan.arithmetic, MODES)
   if plan.arithmetic == 'float':
     return
   for wrong, reason in (
@@ -82,10 +76,7 @@ def check(plan: Plan) -> None:
 
 
 def check_float(plan: Plan, what: str, why: str) -> None:
-  """Raises ValueError for a plan of another arithmetic than 'float'.
-
-  `what` is the use that needs 'float', `why` the reason, both for the message.
-  """
+  """Raises ValueError unless arithmetic is 'float', which `what` needs for `why`."""
   if plan.arithmetic != 'float':
     raise ValueError(
         f"Expected a plan of arithmetic='float' with {what}, got arithmetic="
@@ -108,12 +99,12 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
   """Raises ValueError if an 'integer' plan does not cover the roundings of a step.
 
   Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
-  and its counts. Errors of all replicas add up as if there were `replicas`^2 times as
-  many coordinates. Float64 must hold the sums over replicas exactly, where the noise is
-  the sum of `draws` draws. One replica without canaries is left to `check_dim`.
+  and its counts. The noise is the sum of `draws` draws.
   """
+  # Errors of all replicas add up as if there were `replicas`^2 times as many
+  # coordinates, and float64 must hold the sums over replicas exactly.
   if plan.arithmetic == 'float' or replicas == 1 and not shadow:
-    return
+    return  # `check_dim` covers one replica without canaries.
   if plan.groups > 1 and replicas > 1:
     raise ValueError(
         "Expected one replica with arithmetic='integer' and a correlation, got "
@@ -146,11 +137,11 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
 def accounted(plan: Plan, noise: Noise) -> Noise:
   """Returns the noise for which a query of sensitivity one costs what a step costs.
 
-  `noise` takes the place of the plan's. In the mode 'integer', an example changes the
-  rounded vector of sum and counts by S / sigma + sqrt(d) at most, where S is the scale
-  of the noise and d the length of the vector. With a correlation of b > 1 bands it
-  changes the vectors of b steps by S / sigma + sqrt(b d), and S is larger.
+  `noise` takes the place of the plan's.
   """
+  # In the mode 'integer', an example changes the rounded vectors of b steps, the bands
+  # of a correlation or one, by S / sigma + sqrt(b d) at most, where S is the scale of
+  # the noise and d the length of the vector of sum and counts.
   if plan.arithmetic == 'float':
     return noise
   assert isinstance(noise, Gaussian), 'It was checked.'
@@ -163,9 +154,9 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
 
 def distance(plan: Plan, steps: int) -> float:
-  """Returns a bound on the total variation between released and accounted noise.
+  """Returns a bound on the total variation of all noise of `steps` steps together.
 
-  It is for all noise of `steps` steps together.
+  That is its distance from the noise that is accounted for.
   """
   if plan.arithmetic == 'float':
     return 0.0
@@ -194,6 +185,7 @@ def statement(plan: Plan) -> str:
   if plan.arithmetic == 'float':
     return ''
   product = ', multiplied by the matrix of the correlation' if plan.groups > 1 else ''
+  answers = '' if plan.noisy_accuracy is None else ', or of an output that is counted,'
   square = '' if plan.dim or plan.groups > 1 else _SQUARE
   return (
       f' Sums of gradients{_and_counts(plan)}{product}, and their noise, are whole '
@@ -201,11 +193,6 @@ def statement(plan: Plan) -> str:
       'the whole difference between the noise that is drawn and Gaussian noise, for '
       f'up to {_coordinates(plan):,} weights{_and_counts(plan)}'
       f'{square}. It assumes that the bits of a gradient'
-      f'{_answers(plan)} do not depend on its place in the batch, which random rows '
+      f'{answers} do not depend on its place in the batch, which random rows '
       'test when training starts, except in layers that draw'
       f'{"; nor on the replica that computes it" if square else ""}.')
-
-
-def _answers(plan: Plan) -> str:
-  """Returns words for the outputs that a noisy accuracy reads; '' without."""
-  return '' if plan.noisy_accuracy is None else ', or of an output that is counted,'

@@ -68,13 +68,10 @@ def compute_dp_sgd_privacy_statement(
   Other arguments are as for `compute_dp_sgd_privacy`, under other names.
 
   Args:
-    used_microbatching: Whether means of several examples were clipped, which have no
-      epsilon on Poisson samples. The default is TensorFlow Privacy's. Pass False if
+    used_microbatching: Whether means of several examples were clipped. Pass False if
       each example was clipped by itself, as `privatize` always does.
-    max_examples_per_user: Largest number of examples of one person. The text then also
-      has the epsilon of all of them together.
-    accountant_type: 'RDP', 'PLD' or an `AccountantType` of TensorFlow Privacy. It
-      changes nothing, because all numbers are those of `PhiAccountant`.
+    max_examples_per_user: Number of examples whose joint epsilon is in the text too.
+    accountant_type: 'RDP', 'PLD' or TensorFlow Privacy's enum; changes no number.
 
   Raises:
     ValueError: if an argument is out of range.
@@ -91,6 +88,9 @@ def compute_dp_sgd_privacy_statement(
       ('num_epochs', num_epochs), delta)
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
+  passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
+  if used_microbatching:  # The epsilon of allocated batches is for clipped examples.
+    passed = passed.partition(' AllocatedBatches')[0]
   parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '
       f'epochs: Gaussian noise of noise multiplier {noise_multiplier}, after '
@@ -101,7 +101,7 @@ def compute_dp_sgd_privacy_statement(
       *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
       _NO_POISSON if used_microbatching else
       f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
-      f'Passes: {_passed(plan, passes, used_microbatching)} {_NO_STRADDLING}']
+      f'Passes: {passed} {_NO_STRADDLING}']
   if most == 1:
     parts.append('A person with several examples is protected less: '
                  'max_examples_per_user gives the epsilon of all of them together.')
@@ -109,13 +109,6 @@ def compute_dp_sgd_privacy_statement(
       part if part.startswith(' ') else textwrap.fill(
           part, 80, break_long_words=False, break_on_hyphens=False)
       for part in parts) + '\n'
-
-
-def _passed(plan: PrivacyPlan, passes: int, used_microbatching: bool) -> str:
-  """Returns the statement of the guarantee of passes, for a replaced example."""
-  found = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
-  # The epsilon of allocated batches, too, needs each example clipped by itself.
-  return found.partition(' AllocatedBatches')[0] if used_microbatching else found
 
 
 def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) -> str:

@@ -92,21 +92,14 @@ class Guarantee:
             (', on conditions that its statement names' if self.conditions else ''))
 
   def given(self, *conditions: str) -> Guarantee:
-    """Returns this guarantee, and its sides, under further conditions.
-
-    The statement then says them.
-    """
+    """Returns this guarantee, and its sides, on conditions that statements then say."""
     return dataclasses.replace(
         self, statement=' '.join((self.statement, *conditions)),
         conditions=(*self.conditions, *conditions),
         sides=tuple(side.given(*conditions) for side in self.sides))
 
   def seeded_by(self, what: str) -> Guarantee:
-    """Returns this guarantee marked as drawn from a seed, also in its statement.
-
-    Args:
-      what: The part of the randomness that came from a seed, in words.
-    """
+    """Returns this guarantee marked as one of which a seed drew `what`, in words."""
     return dataclasses.replace(
         self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}',
         sides=tuple(side.seeded_by(what) for side in self.sides))
@@ -141,20 +134,15 @@ class Guarantee:
     return self.account
 
 
-def _tpr_target(true_positive: float, false_positive: float
-                ) -> tuple[float, Callable[[Guarantee], float]]:
-  """Returns (rate allowed, function from a guarantee to its bound on that rate)."""
-  return true_positive, lambda found: attacks.true_positive_rate(
-      found.proven_account(), false_positive).upper
-
-
 TARGETS: dict[str, Callable[[Any], tuple[float, Callable[[Guarantee], float]]]] = {
     'target_epsilon': lambda epsilon: (
         _checks.positive('target_epsilon', epsilon), lambda found: found.upper),
     'target_advantage': lambda advantage: (
         _checks.delta(advantage, 'target_advantage'),
         lambda found: found.proven_account().get_delta(0.0)),
-    'target_tpr': lambda rates: _tpr_target(*attacks.check_target(rates))}
+    'target_tpr': lambda rates: (
+        attacks.check_target(rates)[0], lambda found: attacks.true_positive_rate(
+            found.proven_account(), float(rates[1])).upper)}
 """Functions by the argument of `for_training` that states a target. Each takes the
 argument, and returns (limit, function from a guarantee to what must not exceed it)."""
 
@@ -169,10 +157,9 @@ class ReleasedStatistic:
 
 def release_events(releases: object, unit: str | None = None
                    ) -> tuple[dp_accounting.DpEvent, ...]:
-  """Returns the events of releases.
+  """Returns the events of releases; ValueError if they cannot be composed with a plan.
 
-  Raises ValueError unless they are a list or tuple, if one is seeded or has no account,
-  if validations are on the sides of several splits, or by `check_unit`, with a `unit`.
+  `unit` is that of the plan; None does not check it.
   """
   if not isinstance(releases, (list, tuple)):
     raise ValueError(
@@ -189,10 +176,7 @@ def release_events(releases: object, unit: str | None = None
 
 
 def check_unit(event: object, unit: str) -> None:
-  """Raises ValueError if a layer was adapted for rows and `unit` is not 'example'.
-
-  Or the reverse. Looks for such layers in `event`, one or several, and all inside.
-  """
+  """Raises ValueError if a layer in events, at any depth, has another unit."""
   for part in _parts(event):
     if isinstance(part, accounting.AdaptedDpEvent) and (
         bool(part.of_units) == (unit == 'example')):
@@ -247,10 +231,7 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
 def default_relation(given: Relation | None,
                      proved: Sequence[dp_accounting.NeighboringRelation],
                      releases: Iterable[object]) -> Relation:
-  """Returns `given`, or else the first of `proved` that all validations are proved for.
-
-  If there is no such relation, returns the first of `proved`.
-  """
+  """Returns `given`, or the first of `proved` that validations have, or the first."""
   return given if given is not None else next((relation for relation in proved if all(
       relation in event.proved_relations for event in validations(releases))),
                        proved[0])
@@ -295,7 +276,9 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   ValueError if a release has no known cost for the relation.
   """
   relation, releases = relations.check(relation), tuple(releases)
-  held = _held_out(releases, relation)
+  held = [each for each in validations(releases) if each.by]
+  for each in held:
+    events.check_split(each.by, relation)
   if held and rows_of_one == 1:
     beside = [each for each in releases if each not in held]
     return _of_sides(held, *(
@@ -327,15 +310,6 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
 
 _HELD_OUT = (
     'For any one record on the validation side: all planned releases of validation.')
-
-
-def _held_out(releases: Sequence[object], relation: dp_accounting.NeighboringRelation
-             ) -> list[accounting.ValidationDpEvent]:
-  """Returns releases on one side of a split; ValueError if `relation` has no proof."""
-  held = [each for each in validations(releases) if each.by]
-  for each in held:
-    events.check_split(each.by, relation)
-  return held
 
 
 def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,
@@ -380,6 +354,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
       or a validation is among `releases`.
   """
   relation = relations.check(neighboring_relation)
+  searches = _checks.integer('searches', searches, 1)
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
                      f'{relations.label(relation)}, got {search.event!r}.')

@@ -24,13 +24,12 @@ from tfcactus import (
   step_counts,
 )
 from tfcactus.accounting import calibration
-from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.correlated import workload
 from tfcactus.guarantee import Guarantee, ReleasedStatistic
 from tfcactus.relations import Relation
 from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
 from tfcactus.sampling.base import whole_batches
-from tfcactus.step_counts import NoisyAccuracy
+from tfcactus.step_counts import AdaptiveClipping, NoisyAccuracy
 
 ACCOUNTINGS = ('proven', 'scalar-unproven')
 
@@ -96,9 +95,10 @@ class PrivacyPlan:
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
     set_field('l2_norm_clip', _checks.positive('l2_norm_clip', self.l2_norm_clip))
-    set_field('num_examples', _checks.integer('num_examples', self.num_examples, 1))
+    set_field('num_examples', _checks.integer(
+        'num_examples', self.num_examples, 1, 2**53))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
-    set_field('steps', _checks.integer('steps', self.steps, 1))
+    set_field('steps', _checks.integer('steps', self.steps, 1, 2**53))
     set_field('delta', _checks.delta(self.delta))
     if self.target_epsilon is not None:
       set_field('target_epsilon',
@@ -113,10 +113,7 @@ class PrivacyPlan:
           f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
           'mechanism that publishes one example as it is, whatever epsilon is. Take '
           f'delta={0.1 / self.num_examples:.1g} or less.', self.unit), stacklevel=1)
-    if self.accounting not in ACCOUNTINGS:
-      raise ValueError(
-          f'Expected accounting in {ACCOUNTINGS}, got '
-          f'accounting={self.accounting!r}.')
+    _checks.choice('accounting', self.accounting, ACCOUNTINGS)
     if self.accounting == 'scalar-unproven' and self.noise.dim != 1:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
@@ -192,7 +189,13 @@ class PrivacyPlan:
           "Expected correlation='auto' with a target, such as target_epsilon, and no "
           'noise, which depends on the number of bands, or a request such as '
           f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
-    size = _number_of_units(num_examples, num_units, settings.get('unit', 'example'))
+    unit = settings.get('unit', 'example')
+    size, other = (num_examples, num_units) if unit == 'example' else (
+        num_units, num_examples)
+    if size is None or other is not None:
+      raise ValueError(
+          "Expected num_examples with unit='example', or num_units with another unit, "
+          f'got {unit=}, {num_examples=} and {num_units=}.')
     if isinstance(correlation, str):
       batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
       return workload.least_error(
@@ -259,11 +262,7 @@ class PrivacyPlan:
     return self.sampling_prob * self.num_examples
 
   def check_vector(self, dim: int) -> None:
-    """Raises ValueError if the plan does not cover a clipped vector of length `dim`.
-
-    It may be for another dim, or its noise may not protect the vector, which has one
-    more coordinate for each count, of `adaptive_clipping` and `noisy_accuracy`.
-    """
+    """Raises ValueError unless the plan covers clipped vectors of `dim`, and counts."""
     dim = _checks.integer('dim', dim, 1)
     if self.dim is not None and dim != self.dim:
       raise ValueError(
@@ -301,10 +300,14 @@ class PrivacyPlan:
     """The DpEvent of one Poisson-sampled step.
 
     Raises:
-      ValueError: with noise correlated over several steps, or arithmetic='integer': no
-        event has that cost.
+      ValueError: with noise correlated over several steps, arithmetic='integer', or
+        accounting='scalar-unproven': no event has that cost.
     """
     self.check_independent()
+    if self.accounting != 'proven':
+      raise ValueError(
+          "Expected a plan of accounting='proven' with an event, got accounting="
+          f'{self.accounting!r}: accountants would take its epsilon for a guarantee.')
     arithmetic_lib.check_float(self, 'an event', arithmetic_lib.NO_DISTANCE)
     return PoissonSampling.of_plan(self).event(accounting.noise_event(self.noise))
 
@@ -357,7 +360,8 @@ class PrivacyPlan:
           f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
           f'rows_of_one={rows}: nobody has more rows than there are.')
     scheme = self._scheme(sampling)
-    count = self._draws(scheme) if steps is None else _checks.integer('steps', steps, 0)
+    count = self._draws(scheme) if steps is None else _checks.integer(
+        'steps', steps, 0, 2**53)
     relation = scheme.check_relation(guarantee_lib.default_relation(
         neighboring_relation, scheme.relations, self.releases))
     data, beside = guarantee_lib.words_beside(self.releases)
@@ -414,17 +418,24 @@ class PrivacyPlan:
                    sampling: type[SamplingScheme] | None = None) -> int:
     """Returns the largest number of steps, at most `steps`, within a budget of epsilon.
 
-    Counts epochs if the scheme draws epochs; 0 even if `releases` exceed the budget.
+    Counts epochs if the scheme draws epochs. Returns 0 with a warning if `releases`
+    alone cost more.
 
     Args:
       epsilon: Budget for the upper bound, at the plan's delta.
       neighboring_relation: As for `guarantee`.
       sampling: As for `guarantee`.
     """
-    return calibration.calibrate_steps(
-        epsilon, lambda steps: self.guarantee(
-            steps, neighboring_relation, sampling=sampling).upper,
-        self._draws(self._scheme(sampling)))
+    cost = lambda steps: self.guarantee(
+        steps, neighboring_relation, sampling=sampling).upper
+    found = calibration.calibrate_steps(
+        epsilon, cost, self._draws(self._scheme(sampling)))
+    if not found and (least := cost(0)) > epsilon:
+      warnings.warn(
+          f'Expected epsilon of at least {_format.upper(least)}, the cost of the '
+          f'releases beside the training, got {epsilon!r}, which allows no step and '
+          'not these releases.', stacklevel=2)
+    return found
 
 
 def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
@@ -440,19 +451,6 @@ def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
     noise = _least_noise(target, cost, noise_lib.Gaussian, name, sampling=sampling,
                          **numbers)
   return noise  # type: ignore[return-value]
-
-
-def _number_of_units(num_examples: int | None, num_units: int | None, unit: str
-                     ) -> int:
-  """Returns the number of units; ValueError unless given under the unit's name."""
-  wanted, other = (num_examples, num_units) if unit == 'example' else (
-      num_units, num_examples)
-  if wanted is None or other is not None:
-    raise ValueError(
-        "Expected num_examples with unit='example', or num_units with another unit, "
-        f'got unit={unit!r}, num_examples={num_examples!r} and '
-        f'num_units={num_units!r}.')
-  return wanted
 
 
 def calibrate_noise_multiplier(

@@ -29,17 +29,19 @@ with probability pi / 4, so these are almost always enough; if not, more are dra
 def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
   """Calls `task(*each)` for each of zip(*items), in threads if there are several.
 
-  After a RuntimeError, which Python raises where it starts no more threads, calls
-  `task` again for all, one after the other.
+  Where Python starts no more threads, calls `task` for all, one after the other.
   """
   listed = [*zip(*items)]
   if len(listed) > 1:
     try:
       with futures.ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda each: task(*each), listed))
-      return
+        begun = [pool.submit(task, *each) for each in listed]
     except RuntimeError:  # There are no new threads once the main thread has ended.
       pass
+    else:
+      for done in begun:
+        done.result()
+      return
   for each in listed:
     task(*each)
 
@@ -47,12 +49,9 @@ def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
 class KeyStream:
   """The key stream of AES-256 in counter mode, as 64-bit words.
 
-  Without a seed, the key comes from the operating system and is never saved. A forked
-  process draws a new key, so that no two processes, replicas or resumed runs share
-  one. With a seed the words repeat, and whoever knows the seed knows the noise: seeds
-  are for experiments only.
-
-  Copying or pickling a stream raises TypeError, since a copy would repeat the words.
+  Without a seed, the key comes from the operating system and is never saved, and a
+  forked process draws a new one. With a seed the words repeat, also after a fork: seeds
+  are for experiments only. Copying or pickling a stream raises TypeError.
   """
 
   def __init__(self, seed: int | None = None, purpose: str = ''):
@@ -92,9 +91,8 @@ class KeyStream:
     return self._used
 
   def replayed(self, position: int) -> KeyStream:
-    """Returns a stream that repeats this stream's words from `position` on.
+    """Returns a stream that repeats words from `position` on; read no further ones.
 
-    For numbers that are needed again: do not read it beyond this stream's own position.
     Raises ValueError unless this process drew the word at `position`.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:
@@ -257,8 +255,7 @@ class Random(Protocol):
 class SystemRandom:
   """Cryptographic generator with the methods of `numpy.random.Generator` for noise.
 
-  Bits come from a `KeyStream`: unpredictable unless seeded. Every noise distribution
-  of this library accepts it in place of a numpy generator.
+  Bits come from a `KeyStream`: unpredictable unless seeded.
   """
 
   def __init__(self, seed: int | None = None, purpose: str = 'release'):

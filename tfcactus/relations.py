@@ -43,14 +43,7 @@ _PROTECTED_ROWS = {
 
 
 def check(value: Relation) -> dp_accounting.NeighboringRelation:
-  """Returns the neighbouring relation that `value` is or names.
-
-  Args:
-    value: A dp_accounting.NeighboringRelation, or one of `NAMES`.
-
-  Raises:
-    ValueError: if it is neither.
-  """
+  """Returns the relation that `value` is, or names by one of `NAMES`, or ValueError."""
   relation = NAMES.get(value, value) if isinstance(value, str) else value
   if relation not in NAMES.values():
     raise ValueError(
@@ -68,18 +61,14 @@ def protected(relation: dp_accounting.NeighboringRelation, unit: str = 'example'
               data: str = 'the training set', rows: int = 1) -> str:
   """Returns the beginning of a sentence that says whom a guarantee protects.
 
-  `unit` is a word for one row, `data` stands for all rows together, and a person has at
-  most `rows` rows.
+  `unit` is a word for a row, `data` for all rows; a person has at most `rows` of them.
   """
   words = _PROTECTED if rows == 1 else _PROTECTED_ROWS
   return words[relation].format(unit=unit, data=data, rows=rows)
 
 
 def in_units(text: str, unit: str) -> str:
-  """Returns sentences about examples, reworded to be about units.
-
-  `unit` is the word for one unit; 'example' leaves the text as it is.
-  """
+  """Returns sentences about examples, reworded to be about each `unit`, a word."""
   if unit == 'example':
     return text
   text = re.sub(r'\bnum_examples\b', 'num_units', text)

@@ -1,10 +1,9 @@
 """Noisy counts that a step releases in one vector with the sum of its gradients.
 
-Adaptive clipping counts gradients that were not clipped; `NoisyAccuracy` counts right
-answers. A step releases (sum of gradients, weight * count, ...) under one draw of the
-plan's noise. An example adds a gradient of norm C at most, and a number in [-1/2, 1/2]
-to each count. Each weight is such that its count gets noise of `stddevs`. C *
-`sensitivity` bounds the norm of the whole vector that an example adds.
+A step releases (sum of gradients, weight * count, ...) under one draw of the plan's
+noise. An example adds a gradient of norm C at most, and a number in [-1/2, 1/2] to each
+count. Each weight is such that its count gets noise of `stddevs`. C * `sensitivity`
+bounds the norm of the whole vector that an example adds.
 """
 
 from __future__ import annotations
@@ -14,12 +13,57 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 from tfcactus import _checks
-from tfcactus.adaptive_clipping import AdaptiveClipping
 from tfcactus.noise import Noise
 
 _LARGEST_SHARE = 1 - 2.0**-20
 """Part of the squared sensitivity that counts may take. So close to one, the rounding
 of the part would reach the margin of clipping (docs/soundness.md, "Numbers")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClipping:
+  """Adaptive clipping: moves the clipping norm towards a quantile of gradient norms.
+
+  Each step releases the sum of clipped per-example gradients and a noisy count of
+  the gradients that were not clipped. The count moves the clipping norm of the next
+  step. Both form one vector, (gradient, weight * count), released under one draw of
+  the plan's noise. A step costs as much as with a constant clipping norm; the
+  gradient gets slightly more noise instead.
+
+  Each example adds 1/2 or -1/2 to the count, so the count has sensitivity 1/2.
+
+  Attributes:
+    target_unclipped_quantile: Share of examples, in [0, 1], whose gradient norms
+      should be below the clipping norm.
+    learning_rate: Largest change of the clipping norm in a step: by a factor of
+      exp(learning_rate), or by learning_rate if `geometric_update` is False.
+    clipped_count_stddev: Standard deviation of the noise on the count, in
+      examples. None: a 20th of the expected batch size, or the noise multiplier
+      if that is larger.
+    geometric_update: Whether the norm is multiplied by a factor; if False, a
+      difference is subtracted.
+
+  Raises:
+    ValueError: if an argument is out of range.
+
+  Source: Andrew et al., "Differentially Private Learning with Adaptive
+  Clipping" (2021), Theorem 1 and Algorithm 1; the names are those of
+  TensorFlow Privacy's QuantileAdaptiveClipSumQuery.
+  """
+
+  target_unclipped_quantile: float = 0.5
+  learning_rate: float = 0.2
+  clipped_count_stddev: float | None = None
+  geometric_update: bool = True
+
+  def __post_init__(self):
+    quantile = _checks.real('target_unclipped_quantile', self.target_unclipped_quantile)
+    if not 0 <= quantile <= 1:
+      raise ValueError(
+          f'Expected target_unclipped_quantile in [0, 1], got {quantile!r}.')
+    _checks.non_negative('learning_rate', self.learning_rate)
+    if self.clipped_count_stddev is not None:
+      _checks.noise_scale('clipped_count_stddev', self.clipped_count_stddev)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +105,11 @@ class NoisyAccuracy:
 
 
 class _Kind(NamedTuple):
-  """A field of a `PrivacyPlan` that has steps release a count.
+  """A field of a `PrivacyPlan` that has steps release a count."""
 
-  Attributes:
-    type: Type of the field's value.
-    stddev: Attribute of the value, the standard deviation of the noise on the count.
-    words: The count, in words.
-  """
-
-  type: type
-  stddev: str
-  words: str
+  type: type  # Type of the field's value.
+  stddev: str  # Attribute of the value: standard deviation of the noise on the count.
+  words: str  # The count, in words.
 
 
 KINDS = {'adaptive_clipping': _Kind(
@@ -125,12 +163,10 @@ def sensitivity(plan: Plan) -> float:
   """Returns the l2 sensitivity of the released vector over the clipping norm.
 
   The plan's noise is scaled by this number S, with S^-2 = 1 - sum (z / (2 stddev))^2
-  for noise multiplier z. Gaussian noise on the gradient has noise multiplier S z, so
-  that z^-2 = (S z)^-2 + sum (2 stddev)^-2: the precisions of all parts add up.
-
-  Raises:
-    ValueError: if the counts have too little noise.
+  for noise multiplier z. Raises ValueError if the counts have too little noise.
   """
+  # Gaussian noise on the gradient has noise multiplier S z, so that z^-2 = (S z)^-2 +
+  # sum (2 stddev)^-2: the precisions of all parts add up.
   found = stddevs(plan)
   if not found:
     return 1.0
@@ -158,9 +194,7 @@ def beside(plan: Plan) -> tuple[int, str]:
 def check(plan: Plan, correlated: bool) -> None:
   """Raises ValueError unless a step of the plan can release its counts.
 
-  Their rules must be of the right type, the noise one for vectors, and the counts' own
-  noise large enough (`sensitivity`). `correlated`: whether noise is correlated over
-  steps; noisy_accuracy is refused then.
+  `correlated` tells whether noise is correlated over steps.
   """
   for name, rule in _given(plan).items():
     if not isinstance(rule, KINDS[name].type):

@@ -121,3 +121,23 @@ def test_scores_are_log_likelihood_ratios():
 def test_bad_observations_are_refused(values, present, drawn, said):
   with pytest.raises(ValueError, match=said):
     audit.Observations(values, present, drawn)
+
+
+def test_a_run_without_noise_is_refuted():
+  rng = np.random.default_rng(0)
+  present = rng.random(200) < 0.5
+  drawn = (rng.random((100, 200)) < PROB) & present
+  seen = audit.Observations(drawn * 1.0, present, drawn)
+  found = audit.audit_run(seen, CLAIM, families=False)
+  assert found.refuted
+  for each in found.findings:
+    assert each.p_value is None or 0 <= each.p_value <= 1
+  assert max(each.epsilon or 0 for each in found.findings) > 1
+
+
+@pytest.mark.parametrize('values, noise, words', [
+    (np.zeros((0, 4)), None, 'one step or more'),
+    (np.zeros((3, 4)), np.zeros((3, 0)), 'one column or more')])
+def test_no_steps_or_no_noise_are_refused(values, noise, words):
+  with pytest.raises(ValueError, match=words):
+    audit.Observations(values, np.array([1, 1, 0, 0]), noise=noise)

@@ -1,14 +1,16 @@
 """Epsilons within families, and the test of a claim, by counts of canaries."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from tests.representatives import representatives
 import tfcactus
-from tfcactus import accounting, audit
+from tfcactus import accounting, audit, correlated
 from tfcactus.audit import families
-from tfcactus.sampling import RandomAllocationSampling
+from tfcactus.sampling import PoissonSampling, RandomAllocationSampling
 
 # absent, present, false positives, false negatives: epsilon by Clopper and Pearson, by
 # Steinke et al., and within the Gaussian and the plan's family by the sum of errors on
@@ -93,3 +95,11 @@ def test_claim_of_a_plan():
 def test_counts_that_cannot_be_are_refused(numbers):
   with pytest.raises(ValueError, match='Expected'):
     audit.Errors(*numbers)
+
+
+def test_only_poisson_samples_are_claimed_to_be_some():
+  one_band = dataclasses.replace(
+      plan(), correlation=correlated.BandedStrategy(bands=1))
+  assert audit.Claim.of_plan(plan()).poisson
+  assert not audit.Claim.of_plan(one_band).poisson  # Allocated at random by default.
+  assert audit.Claim.of_plan(one_band, PoissonSampling).poisson

@@ -110,3 +110,10 @@ def test_best_sinh_normal_has_its_price_and_beats_its_neighbours():
 def test_bad_input_is_one_clear_error(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+@pytest.mark.parametrize('wrong', [{'scale': -1.0}, {'num_bins': 10**400}])
+def test_thresholds_of_bad_numbers_are_refused(wrong):
+  with pytest.raises(ValueError, match=next(iter(wrong))):
+    release.count_threshold(
+        noise.Gaussian(1.0), **{'num_bins': 5, 'beta': 0.1, **wrong})

@@ -1,3 +1,5 @@
+import fractions
+
 import numpy as np
 import pytest
 
@@ -57,3 +59,9 @@ def test_the_cost_is_that_of_its_questions():
 def test_bad_input_is_one_clear_error(call):
   with pytest.raises(ValueError, match='Expected'):
     call(noise.Gaussian(2.0))
+
+
+def test_fractions_may_be_of_any_real_type():
+  assert '0.5-quantile' in release.quantile(
+      [1, 2, 3], fractions.Fraction(1, 2), low=0, high=10,
+      noise=noise.Gaussian(1.0)).mechanism

@@ -12,6 +12,7 @@ import math
 from typing import Callable
 
 import dp_accounting
+import numpy as np
 
 from tfcactus import _checks, relations
 from tfcactus.accounting import event_steps
@@ -75,6 +76,12 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       raise ValueError(
           "Expected an accountant of direction 'both', got direction="
           f'{self.direction!r}; one direction alone is no guarantee.')
+
+  def compose(self, event: dp_accounting.DpEvent, count: int = 1) -> PairAccountant:
+    """Adds an event `count` times; returns this accountant."""
+    # dp_accounting takes integers of Python only.
+    return super().compose(
+        event, int(count) if isinstance(count, np.integer) else count)
 
   def supports(self, event: dp_accounting.DpEvent) -> bool:
     """Returns whether `event` can be composed; False for unknown events."""

@@ -19,6 +19,9 @@ from tfcactus.audit.families import Claim
 _BLOCK = 1000
 """Rows of correlations at a time. Affects memory only."""
 
+_LEAST_NOISE = 1e-9
+"""Less noise, over the clipping norm, counts as this much: none divides by zero."""
+
 
 class Check(NamedTuple):
   """A component check: a p-value of the claim, small if there is the named fault."""
@@ -53,16 +56,17 @@ class Observations:
   def __post_init__(self) -> None:
     """Converts and checks all attributes, and sets the default of `noise`."""
     values = _checks.numbers_of('values', self.values)
-    if values.ndim != 2 or not np.all(np.isfinite(values)):
-      raise ValueError('Expected values to be finite and of shape (steps, canaries), '
-                       f'got shape {values.shape}.')
+    if values.ndim != 2 or not values.size or not np.all(np.isfinite(values)):
+      raise ValueError('Expected values to be finite, of shape (steps, canaries) and '
+                       f'one step or more, got shape {values.shape}.')
     object.__setattr__(self, 'values', values)
     object.__setattr__(self, 'present', coins(self.present, values.shape[1]))
     noise = values[:, ~self.present] if self.noise is None else (
         _checks.numbers_of('noise', self.noise))
-    if noise.ndim != 2 or len(noise) != len(values) or not np.all(np.isfinite(noise)):
+    if noise.ndim != 2 or len(noise) != len(values) or not noise.size or (
+        not np.all(np.isfinite(noise))):
       raise ValueError(f'Expected noise to be finite and of shape ({len(values)}, '
-                       f'columns), got shape {noise.shape}.')
+                       f'columns), of one column or more, got shape {noise.shape}.')
     object.__setattr__(self, 'noise', noise)
     if self.drawn is not None:
       drawn = np.asarray(self.drawn, dtype=bool)
@@ -86,19 +90,15 @@ class Observations:
     be wrong, and its scores would hide that.
     """
     # The sum over steps of log(1 - q + q e^ratio), q the sampling probability.
-    ratio = (self.values - 0.5) / noise_multiplier**2
+    ratio = (self.values - 0.5) / max(noise_multiplier, _LEAST_NOISE)**2
     with np.errstate(divide='ignore'):
       absent = np.log1p(-sampling_prob)
     return np.sum(np.logaddexp(absent, math.log(sampling_prob) + ratio), axis=0)
 
   def checks(self, claim: Claim) -> list[Check]:
-    """Returns the checks of a claim with Gaussian noise.
+    """Returns the checks of a claim; ValueError unless its noise is Gaussian.
 
-    Those of noise are always made, the amplitude and Poisson participations only if
-    `drawn` is known.
-
-    Raises:
-      ValueError: if the claim's noise is not Gaussian.
+    Amplitude and Poisson participations are checked only if `drawn` is known.
     """
     sigma = _sigma(claim)
     steps, absent = self.noise.shape
@@ -116,7 +116,7 @@ class Observations:
             _correlated(self.noise), _correlated(self.noise.T)), 1.0),
               'noise of one step or coordinate that another one repeats')]
     if (on := self._amplitudes) is not None:
-      scale = math.sqrt(np.mean(self.noise**2) / on.size)
+      scale = max(math.sqrt(np.mean(self.noise**2) / on.size), _LEAST_NOISE)
       found.append(Check(
           'amplitude', float(special.stdtr(
               self.noise.size, -(np.mean(on) - 1) / scale)),
@@ -143,9 +143,8 @@ class Observations:
     """Returns a lower bound on epsilon within the family of the claim.
 
     The family has the claim's steps and scheme, and any Gaussian noise, amplitude and,
-    for Poisson samples, sampling probability. Each takes a third of `significance`. The
-    bound is zero if it is not known when canaries were drawn, or if the amplitude may
-    be zero.
+    for Poisson samples, sampling probability. The bound is zero if it is not known when
+    canaries were drawn, or if the amplitude may be zero.
     """
     third = _checks.delta(significance, 'significance') / 3
     sigma = _sigma(claim)
@@ -163,15 +162,13 @@ class Observations:
       trials = self.drawn.shape[0] * int(np.sum(self.present))
       sampled = float(special.betaincinv(on.size, trials - on.size + 1, third)
                       ) / claim.sampling_prob
-    return claim.account(most / least / sigma, sampled).epsilon_bounds(
-        claim.delta).lower
+    return claim.account(max(most / least, _LEAST_NOISE) / sigma, sampled
+                         ).epsilon_bounds(claim.delta).lower
 
 
 def generator(seed: int) -> np.random.Generator:
-  """Returns random numbers for an audit.
-
-  The numbers differ from default_rng(seed)'s, which may have drawn the coins.
-  """
+  """Returns random numbers for an audit."""
+  # Others than those of default_rng(seed), which may have drawn the coins.
   return np.random.default_rng([_checks.integer('seed', seed, 0), 0x6175646974])
 
 
@@ -197,10 +194,7 @@ def _sigma(claim: Claim) -> float:
 
 
 def _correlated(rows: np.ndarray) -> float:
-  """Returns the p-value of the largest correlation of two rows of normal numbers.
-
-  Returns 1 if there are fewer than two rows or columns.
-  """
+  """Returns the p-value of the largest correlation of two rows of normal numbers."""
   count, size = rows.shape
   if count < 2 or size < 2:
     return 1.0

@@ -80,10 +80,9 @@ def epsilon_lower_bound(hits: int, hits_on_neighbor: int, trials: int,
 
   An event, fixed before the runs were seen, happened in `hits` of `trials` runs on one
   input and in `hits_on_neighbor` of `trials_on_neighbor` (by default `trials`) runs on
-  its neighbour. The bound is log((p - delta) / q). Here p is the lower end of the
-  confidence interval for the event's probability on the input, and q the upper end for
-  the neighbour. The bound is zero if the counts refute no epsilon. The bound exceeds
-  the mechanism's epsilon with probability at most `significance`.
+  its neighbour. The bound, at least zero, is log((p - delta) / q), where p is the lower
+  end of the confidence interval for the event's probability on the input, and q the
+  upper end on the neighbour. It is too large with probability at most `significance`.
   """
   delta = _checks.non_negative('delta', delta)
   # Each of the two one-sided limits fails with at most half the significance.
@@ -144,13 +143,10 @@ class Errors:
 
     The errors are binomial and independent, with rates a and b >= curve(a) for an
     unknown a. The p-value is the supremum over a of the probability of at most as many
-    errors of both kinds together. On a cell [a, a'] the rates (a, curve(a')) bound it.
-
-    Args:
-      curve: The trade-off function.
-      enough: The search of the supremum stops as soon as the p-value is known to be
-        above `enough`, or not.
+    errors of both kinds together. The search stops once it is known whether that is
+    above `enough`.
     """
+    # On a cell [a, a'] the rates (a, curve(a')) bound the probability.
     edges = np.linspace(0.0, 1.0, _CELLS + 1)
     least = curve(edges)
     # A cell [a, b] is (minus its bound, a, b, curve(b)): the heap's first is the worst.

@@ -97,11 +97,7 @@ class Audit:
   def picture(self, path: str) -> None:
     """Writes a picture of the bounds on epsilon and the p-values to a file.
 
-    Args:
-      path: Path of the picture; its extension sets the format.
-
-    Raises:
-      ImportError: if matplotlib is missing.
+    The extension of `path` sets the format. Raises ImportError without matplotlib.
     """
     left, right = pictures.axes(2, 13)
     for axis, kind in ((left, 'epsilon'), (right, 'p_value')):
@@ -156,15 +152,11 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
   """Returns the evidence in the noisy sums of a run, with component checks.
 
   The absent canaries of a pilot give the noise multiplier at which the other canaries
-  are scored by their likelihood ratio.
+  are scored by their likelihood ratio. Other arguments are as for `audit_scores`.
 
   Args:
     seen: The observations.
     claim: The claim to refute, with Gaussian noise.
-    guesses: As for `audit_scores`.
-    significance: As for `audit_scores`.
-    pilot: As for `audit_scores`.
-    seed: As for `audit_scores`.
     families: Whether to bound epsilon by scores within the claim's family too, which
       takes many accounts of the run, slow ones for random allocation.
 
@@ -188,15 +180,11 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
 
 
 def _pilot(present: np.ndarray, share: float, seed: int) -> np.ndarray:
-  """Returns which canaries are in the pilot, a mask of shape (canaries,).
-
-  Raises ValueError unless the pilot and the rest both have present and absent ones.
-  """
+  """Returns the pilot's mask; ValueError unless it and the rest have both sides."""
   share = _checks.delta(share, 'pilot')
   chosen = components.generator(seed).random(present.size) < share
-  sizes = [int(np.sum(chosen & side)) for side in (present, ~present)] + [
-      int(np.sum(~chosen & side)) for side in (present, ~present)]
-  if not all(sizes):
+  if not all(np.any(part & side) for part in (chosen, ~chosen)
+             for side in (present, ~present)):
     raise ValueError(
         f'Expected canaries enough for a pilot of a share of {share:g}, present and '
         f'absent ones, and for a test, got {present.size}; take more canaries.')

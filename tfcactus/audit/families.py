@@ -20,7 +20,7 @@ from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
 from tfcactus.plan import PrivacyPlan
 from tfcactus.relations import Relation
-from tfcactus.sampling import PoissonSampling, SamplingScheme
+from tfcactus.sampling import PoissonSampling, SamplingScheme, suitable
 
 Refutes = Callable[[Curve], bool]
 """A test: whether the counts refute a trade-off function."""
@@ -90,10 +90,9 @@ class Claim:
               neighboring_relation: Relation | None = None) -> Claim:
     """Returns the claim of a plan's guarantee for its steps, without `releases`.
 
-    `sampling`, `draws` (steps or epochs) and `neighboring_relation` are the arguments
-    of `plan.guarantee`. The relation is between data with a canary and data without:
-    'zero-out' if absent canaries have a place without a row. No canary is in the data
-    of the statistics released beside the steps.
+    Other arguments are those of `plan.guarantee`, `draws` its steps. The relation is
+    between data with a canary and data without: 'zero-out' if absent canaries have a
+    place without a row. Statistics released beside the steps see no canary.
     """
     plan = dataclasses.replace(plan, releases=())
     normal = isinstance(plan.noise, Gaussian)
@@ -106,16 +105,12 @@ class Claim:
       return other.guarantee(
           draws, neighboring_relation, sampling=sampling).proven_account()
 
+    scheme = suitable(sampling, None if plan.strategy is None else plan.groups)
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
-               plan.sampling_prob,
-               plan.groups == 1 and sampling in (None, PoissonSampling),
-               sampling is None or sampling.independent)
+               plan.sampling_prob, scheme is PoissonSampling, scheme.independent)
 
   def curve(self, noise: float = 1.0) -> Curve:
-    """Returns the proved trade-off function at `noise` times the claimed noise.
-
-    Its values are lower bounds on false negative rates.
-    """
+    """Returns a lower bound on the trade-off function at `noise` times the noise."""
     return _curve(self, noise)
 
   def epsilon(self, refutes: Refutes) -> float:

@@ -39,14 +39,10 @@ PathLike = Union[str, 'os.PathLike[str]']
 
 
 def check(correlation: object) -> AnyCorrelation:
-  """Returns `correlation` if it is a request, a strategy or None.
-
-  Raises:
-    ValueError: if it is something else.
-  """
+  """Returns `correlation` if it is a request, a strategy or None, else ValueError."""
   if correlation is None or isinstance(correlation, Correlation):
     return correlation
-  if isinstance(correlation, Strategy) and type(correlation) in KINDS:
+  if isinstance(correlation, KINDS) and type(correlation) in KINDS:
     return correlation
   raise ValueError(
       'Expected correlation to be a request such as '
@@ -56,15 +52,11 @@ def check(correlation: object) -> AnyCorrelation:
 
 
 def solved(correlation: object, steps: int) -> Strategy:
-  """Returns a strategy as it is, or the strategy that solves a request.
-
-  Args:
-    correlation: A request or a strategy.
-    steps: Number of steps that the strategy is for.
+  """Returns a strategy, or the one that solves a request for `steps` steps.
 
   Raises:
-    ValueError: if it is neither, if a request has more bands than `steps` or comes to a
-      strategy that is not of `KINDS`, or by `Strategy.check_growth`.
+    ValueError: if `correlation` is neither, if a request has more bands than `steps` or
+      comes to a strategy that is not of `KINDS`, or by `Strategy.check_growth`.
   """
   found = check(correlation)
   if isinstance(found, Correlation):
@@ -80,12 +72,8 @@ def solved(correlation: object, steps: int) -> Strategy:
 def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strategy:
   """Returns the strategy that `Strategy.to_config` described.
 
-  Args:
-    config: The mapping.
-    place: Where the config is from, for error messages.
-
-  Raises:
-    ValueError: if the config is damaged, altered or of an unknown kind.
+  Raises ValueError, which names the `place` that the config is from, if it is damaged,
+  altered or of an unknown kind.
   """
   known = {each.kind: each for each in KINDS}
   if not isinstance(config, Mapping) or config.get('kind') not in known:
@@ -107,14 +95,9 @@ def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strateg
 
 
 def save(strategy: Strategy, path: PathLike) -> None:
-  """Writes a strategy to a file, whole or not at all.
+  """Writes a strategy, which holds no secrets, to a file, whole or not at all.
 
-  Args:
-    strategy: The strategy; it is public and holds no secrets.
-    path: Must end in ".json".
-
-  Raises:
-    ValueError: if `path` does not, or `strategy` is not a strategy.
+  Raises ValueError if `path` does not end in ".json", or `strategy` is no strategy.
   """
   path = os.fspath(path)
   if not isinstance(strategy, Strategy):

@@ -33,12 +33,7 @@ class BandedToeplitz(base.Strategy):
   _numbers: tuple[float, ...]
 
   def __init__(self, coefficients: Any):
-    """Initialises the strategy by its `coefficients`.
-
-    Raises:
-      ValueError: if the first is not positive, a single one is not one, their norm is
-        above one, or their inverse grows too fast.
-    """
+    """Raises ValueError unless `coefficients` are as above and noise does not grow."""
     numbers = _checks.vector('coefficients', coefficients)
     if numbers[0] <= 0 or (numbers.size == 1 and numbers[0] != 1):
       raise ValueError(

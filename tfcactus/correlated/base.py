@@ -44,11 +44,9 @@ class NoiseRows(abc.ABC):
   def next(self, fresh: Draw, again: Draw | None = None) -> np.ndarray:
     """Returns the noise x of the next step, with C x = z.
 
-    Args:
-      fresh: Draws the z of this step, independent of earlier ones, shape (dim,). The
-        array may be overwritten.
-      again: Repeats the z of the previous step, if `Strategy.replays`; None if the
-        sampler has to keep what it needs.
+    `fresh` draws the z of this step, independent of earlier ones, shape (dim,), which
+    may be overwritten. If `Strategy.replays`, `again` repeats the z of the previous
+    step; None has the sampler keep what it needs.
     """
 
 
@@ -64,14 +62,10 @@ class Product(abc.ABC):
 
   @abc.abstractmethod
   def next(self, vector: np.ndarray) -> np.ndarray:
-    """Returns the row of the product at the next step, float64, shape (dim,).
+    """Returns the sum of the last `bands` vectors, each times its entry of C, (dim,).
 
-    It is the sum of the last `bands` vectors, each times its entry of C. No term is
-    rounded more than 2 * `bands` times (docs/soundness.md).
-
-    Args:
-      vector: The step's row of the right factor, float64, shape (dim,). Neither it nor
-        the result may be changed until the next call.
+    `vector` is that of this step, float64, (dim,). Neither it nor the result may be
+    changed until the next call. No term is rounded more than 2 * `bands` times.
     """
 
 
@@ -87,12 +81,11 @@ class Strategy(abc.ABC):
   rows of its own, with sensitivity of at most one.
 
   Immutable: attributes cannot be set, and arrays are made anew. When a strategy is
-  made, the recursion that draws noise is compared with C, and so is `product`, by which
-  noise is added in whole numbers. Plans accept this library's strategies only.
+  made, its sampler and product are compared with C. Plans accept this library's
+  strategies only.
 
   Attributes:
     kind: Name of the kind of strategy in files.
-    bands: Rows that a column reaches over, the diagonal included.
 
   Source: Choquette-Choo et al., "(Amplified) Banded Matrix Factorization" (2023),
   Theorems 4 and 5; adaptivity: Denisov et al. (2022).
@@ -112,18 +105,12 @@ class Strategy(abc.ABC):
 
   @property
   def buffers(self) -> int:
-    """Number of vectors of the model's size that drawing keeps.
-
-    With arithmetic='integer' adding noise keeps twice as many.
-    """
+    """Vectors of the model's size that drawing keeps; twice that in whole numbers."""
     return self.bands - 1
 
   @property
   def replays(self) -> bool:
-    """Whether a step's noise takes its own draw and the one before, and no other.
-
-    A sampler may then make the draw before again, rather than keep it.
-    """
+    """Whether a step's noise takes its own draw and the one before, and no other."""
     return False
 
   @property
@@ -162,8 +149,8 @@ class Strategy(abc.ABC):
   def errors(self, steps: int, workload: Workload = PREFIX_SUMS) -> np.ndarray:
     """Returns standard deviations of the noise in a weight by step, shape (steps,).
 
-    They are per noise multiplier and clipping norm, for sums (not divided by a batch
-    size), and for learning rates whose root mean square is one.
+    They are per noise multiplier and clipping norm, for sums and for learning rates of
+    root mean square one.
     """
     rates = workload.rates(_checks.integer('steps', steps, 1))
     total = np.zeros(steps)
@@ -195,11 +182,7 @@ class Strategy(abc.ABC):
     return {'kind': self.kind, 'digest': self.digest, **self.fields()}
 
   def _check(self) -> None:
-    """Raises ValueError unless noise can be drawn by C, with columns of norm <= 1.
-
-    C must be finite and without zeros on its diagonal, and samplers and products must
-    compute C^-1 and C; see also `check_growth`.
-    """
+    """Raises ValueError unless columns have norm <= 1, and sampler and product fit."""
     size, period = self.bands, self.period
     columns = np.zeros((2 * size, period))
     for step in range(period):
@@ -230,11 +213,9 @@ class Strategy(abc.ABC):
     self.check_growth(20 * size)  # A first look; `solved` checks all steps of a plan.
 
   def check_growth(self, steps: int) -> None:
-    """Refuses a matrix C whose inverse has large entries, by which noise would grow.
+    """Raises ValueError if noise would grow: by factors of a million, or not finite.
 
-    Raises:
-      ValueError: if an entry of the inverse of C is not finite, or is above a million,
-        within `steps` steps.
+    Factors are the entries of the inverse of C within `steps` steps.
     """
     with np.errstate(all='ignore'):
       grown = max(float(np.max(np.abs(self.inverse_column(step, steps))))
@@ -299,6 +280,5 @@ class Correlation(abc.ABC):
   def solve(self, steps: int) -> Strategy:
     """Returns the strategy of about the least `Strategy.error` over `steps` steps.
 
-    Raises:
-      ValueError: if there are fewer steps than bands.
+    Raises ValueError if there are fewer steps than bands.
     """

@@ -30,11 +30,7 @@ class BlockedBidiagonal(base.Strategy):
   _numbers: tuple[float, ...]
 
   def __init__(self, shares: Any):
-    """Initialises the strategy by its `shares`; none is independent noise.
-
-    Raises:
-      ValueError: if noise cannot be drawn by their matrix.
-    """
+    """Raises ValueError if noise cannot be drawn; no `shares` are independent noise."""
     numbers = () if np.size(shares) == 0 else tuple(
         _checks.vector('shares', shares).tolist())
     object.__setattr__(self, '_numbers', numbers)

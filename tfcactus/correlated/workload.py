@@ -47,15 +47,13 @@ class Workload:
       raise ValueError(
           'Expected learning_rates of each step, or () for a constant one, got '
           f'{self.learning_rates!r}.')
-    if len(self.learning_rates):
-      rates = _checks.vector('learning_rates', self.learning_rates)
-      if not (np.all(rates >= 0) and rates.max() > 0):
-        raise ValueError(
-            'Expected learning_rates of at least zero, and not all of them zero, got '
-            f'{self.learning_rates!r}.')
-      object.__setattr__(self, 'learning_rates', tuple(rates.tolist()))
-    else:
-      object.__setattr__(self, 'learning_rates', ())
+    rates = tuple(_checks.vector('learning_rates', self.learning_rates).tolist()) if (
+        len(self.learning_rates)) else ()
+    if rates and not 0 <= min(rates) <= max(rates) != 0:
+      raise ValueError(
+          'Expected learning_rates of at least zero, and not all of them zero, got '
+          f'{self.learning_rates!r}.')
+    object.__setattr__(self, 'learning_rates', rates)
     momentum = _checks.non_negative('momentum', self.momentum)
     if momentum >= 1:
       raise ValueError(f'Expected momentum below 1, got momentum={self.momentum!r}.')
@@ -64,8 +62,7 @@ class Workload:
   def rates(self, steps: int) -> np.ndarray:
     """Returns the learning rates of `steps` steps, with a root mean square of one.
 
-    Raises:
-      ValueError: if the workload has another number of steps.
+    Raises ValueError if the workload has another number of steps.
     """
     if not self.learning_rates:
       return np.ones(steps)
@@ -77,12 +74,7 @@ class Workload:
     return rates / np.sqrt(np.mean(rates * rates))
 
   def moved(self, column: np.ndarray, rates: np.ndarray) -> np.ndarray:
-    """Returns the displacement of the weights after each step, shape (n,).
-
-    Args:
-      column: The release of each step, shape (n,).
-      rates: Learning rates of these steps, shape (n,).
-    """
+    """Returns how far releases `column` have moved weights after each step, (n,)."""
     return np.cumsum(rates * self.with_momentum(column))
 
   def with_momentum(self, series: np.ndarray) -> np.ndarray:
@@ -104,11 +96,7 @@ def quotient(series: np.ndarray, divisor: np.ndarray) -> np.ndarray:
 
 
 def total_error(plan: Any, workload: Workload = PREFIX_SUMS) -> float:
-  """Returns the noise in one weight: its standard deviation, root mean square by step.
-
-  For gradients summed over a batch, a clipping norm of one, and learning rates of root
-  mean square one. `plan` is a `PrivacyPlan` with a correlation.
-  """
+  """Returns `Strategy.error` of a `PrivacyPlan`, times its noise multiplier."""
   return plan.noise.noise_multiplier * plan.correlation.error(plan.steps, workload)
 
 

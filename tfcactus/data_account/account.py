@@ -280,10 +280,7 @@ class DataAccount:
   @contextlib.contextmanager
   def _writing(self, create: bool = False, moved: bool = False
               ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Locks and reads the file; yields a function that appends an entry to the file.
-
-    Raises ValueError if the file is gone, edited, or a copy and not `moved`.
-    """
+    """Locks and reads the file, or ValueError; yields a function that appends to it."""
     with self._mutex:
       try:
         file = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)

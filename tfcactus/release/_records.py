@@ -1,7 +1,6 @@
 """Input records: arrays, lists, tf.data datasets and other iterables of batches.
 
-A record is a row. What a row holds decides how much one record can change, so that
-inputs whose rows may not be the records are refused.
+A record is a row. Inputs whose rows may not be the records are refused.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ def batches(records: Records, array: Callable[[object], np.ndarray] | None = Non
             ) -> Iterator[np.ndarray]:
   """Yields arrays of records, whose first axis runs over records.
 
-  An array, list, tuple or range is one batch. `array` turns a batch into an array; None
-  takes arrays of numbers. Raises ValueError if a batch is no such array, or may be a
-  single record.
+  An array, list, tuple or range is one batch. `array` turns a batch into an array, by
+  default of numbers. Raises ValueError if a batch is none, or may be a single record.
   """
   array = array or _array
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):

@@ -16,8 +16,7 @@ _MOST_BINS = 2**28
 """Most counts of a histogram, which memory holds."""
 
 _SUM_FINENESS = 30
-"""Summands are truncated to a grid of about clipping norm / 2^30: sums of up to 2^32
-records are exact, and no record's rounding depends on the others."""
+"""Summands are truncated to clipping norm / 2^30 or so: sums of 2^32 are exact."""
 
 
 def noisy_value(value: float, *, sensitivity: float, noise: noise_lib.ScalarNoise,
@@ -82,10 +81,9 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
     raise ValueError(
         'Expected exactly one of l2_sensitivity and l1_sensitivity, got '
         f'l2_sensitivity={l2_sensitivity!r} and l1_sensitivity={l1_sensitivity!r}.')
-  if l2_sensitivity is None:
-    scale = noise_sources.sensitivity(l1_sensitivity, 'l1_sensitivity')
-  else:
-    scale = noise_sources.sensitivity(l2_sensitivity, 'l2_sensitivity')
+  scale = noise_sources.sensitivity(*(
+      (l1_sensitivity, 'l1_sensitivity') if l2_sensitivity is None else
+      (l2_sensitivity, 'l2_sensitivity')))
   steps, step, _ = noise_sources.lattice(value, scale, resolution)
   if steps.ndim != 1:
     raise ValueError(f'Expected a vector, got shape {steps.shape}.')
@@ -148,8 +146,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   """Returns records clipped to norm `clip`, as whole multiples of `step`."""
-  # In C order, numpy adds up a record's squares in one order, however many other
-  # records there are.
+  # In C order, the rounding of a record's norm depends on no other record.
   rows = np.asarray(batch, dtype=np.float64, order='C')
   if rows.ndim not in (1, 2):
     raise ValueError(
@@ -177,9 +174,8 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
               arithmetic: str = 'float') -> Release:
   """Releases how often each value occurs: integers, some of them negative.
 
-  One added or removed record changes one count by one. A replaced record changes two
-  counts by one, which for log-concave noise costs no more than one count changing by
-  two.
+  A replaced record changes two counts by one, which for log-concave noise costs no more
+  than one count changing by two.
 
   Args:
     records: Integers in [0, num_bins), one per record: an array or an iterable of
@@ -205,17 +201,13 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
 
 def exact_counts(records: _records.Records, *, num_bins: int, outside: str = 'refuse',
                  name: str = 'num_bins') -> np.ndarray:
-  """Returns how often each value occurs, without noise; not to be published.
-
-  `name` is the name of `num_bins` in errors.
-  """
+  """Returns how often each value occurs, without noise; errors call num_bins `name`."""
   num_bins = _checks.integer(name, num_bins, 1)
   if num_bins > _MOST_BINS:
     raise ValueError(
         f'Expected at most 2^28 bins, got {name}={num_bins}; use '
         'threshold_sketch or quantile for larger domains.')
-  if outside not in ('refuse', 'drop'):
-    raise ValueError(f"Expected outside to be 'refuse' or 'drop', got {outside!r}.")
+  _checks.choice('outside', outside, ('refuse', 'drop'))
   counts = np.zeros(num_bins, np.int64)
   for batch in _records.scalar_batches(records):
     if batch.dtype.kind == 'f' and np.any(batch != np.rint(batch)):
@@ -254,11 +246,10 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
                  off: float = 1.0) -> Release:
   """Adds noise to steps * step, whose sensitivity is `scale` in the noise's norm.
 
-  `rounding` is what rounding to whole numbers adds to the sensitivity, if `arithmetic`
-  is 'integer'. One record changes `changed` coordinates at most. The release is off by
-  up to `off` steps beside the noise.
+  `rounding` and `changed` are `rounding` and `coordinates` of `whole_numbers.scaled`.
+  The release is off by up to `off` steps beside the noise.
   """
-  modes.check_mode(arithmetic)
+  _checks.choice('arithmetic', arithmetic, modes.MODES)
   rng, count = noise_sources.generator(seed), max(steps.size, 1)
   if arithmetic == 'float':
     event, larger = accounting.noise_event(noise), 1.0
@@ -274,6 +265,6 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
     if step == 1:
       noisy = noisy.astype(np.int64)
   return Release(
-      value=noise_sources.to_numbers(noisy, step), event=event, mechanism=words,
+      value=noisy if step == 1 else noisy * step, event=event, mechanism=words,
       seeded=seed is not None, error_kind=error_kind, error_bound=lambda beta: (
           scale * larger * noise.max_error(count, beta) + off * step))

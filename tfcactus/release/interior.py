@@ -1,19 +1,7 @@
 """Interior points of an ordered domain, and quantiles, by search in a dyadic tree.
 
-For a fraction q and data x_1..x_n in a domain of k ordered values, the balance
-g(j) = (1 - q) #{x_i <= j} - q #{x_i > j} grows with j and crosses zero at the quantile.
-One added or removed record changes g by at most max(q, 1 - q), so that n need not be
-public. An answer of rank error w is a j with g(j) > -w and g(j - 1) < w: the
-generalised interior point of f = (g + w) / 2w clipped to [0, 1], where f(0) = 0 and
-f(k + 1) = 1.
-
-There are two methods. 'binary-search' asks ceil(log2(k)) noisy balances. 'recursion' is
-Theorem 25: the largest increase of f over a node grows with the level of the dyadic
-tree, counted from the leaves. A binary search over log2(k) levels finds a level where f
-grows by more than 1/5 over some node, and by less than 2/5 over every node of the level
-below. A noisy maximum finds such a node; one more noisy balance tells which end of the
-node is an answer. One level of recursion reduces every domain of 64-bit integers to at
-most 64 levels, where binary search is cheaper than another recursion.
+An answer of rank error w is a j with g(j) > -w and g(j - 1) < w for the `Balance` g.
+docs/soundness.md ("Statistics") has the function f = (g + w) / 2w and both methods.
 
 Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives no
 constants; those here are accounted exactly and tested by counting.
@@ -76,13 +64,14 @@ def interior_point(records: _records.Records, *, num_values: int,
     ValueError: if an argument is out of range.
   """
   size = _checks.integer('num_values', num_values, 2)
+  fraction = _checks.real('fraction', fraction)
   value = interior_draw(
       _records.vector(records), size, noise=noise, rng=noise_sources.generator(seed),
       fraction=fraction, method=method, rank_error=rank_error)
   if method == 'binary-search':
     error = lambda beta: planned_error(noise, size, fraction, beta, method)
   else:
-    width = _width(noise, size, fraction, rank_error)
+    width = _width(noise, size, rank_error)
     error = lambda beta: (width if _recursion_failure(
         noise, size, width) <= beta else math.inf)
   return Release(
@@ -99,7 +88,6 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
   """Returns the answer of `interior_point`, without its event.
 
   `records` are integers in [1, size] of shape (n,); a domain of one value will do.
-  `rank_error` is for 'recursion' only.
   """
   if size > _LARGEST_DOMAIN:
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
@@ -112,16 +100,15 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
           "Expected rank_error with method='recursion' only, got "
           f'rank_error={rank_error!r}; binary search has no such parameter.')
     return int(binary_search_draws(balance, noise, rng, 1)[0])
-  width = _width(noise, size, fraction, rank_error)
+  width = _width(noise, size, rank_error)
   return int(recursion_draws(balance, width, noise, rng, 1)[0])
 
 
-def _width(noise: noise_lib.ScalarNoise, size: int, fraction: float,
-           rank_error: float | None) -> float:
+def _width(noise: noise_lib.ScalarNoise, size: int, rank_error: float | None) -> float:
   """Returns the rank error that the recursion is built for: given, or the default."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)
-  return planned_error(noise, size, fraction, _DEFAULT_BETA, 'recursion')
+  return planned_error(noise, size, 0.5, _DEFAULT_BETA, 'recursion')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,11 +121,7 @@ class Balance:
 
   @classmethod
   def of(cls, records: np.ndarray, fraction: float, size: int) -> Balance:
-    """Returns the balance of unsorted records; ValueError unless integers in [1, size].
-
-    Floats that are integers will do up to `_EXACT_FLOATS` values.
-    """
-    fraction = _checks.real('fraction', fraction)
+    """Returns the balance of unsorted records; ValueError unless in 1, ..., size."""
     if not 0 < fraction < 1:
       raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
     if records.dtype.kind == 'f' and records.size:
@@ -175,14 +158,14 @@ def num_queries(size: int, method: str) -> int:
   if method == 'binary-search':
     return _halvings(size)
   # A binary search over the levels, a noisy maximum, and a comparison of two ends.
-  return _halvings(_levels(size) + 1) + 2
+  return _halvings(size.bit_length() + 1) + 2
 
 
 def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
                   beta: float, method: str) -> float:
   """Returns the rank error, in records, exceeded with probability at most beta.
 
-  `fraction` sets that of the binary search; the recursion's holds for every fraction.
+  The recursion's holds for every `fraction`.
   """
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
@@ -204,7 +187,7 @@ def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) ->
   # sensitivity one, exceeds width/5. The noisy maximum errs only if the noise of
   # another node exceeds that of the best node by 2 width/5, both at sensitivity two.
   above = lambda z: float(noise.cdf(-z))
-  compare = (_halvings(_levels(size) + 1) + 1) * above(0.2 * width)
+  compare = (_halvings(size.bit_length() + 1) + 1) * above(0.2 * width)
   # A union bound: the best node's noise exceeds a part of the margin, or the noise of
   # one of the other nodes exceeds the rest of it.
   share = optimize.minimize_scalar(
@@ -216,19 +199,13 @@ def _recursion_failure(noise: noise_lib.ScalarNoise, size: int, width: float) ->
 
 def _halvings(outcomes: int) -> int:
   """Returns ceil(log2(outcomes)), the comparisons that determine one outcome."""
-  return (int(outcomes) - 1).bit_length()
-
-
-def _levels(size: int) -> int:
-  """Returns the number of levels below the root of a dyadic tree of size + 1 leaves."""
-  return int(size).bit_length()
+  return (outcomes - 1).bit_length()
 
 
 def _search(runs: int, low: int, high: int, halvings: int,
             ask: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
   """Returns the least j in [low, high] with `ask(j)` true, else `high`, (runs,)."""
-  # By binary search: noisy answers of `ask`, (runs,), may lead to another j. It is
-  # asked exactly `halvings` times.
+  # Noisy answers, (runs,), may lead to another j. `ask` is asked `halvings` times.
   first = np.full(runs, low, np.int64)
   last = np.full(runs, high, np.int64)
   for _ in range(halvings):
@@ -252,7 +229,7 @@ def binary_search_draws(balance: Balance, noise: noise_lib.ScalarNoise,
 def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise,
                     rng: SystemRandom, runs: int) -> np.ndarray:
   """Returns independent answers of Theorem 25 at rank error `width`, shape (runs,)."""
-  levels = _levels(balance.size)
+  levels = balance.size.bit_length()  # Below the root of a tree of size + 1 leaves.
   nodes = [_nodes(balance, width, level) for level in range(levels + 1)]
   largest = np.array([np.max(value) for _, value in nodes])
   # Compares f's largest growth over a node with 3/10, between 1/5 and 2/5 of the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,22 +13,19 @@ from tfcactus.noise import Noise, ScalarNoise
 from tfcactus.randomness import Size, SystemRandom
 
 _FINENESS = 20
-"""Values are rounded to about sensitivity / 2^20 before noise is added, unless they are
-multiples of a public resolution. This raises the sensitivity of a number by at most two
-millionths."""
+"""Values without a public resolution are rounded to about sensitivity / 2^20. This
+raises the sensitivity of a number by at most two millionths."""
 
 ROUNDING = 2
 """Steps by which rounding can increase the distance of two values: each moves by half a
-step on the grid and, if it is an integer beyond 2^53, by another half step in its
-conversion to float64."""
+step on the grid, and an integer beyond 2^53 by another half in float64."""
 
 _LARGEST = 2.0**52
 """Largest value in steps: larger ones do not fit beside their noise in a float64."""
 
 _LARGEST_NOISE = 2.0**46
 """Largest standard deviation in steps. A draw beyond 128 of them would not be exact to
-a step in float64, and would show the answer's low bits. Few floats per step are left at
-this size: docs/releases.md has the effect on the account."""
+a step in float64 (docs/releases.md), and would show the answer's low bits."""
 
 _SCALES = (2.0**-900, 2.0**900)
 """Sensitivities whose grid stays clear of float64's underflow and overflow."""
@@ -60,15 +56,13 @@ def sensitivity(value: object, name: str = 'sensitivity') -> float:
 def spread_noise(noise: object, *, whole: bool = False) -> ScalarNoise:
   """Returns `noise` if independent draws protect a change spread over several queries.
 
-  For log-concave noise a change (a_1, a_2, ...) of several queries with independent
-  draws costs no more than the change |a_1| + |a_2| + ... of one query. With T_a the
-  trade-off function of a shift by a, the product of T_a and T_b lies above T_b(1 - T_a)
-  (transitivity), which is T_(a+b) since the best tests are nested thresholds. A table's
-  density has steps, so that the bound holds for tables only where all changes are whole
-  numbers of sensitivities, which `whole` states.
-
-  Raises ValueError for noise that is not log-concave, and for a table unless `whole`.
+  A change (a_1, a_2, ...) then costs no more than the change |a_1| + |a_2| + ... of one
+  query. Raises ValueError for noise that is not log-concave, and for a table unless
+  `whole`: all changes are whole numbers of sensitivities.
   """
+  # With T_a the trade-off function of a shift by a, the product of T_a and T_b lies
+  # above T_b(1 - T_a) (transitivity), which is T_(a+b) since the best tests are nested
+  # thresholds. A table's density has steps, where that holds for whole changes only.
   law = noise_lib.check_scalar(noise)
   if not law.log_concave_on_cells:
     raise ValueError(
@@ -96,12 +90,12 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
             resolution: float | None = None) -> tuple[np.ndarray, float, float]:
   """Returns values on a public grid: (int64 steps, step, sensitivity of a value there).
 
-  A release on the grid has no low bits that leak the data. The grid depends on the
-  arguments alone, never on the values or their type, which could reveal a record.
   `resolution` is a power of two of which all values are multiples, whatever the
   records; None rounds values to about a millionth of the sensitivity. Raises ValueError
   for values that are not finite, not such multiples, or too large beside their noise.
   """
+  # A release on the grid has no low bits that leak the data. The grid never depends on
+  # the values or their type, which could reveal a record.
   array = np.asarray(value)
   if array.dtype.kind not in 'iuf':
     raise ValueError(f'Expected numbers, got values of type {array.dtype}.')
@@ -158,11 +152,6 @@ def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
   """Returns exact answers plus independent noise times `scale`, on no grid."""
   # Low bits of the sums may leak the data: compare them, and never publish them.
   return exact + scale * noise.sample(rng, exact.shape)
-
-
-def to_numbers(steps: np.ndarray, step: float) -> Any:
-  """Returns steps * step: int64 if `step` is one, else float64 without rounding."""
-  return steps if step == 1.0 else steps * step
 
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:

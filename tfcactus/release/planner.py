@@ -37,7 +37,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
     noise: The histogram's noise.
     num_bins: Size of the domain.
     beta: Probability that an empty count is reported, or the given count is not.
-    arithmetic: The histogram's arithmetic, 'float' or 'integer'.
+    arithmetic: As for `histogram`.
   """
   half = 0.5 * _checks.delta(beta, 'beta')
   threshold = count_threshold(
@@ -50,7 +50,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
 def _of_histogram(noise: noise_lib.ScalarNoise, arithmetic: str
                   ) -> tuple[float, float]:
   """Returns (factor of noise beyond the law, most that rounding moves a count)."""
-  modes.check_mode(arithmetic)
+  _checks.choice('arithmetic', arithmetic, modes.MODES)
   if arithmetic == 'float':
     return 1.0, 0.5
   found = whole_numbers.scaled(noise, 1.0, 1.0, 1, 1.0)
@@ -69,7 +69,8 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
     arithmetic: The histogram's arithmetic, 'float' or 'integer'.
   """
   noise_lib.check_scalar(noise)
-  num_bins = _checks.integer('num_bins', num_bins, 1)
+  scale = _checks.positive('scale', scale)
+  num_bins = _checks.integer('num_bins', num_bins, 1, 2**53)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
   larger, off = _of_histogram(noise, arithmetic)
   return math.floor(
@@ -141,7 +142,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
     ValueError: if no noise of the family keeps the budget; for sinh-normal noise, if
       the one that would is not log-concave.
   """
-  modes.check_mode(arithmetic)
+  _checks.choice('arithmetic', arithmetic, modes.MODES)
   count = _checks.integer('count', count, 1)
   releases = _checks.integer('releases', releases, 1)
   family_of = noise_family(family, bend)
@@ -179,8 +180,7 @@ def best_sinh_normal(epsilon: float, delta: float,
 
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
     """Returns noise with bend = sigma exp(log_ratio), sigma set by `epsilon`."""
-    ratio = math.exp(log_ratio)
-    make = lambda sigma: noise_lib.SinhNormal(sigma, ratio * sigma)
+    make = lambda sigma: noise_lib.SinhNormal(sigma, math.exp(log_ratio) * sigma)
     return make(calibration.calibrate_noise(
         epsilon, lambda sigma: sinh_normal.epsilon(make(sigma), delta),
         tolerance=_CLOSE))

@@ -1,14 +1,10 @@
 """Selection of the best options: Gap-Max, top-m, and the exponential mechanism.
 
-Scores are functions of the data, each of which one added or removed record changes by
-at most the sensitivity. The best option is found if its score beats the others by a
-wide enough gap. The scores themselves are not released. The exponential mechanism needs
-no gap.
+Scores themselves are not released.
 
 Source: section 5 of Bun, Dwork, Rothblum and Steinke (STOC 2018): Algorithm 22 (the
 obvious answer) and Algorithm 21 (the generalised histogram). The exponential mechanism:
-McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007); sections
-2.3 and 5 of Bun et al.
+McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007).
 """
 
 from __future__ import annotations
@@ -38,8 +34,7 @@ def gap_max(scores: npt.ArrayLike, *, sensitivity: float, noise: noise_lib.Scala
   the clipped gap: half the gap between the best and the second score, in sensitivities,
   less one, but at least zero. It returns the best option if the sum exceeds a
   threshold, which noise alone exceeds with probability 1/k; else one of the other
-  options at random. If the clipped gap is zero it draws uniformly among all options, so
-  that the exact equality on which the proof rests holds despite floating point.
+  options at random.
 
   Args:
     scores: Shape (k,), k >= 2; ties are allowed, NaN is not.
@@ -78,13 +73,7 @@ def most_frequent(records: _records.Records, *, num_bins: int,
                   seed: int | None = None) -> Release:
   """Releases the most frequent value, which is found if its count leads by a gap.
 
-  Args:
-    records: Integers in [0, num_bins), as for `histogram`.
-    num_bins: Size of the domain, at least two.
-    noise: As for `gap_max`.
-    method: As for `gap_max`.
-    outside: As for `histogram`.
-    seed: For repeatable experiments; None draws from the system.
+  Arguments are as for `gap_max` and `histogram`; `num_bins` is two or more.
   """
   counts = additive_noise.exact_counts(records, num_bins=num_bins, outside=outside)
   return gap_max(counts, sensitivity=1, noise=noise, method=method, seed=seed)
@@ -127,8 +116,8 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
   """Returns more than m scores on a grid: (int64 steps, step, sensitivity there)."""
-  scale = noise_sources.sensitivity(sensitivity)
-  steps, step, scale = noise_sources.lattice(scores, scale)
+  steps, step, scale = noise_sources.lattice(
+      scores, noise_sources.sensitivity(sensitivity))
   if steps.ndim != 1 or steps.size <= m:
     raise ValueError(
         f'Expected scores of shape (k,) with k >= {m + 1} options, got shape '
@@ -143,7 +132,7 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
   best = int(np.argmax(steps))
   second = int(np.max(np.delete(steps, best)))
   gap = max((int(steps[best]) - second) / (2 * scale) - 1, 0.0)
-  if gap == 0:
+  if gap == 0:  # Uniform among all, as the proof needs it, despite floating point.
     return rng.integers(0, size, runs)
   threshold = float(noise_sources.upper_quantile(noise, 1 / size))
   above = noise_sources.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
@@ -210,21 +199,16 @@ def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,
   """Returns the smallest gap at which `gap_max` is right with probability 1 - beta.
 
   It is in units of the scores. For 'histogram' it is a bound: a smaller one may do.
+  Other arguments are as for `gap_max`.
 
   Args:
-    noise: Noise in units of the sensitivity.
     num_options: k, at least two.
     beta: Probability of a wrong answer.
-    sensitivity: Sensitivity of a score.
-    method: 'obvious-answer' or 'histogram'.
   """
   _checks.choice('method', method, METHODS)
-  scale = noise_sources.sensitivity(sensitivity)
-  noise_lib.check_scalar(noise)
-  k = _checks.integer('num_options', num_options, 2)
-  if method == 'histogram':
-    return scale * top_m_gap(noise, k, beta)
-  return scale * obvious_answer_gap(noise, k, beta)
+  gap = top_m_gap if method == 'histogram' else obvious_answer_gap
+  return noise_sources.sensitivity(sensitivity) * gap(
+      noise_lib.check_scalar(noise), num_options, beta)
 
 
 def obvious_answer_success(noise: noise_lib.ScalarNoise, num_options: int, gap: float
@@ -276,11 +260,9 @@ def exponential_mechanism(
 def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
-  # `steps` has each option's score in steps of a grid; `rate` is the growth of an
-  # option's log-weight per step. Each option gets an exponential random variable,
-  # divided by the option's weight. The option with the smallest quotient is drawn (the
-  # Gumbel-max trick). The variables are accurate in both tails, so that rare options
-  # have their true probability.
+  # An option's log-weight grows by `rate` per step of its score. The least of
+  # exponential random variables over the weights is drawn (the Gumbel-max trick). They
+  # are accurate in both tails, so that rare options have their true probability.
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
   clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))

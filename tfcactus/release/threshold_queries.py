@@ -26,16 +26,8 @@ def thresholds(records: _records.Records, *, num_values: int,
                outside: str = 'refuse', seed: int | None = None) -> Release:
   """Releases noisy cumulative counts: of records <= j, for j in 0..num_values - 1.
 
-  Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic tree. A
-  record is in at most one node of each level.
-
-  Args:
-    records: Integers in [0, num_values), one per record: an array or an iterable of
-      batches. May be empty.
-    num_values: Size of the domain: public.
-    noise: Log-concave scalar noise, in units of one record.
-    outside: As for `histogram`.
-    seed: For repeatable experiments; None draws from the system.
+  Every count is a sum of at most log2(num_values) + 1 noisy counts of a dyadic tree.
+  Arguments are as for `histogram`, with `num_values` in place of `num_bins`.
 
   Returns:
     Release whose value has shape (num_values,), int64.

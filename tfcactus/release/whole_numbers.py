@@ -1,9 +1,7 @@
 """Releases in whole numbers: values are scaled and rounded, and get whole noise.
 
-The scale leaves room for what rounding adds to the sensitivity, so that the noise, a
-little larger than the law that was asked for, costs what that law costs. A small leak
-covers the distance between the noise that is drawn and that law. The proof is in
-docs/soundness.md ("Whole numbers in releases").
+The scale leaves room for what rounding adds to the sensitivity: noise is a little
+larger than asked for. docs/soundness.md ("Whole numbers in releases") has the proof.
 """
 
 from __future__ import annotations
@@ -40,17 +38,11 @@ _LEAST = 2.0**-24
 
 
 class _Law(NamedTuple):
-  """Noise that is drawn in whole numbers.
+  """Noise that is drawn in whole numbers."""
 
-  Attributes:
-    size: How many whole numbers a sensitivity is.
-    distance: Bound on the total variation distance of one draw.
-    draw: Returns so many draws, int64.
-  """
-
-  size: float
-  distance: float
-  draw: Callable[[SystemRandom, int], np.ndarray]
+  size: float  # How many whole numbers a sensitivity is.
+  distance: float  # Bound on the total variation distance of one draw.
+  draw: Callable[[SystemRandom, int], np.ndarray]  # Returns so many draws, int64.
 
 
 def _law(noise: noise_lib.Noise) -> _Law:
@@ -71,30 +63,19 @@ def _law(noise: noise_lib.Noise) -> _Law:
 
 
 class Scaled(NamedTuple):
-  """Whole numbers of a value's steps, and what their noise is.
+  """Whole numbers of a value's steps, and what their noise is."""
 
-  Attributes:
-    unit: How many whole numbers a step of the value is: a float of at most `_BITS`
-      significant bits, which may be below one.
-    larger: Factor by which the noise is larger than the law that was asked for.
-    event: The cost: that of the law, and of the distance of the draws from it.
-  """
-
-  unit: float
-  larger: float
-  event: accounting.DistanceDpEvent
+  unit: float  # Whole numbers per step, of at most `_BITS` bits; may be below one.
+  larger: float  # Factor by which the noise is larger than the law asked for.
+  event: accounting.DistanceDpEvent  # Cost of the law and of the draws' distance to it.
 
 
 def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
            rounding: float) -> Scaled:
   """Returns the scale of a release; ValueError if no account of it is proved.
 
-  Args:
-    noise: Noise in units of the sensitivity.
-    scale: Sensitivity of the value.
-    step: The value is in whole multiples of it.
-    coordinates: Most coordinates that one added or removed record may change.
-    rounding: Bound on what rounding adds to the sensitivity, in whole numbers.
+  The value has sensitivity `scale` and is in multiples of `step`. A record changes
+  `coordinates` at most, and rounding adds up to `rounding` whole numbers to that.
   """
   size = _law(noise).size
   if not size >= _FINEST * rounding:

@@ -30,15 +30,10 @@ def of_code(code: int) -> type[SamplingScheme] | None:
 
 def suitable(sampling: type[SamplingScheme] | None, bands: int | None
              ) -> type[SamplingScheme]:
-  """Returns the given scheme, or the default scheme for the noise.
+  """Returns the given scheme; for None Poisson, or cyclic allocation with `bands`.
 
-  Args:
-    sampling: None chooses `PoissonSampling`, or `CyclicAllocationSampling` with bands.
-    bands: Number of steps over which the plan's noise is correlated. One is independent
-      noise, given as a correlation, and fits all schemes. None for other plans.
-
-  Raises:
-    ValueError: if `sampling` is no scheme, or the noise needs another one.
+  `bands` is the number of steps over which noise is correlated, None for plans without
+  a correlation. Raises ValueError if `sampling` is none, or does not fit the noise.
   """
   if sampling is not None and not (
       isinstance(sampling, type) and issubclass(sampling, SamplingScheme)):

@@ -31,10 +31,7 @@ class PlannedNumbers(Protocol):
 
   @property
   def groups(self) -> int:
-    """Number of groups of examples that steps use in turn; one without groups.
-
-    This is the number of bands of the plan's noise.
-    """
+    """Groups of examples that steps use in turn: the bands of the noise, or one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,25 +89,16 @@ class SamplingScheme(abc.ABC):
   @classmethod
   @abc.abstractmethod
   def of_plan(cls: type[_Scheme], plan: PlannedNumbers) -> _Scheme:
-    """Returns the scheme for training with a plan that has these numbers.
-
-    Raises:
-      ValueError: if this kind of scheme has none with these numbers.
-    """
+    """Returns the scheme for training with a plan of these numbers, or ValueError."""
 
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
     """Returns the sampling_prob of a plan with this expected batch size.
 
-    Args:
-      batch_size: Expected number of examples in a batch.
-      num_examples: Size of the training set.
-      groups: For a cyclic scheme, the bands of the noise; others ignore it.
-
-    Raises:
-      ValueError: if batch_size is below one or above num_examples, or if a cyclic
-        scheme has no multiple of groups near num_examples / batch_size.
+    `groups` are the bands of the noise, for cyclic schemes only. Raises ValueError if
+    batch_size is below one or above num_examples, or if a cyclic scheme has no multiple
+    of groups near num_examples / batch_size.
     """
     del groups
     num_examples = _checks.integer('num_examples', num_examples, 1)
@@ -121,19 +109,14 @@ class SamplingScheme(abc.ABC):
                     groups: int = 1) -> _Scheme:
     """Returns the scheme with this expected batch size.
 
-    Arguments are as for `prob_of_batch_size`. Raises ValueError as it does, and as
-    `of_plan` does.
+    Arguments and errors are those of `prob_of_batch_size` and `of_plan`.
     """
     prob = cls.prob_of_batch_size(batch_size, num_examples, groups)
     return cls.of_plan(
         Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
 
   def of_part(self: _Scheme, size: int) -> _Scheme:
-    """Returns a scheme that draws a part of `size` examples as this scheme does.
-
-    Raises:
-      ValueError: unless this is `PoissonSampling`.
-    """
+    """Returns the scheme for `size` of the examples; ValueError unless Poisson."""
     raise ValueError(
         f'Expected Poisson batches of a part of {size} examples, got '
         f'{type(self).__name__}, which does not draw a part; give all examples to each '
@@ -142,11 +125,8 @@ class SamplingScheme(abc.ABC):
   def beside(self: _Scheme, count: int) -> _Scheme:
     """Returns a scheme for `count` other records, drawn as often as examples, or less.
 
-    A draw has as many batches as a draw of this scheme, or fewer. The scheme returned
-    may be for more than `count` records: callers leave out indices from `count` on.
-
-    Raises:
-      ValueError: if none of them would ever be drawn.
+    Its draws have no more batches. It may be for more than `count` records: leave out
+    indices from `count` on. Raises ValueError if no record would ever be drawn.
     """
     return dataclasses.replace(self, num_examples=count)  # type: ignore[type-var]
 
@@ -163,14 +143,9 @@ class SamplingScheme(abc.ABC):
 
   @abc.abstractmethod
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Makes a new draw.
+    """Returns the indices of the examples in each batch of a new draw, int64.
 
-    Args:
-      stream: Source of random numbers.
-
-    Returns:
-      The indices of the examples in each batch of the draw, int64; one batch,
-      or `batches_per_epoch` of them if `draws_epochs`.
+    That is one batch, or if `draws_epochs` the batches of an epoch.
     """
 
   def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
@@ -184,8 +159,7 @@ class SamplingScheme(abc.ABC):
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """Returns the event of one draw.
 
-    Args:
-      noise_event: Event of one noisy sum for an example known to be in that sum.
+    `noise_event` is that of one noisy sum for an example known to be in that sum.
     """
 
   @abc.abstractmethod
@@ -194,22 +168,14 @@ class SamplingScheme(abc.ABC):
 
   @abc.abstractmethod
   def check_plan(self, plan: PlannedNumbers) -> None:
-    """Checks that the plan accounts for this scheme's batches.
-
-    Raises:
-      ValueError: naming the difference.
-    """
+    """Raises ValueError, naming the difference, if the plan is for other batches."""
 
   @classmethod
   def check_relation(cls, value: Relation | None = None
                      ) -> dp_accounting.NeighboringRelation:
-    """Returns the relation that `value` names, or the default relation.
+    """Returns the relation that `value` is or names, for None the default relation.
 
-    Args:
-      value: A relation as in `tfcactus.relations.check`, or None.
-
-    Raises:
-      ValueError: if `value` is no relation, or the scheme's event is not proved for it.
+    Raises ValueError if it is no relation, or the event is not proved for it.
     """
     if value is None:
       return cls.relations[0]

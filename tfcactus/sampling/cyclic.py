@@ -28,10 +28,9 @@ _Cyclic = TypeVar('_Cyclic', bound='CyclicSampling')
 class CyclicSampling(base.DealtSampling):
   """Cyclic sampling: step t draws from group t mod groups of fixed groups.
 
-  Each example draws its group once, uniformly and independently, so that an additional
-  example moves no other. An example's participations are at least `groups` steps apart:
-  noise may be correlated over `groups` steps (bands). A draw is an epoch, in which each
-  group has `visits` turns.
+  Each example draws its group once, uniformly and independently. Its participations are
+  at least `groups` steps apart: noise may be correlated over `groups` steps (bands). A
+  draw is an epoch, in which each group has `visits` turns.
 
   Attributes:
     num_examples: Size of the training set (public).
@@ -61,19 +60,13 @@ class CyclicSampling(base.DealtSampling):
 
   @classmethod
   def of_plan(cls: type[_Cyclic], plan: base.PlannedNumbers) -> _Cyclic:
-    """Returns the scheme with 1 / sampling_prob batches in an epoch.
-
-    Raises ValueError unless that is a multiple of the plan's groups.
-    """
+    """Returns the scheme of 1 / sampling_prob batches, a multiple of the groups."""
     return cls(plan.num_examples, base.whole_batches(plan), plan.groups)
 
   @classmethod
   def prob_of_batch_size(cls, batch_size: int, num_examples: int, groups: int = 1
                          ) -> float:
-    """Returns one over the multiple of groups closest to num_examples / batch_size.
-
-    Raises ValueError if that multiple is far from it, or above num_examples.
-    """
+    """Returns one over the multiple of groups closest to num_examples / batch_size."""
     groups = _checks.integer('groups', groups, 1)
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
     found = groups * max(round(batches / groups), 1)

@@ -31,10 +31,7 @@ class FixedSizeSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> FixedSizeSampling:
-    """Returns the scheme with batches of sampling_prob * num_examples examples.
-
-    Raises ValueError unless that is a whole number above zero, up to rounding.
-    """
+    """Returns the scheme of sampling_prob * num_examples; ValueError if not whole."""
     expected = plan.sampling_prob * plan.num_examples
     size = round(expected)
     if not math.isclose(size, expected, rel_tol=1e-9):

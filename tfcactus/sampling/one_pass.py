@@ -36,10 +36,8 @@ class OnePassSampling(base.SizedSampling):
 
   @classmethod
   def of_plan(cls, plan: base.PlannedNumbers) -> OnePassSampling:
-    """Returns the scheme with batches of sampling_prob * num_examples, rounded.
-
-    The cost of a pass does not depend on the size of its batches.
-    """
+    """Returns the scheme with batches of sampling_prob * num_examples, rounded."""
+    # The cost of a pass does not depend on the size of its batches.
     return cls(plan.num_examples, max(round(plan.sampling_prob * plan.num_examples), 1))
 
   def beside(self, count: int) -> OnePassSampling:

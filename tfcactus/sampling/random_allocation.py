@@ -17,8 +17,7 @@ class RandomAllocationSampling(base.DealtSampling):
   """Random allocation (balls-in-bins): examples enter one batch of each epoch.
 
   The batch is drawn uniformly and independently, anew for each epoch. Batch sizes
-  vary, and a batch may be empty. An additional example moves no other. Accounts count
-  an interrupted epoch as a whole one.
+  vary, and a batch may be empty. Accounts count an interrupted epoch as a whole one.
 
   Attributes:
     num_examples: Size of the training set (public).
