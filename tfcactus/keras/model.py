@@ -232,6 +232,13 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """Calls the wrapped model on inputs, without the mark that batches carry."""
     return self.inner(batch_marks.unmarked(inputs).x, training=training)
 
+  def add_loss(self, *args: Any, **kwargs: Any) -> None:
+    """Raises ValueError: only losses that the wrapped model adds are clipped."""
+    raise ValueError(
+        'Expected add_loss of a layer or model inside the private model, got it of '
+        f'{self.name!r}, whose training would ignore the loss; add it in call() of a '
+        'layer, before privatize(model, plan).')
+
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
               weighted_metrics: Any = None, run_eagerly: Any = None,

@@ -62,7 +62,7 @@ class ArrayData(ExampleData):
     All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
     loss takes targets. Raises ValueError unless all are arrays of one length above 0.
     """
-    rows = _length(x if y is None else y)
+    rows = _count(x, y)
     parts = [_arrays('x', columns(x), rows, texts=True),
              () if y is None else _arrays('y', y, rows)]
     if sample_weight is not None:
@@ -366,25 +366,32 @@ def is_sparse(value: object) -> bool:
   return hasattr(value, 'tocsr') and hasattr(value, 'toarray')
 
 
-def _length(value: Any) -> int:
-  """Returns the length of `value`, or of its first part if it is a dict.
+def _count(x: Any, y: Any) -> int:
+  """Returns the number of examples, by which `_arrays` reads lists of arrays.
 
-  For a list of arrays: their one length; 0 if lengths differ, or equal their number.
+  It is the length of y or x, if either is no list of arrays (in a dict, of its first
+  part); else the one length of the arrays. 0 if the arrays have several lengths, or as
+  many entries as there are arrays.
   """
-  while isinstance(value, dict):
-    value = next(iter(value.values()), ())
-  if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
-    sizes = {len(each) for each in value}
-    # n arrays of length n may be one for each input or one for each example.
-    return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
-  return len(value) if hasattr(value, '__len__') else 0
+  lists = []
+  for value in (y, x):
+    while isinstance(value, dict):
+      value = next(iter(value.values()), ())
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(each, dict) or is_array(each) for each in value):
+      lists.append(value)
+    elif hasattr(value, '__len__'):
+      return len(value)
+  sizes = {len(each) if is_array(each) else 0 for part in lists[:1] for each in part}
+  # n arrays of length n may be one for each input or one for each example.
+  return sizes.pop() if len(sizes) == 1 and len(lists[0]) not in sizes else 0
 
 
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
   """Returns checked arrays in their structure; lists of arrays become tuples.
 
   A list of arrays has one array per input. It has one per example if it has `rows`
-  arrays (`_length`) and these are not of length `rows`. Raises ValueError if it has as
+  arrays (`_count`) and these are not of length `rows`. Raises ValueError if it has as
   many arrays as each has entries, or for entries that `checked_array` refuses.
   """
   if isinstance(value, dict):
@@ -401,7 +408,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
       return checked_array(name, np.stack([np.asarray(part) for part in value]), texts)
-  elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
+  elif not any(isinstance(part, dict) or is_array(part) for part in value):
     return checked_array(name, value, texts)
   return tuple(_arrays(f'{name}[{i}]', part, rows, texts)
                for i, part in enumerate(value))

@@ -264,11 +264,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     cache, take) goes unnoticed.
 
     Args:
-      steps: Number of batches, `steps_per_epoch` by default. A scheme that draws epochs
-        gives no more than these; TensorFlow raises where they end before `steps`.
+      steps: Number of batches, `steps_per_epoch` by default.
+
+    Raises:
+      ValueError: if `steps` is below one; or above `steps_per_epoch` for a scheme that
+        draws epochs as a whole.
     """
     steps = _checks.integer(
         'steps', self.steps_per_epoch if steps is None else steps, 1)
+    if self.scheme.draws_epochs and steps > self.steps_per_epoch:
+      raise ValueError(
+          f'Expected at most the {self.steps_per_epoch} batches of an epoch, which '
+          f'{type(self.scheme).__name__} draws as a whole, got steps={steps}; iterate '
+          'over the dataset once for each epoch.')
     own: list[Callable[[], Any]] = []
     dataset = self._dataset(
         self.scheme.draws_epochs, None, WHOLE, lambda: self._check_private(own[0]()))
