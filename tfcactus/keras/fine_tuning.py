@@ -44,6 +44,9 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
   shape = (max(2, batch_size), *x.shape[1:])
   run = tf.function(lambda rows: backbone(rows, training=False), autograph=False)
   graph = run.get_concrete_function(tf.TensorSpec(shape, x.dtype)).graph
+  if len(graph.outputs) != 1:
+    raise ValueError('Expected a backbone of one output, got one of '
+                     f'{len(graph.outputs)}; make a model of one of them.')
   state_writes.check_graph(graph, 'backbones', backbone)
   found = graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
   if found is not None:

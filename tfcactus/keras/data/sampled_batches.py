@@ -96,6 +96,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         'physical_batch_size',
         1 if physical_batch_size is None else physical_batch_size, 1)
     self.seeded = seed is not None
+    if self.seeded and part_of is not None:
+      raise ValueError(
+          f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
+          'alike, and the draws of their parts would not be independent.')
     seed = None if seed is None else _checks.integer('seed', seed, 0)
     self._stream = KeyStream(seed, f'{scheme.name} batches')
     if isinstance(self._data, units_lib.UnitData):
