@@ -122,14 +122,14 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
             held_out: Any) -> list[np.ndarray]:
   """Returns scores of `held_in` and `held_out`, larger for likely members.
 
-  A score is minus the loss, plus that of the reference. Raises ValueError unless the
-  sides are (x, y), of numbers of records that fair coins may give.
+  Raises ValueError unless the sides are (x, y), and fair coins may give their lengths.
   """
   scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:
       raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
     data = data_sources.open_data(*records)
+    # Minus the loss, plus that of the reference.
     found = -_losses(model, data, loss)
     if reference is not None:
       found += _losses(reference, data, loss)
@@ -179,10 +179,11 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
               significance: float) -> audit_lib.Interval:
   """Returns a confidence interval of the true positive rate at a false positive rate.
 
-  The false positive rate above the k-th largest score of n others has the distribution
-  Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval takes
-  a quarter of `significance` for its threshold, and as much for members beyond that.
+  It misses the true rate with a probability of at most `significance`.
   """
+  # The false positive rate above the k-th largest score of n others has the law
+  # Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval
+  # takes a quarter of `significance` for its threshold, and one for the members beyond.
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).

@@ -141,7 +141,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
   @outputs.setter
   def outputs(self, value: Any) -> None:
     """Ignores the None that Keras 2 sets at first."""
-    del value
 
   @property
   def seeded(self) -> bool:
@@ -349,7 +348,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
     """Returns the model's ledger; ValueError for a plan other than the model's."""
-    del model, batches
     if plan is not None:
       ledger_lib.check_same_plan(
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)

@@ -123,7 +123,6 @@ class Marks:
 
   def _take(self, keys: np.ndarray) -> Taken:
     """Implements `take` for a class of marks, under its lock."""
-    del keys
     return Taken()
 
 

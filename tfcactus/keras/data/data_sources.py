@@ -368,12 +368,8 @@ def is_sparse(value: object) -> bool:
 
 
 def _count(x: Any, y: Any) -> int:
-  """Returns the number of examples, by which `_arrays` reads lists of arrays.
-
-  It is the length of y or x, if either is no list of arrays (in a dict, of its first
-  part); else the one length of the arrays. 0 if the arrays have several lengths, or as
-  many entries as there are arrays.
-  """
+  """Returns the number of examples, or 0 if lists of arrays leave it open."""
+  # The length of y or x, if either is no list of arrays, else that of all arrays in it.
   lists = []
   for value in (y, x):
     while isinstance(value, dict):
@@ -391,9 +387,8 @@ def _count(x: Any, y: Any) -> int:
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
   """Returns checked arrays in their structure; lists of arrays become tuples.
 
-  A list of arrays has one array per input. It has one per example if it has `rows`
-  arrays (`_count`) and these are not of length `rows`. Raises ValueError if it has as
-  many arrays as each has entries, or for entries that `checked_array` refuses.
+  A list of arrays has one for each of `rows` examples if it has as many, else one for
+  each input. Raises ValueError if it may be either, or as `checked_array`.
   """
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)

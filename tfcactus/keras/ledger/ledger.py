@@ -71,8 +71,7 @@ class Ledger:
   def guarantees(self) -> dict[str, Guarantee]:
     """Returns {label: guarantee} for all neighbouring relations that have one."""
     found = (self.guarantee(relation)[0] for relation in relations.NAMES.values())
-    return {guarantee.neighboring_relation: guarantee
-            for guarantee in found if guarantee is not None}
+    return {each.neighboring_relation: each for each in found if each}
 
   def steps_within(self, epsilon: float) -> int | None:
     """Returns how many steps `epsilon` allows in all.

@@ -105,9 +105,8 @@ class Watch:
 
   def knows(self, variables: Sequence[tf.Variable], beside: int = 0) -> bool:
     """Returns whether the values, as in `digest`, are known, or none were recorded."""
-    if not self.stepped and not self._known:
-      return True
-    return self._knows(int(self.digest(variables, beside)), training.number(self.left))
+    return self.is_empty or self._knows(
+        int(self.digest(variables, beside)), training.number(self.left))
 
   def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> None:
     """Adds the values, as in `digest`, to the known ones."""
