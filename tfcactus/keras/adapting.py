@@ -362,7 +362,6 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
 
   def change() -> None:
-    """Sets mean and variance."""
     for variable, value in (
         (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
       variable.assign(tf.cast(value, variable.dtype))

@@ -194,7 +194,6 @@ class BatchMarks(Marks):
 
 class RowMarks(Marks):
   """Recognises each example by its row, for arrays that Keras splits into batches."""
-  # A new pass begins when an example comes again, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""
