@@ -384,6 +384,9 @@ def test_the_card_names_layers_that_no_release_covers():
   last = private.make_run_card(model)['not_covered'][-1]
   assert f'what the layers {plain.name}, {split.name} hold' in last
   assert normal.name not in last.replace(plain.name, '')
+  unadapted = tiny.privatized(model=tiny.inner(layers.Normalization()))
+  assert not [each for each in private.make_run_card(unadapted)['not_covered']
+              if 'what the layers' in each]
   inputs = tf.keras.Input((1,), dtype=tf.string)
   text = layers.TextVectorization(vocabulary=['a'], output_mode='multi_hot')
   model = private.privatize(tf.keras.Model(inputs, layers.Dense(3)(text(inputs))),

@@ -105,8 +105,12 @@ def test_sides_of_a_split_are_kept_as_fair_coins_would_put_them(fraction, monkey
   x = np.arange(4000, dtype=np.float32)[:, None]
   sides = private.Split(fraction).sides(x, np.zeros((4000, 1), np.float32))
   seen = []
-  monkeypatch.setattr(black_box, '_losses', lambda model, x, y, loss: (
-      seen.append(x[:, 0]) or -x[:, 0].astype(float)))
+
+  def minus_inputs(model, data, loss):
+    seen.append(data.rows(np.arange(data.num_examples))[0][:, 0])
+    return -seen[-1].astype(float)
+
+  monkeypatch.setattr(black_box, '_losses', minus_inputs)
   found = private.black_box_audit(by_loss(), *sides)
   every = [set(each.rows(np.arange(each.num_examples))[0][:, 0]) for each in sides]
   assert all(set(part) <= side for part, side in zip(seen, every))
@@ -146,7 +150,8 @@ def test_sides_that_no_coin_made_are_refused():
     ({'by_fair_coins': 1}, 'by a coin of its own'),
     ({'held_out': (X[:2], Y[:2])}, 'as fair coins give, got 39 and 2'),
     ({'held_out': X}, r'held_out to be \(x, y\)'),
-    ({'held_in': (X[:0], Y[:0])}, 'whose losses are numbers, got 0 of 0'),
+    ({'held_out': (X, np.append(Y, 0))}, '40 examples in x and 41 in y'),
+    ({'held_in': (X[:0], Y[:0])}, 'same length of at least one'),
     ({'held_in': (X * np.nan, Y)}, 'whose losses are numbers, got 40 of 40'),
     ({'model': inner()}, 'Expected a compiled model, or loss=')])
 def test_splits_and_records_that_prove_nothing_are_refused(change, said):

@@ -165,6 +165,24 @@ def test_a_drop_in_optimizer_keeps_the_target_by_the_callback(model):
   assert model.optimizer.released_steps == 8
 
 
+@pytest.mark.skipif(KERAS_3, reason='Keras 3 builds a model before the first step')
+@pytest.mark.filterwarnings('ignore:Each example takes')
+def test_a_drop_in_optimizer_keeps_the_target_where_one_execution_takes_all_steps():
+  def trained(steps, **compiled):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+    plan = dataclasses.replace(_plan(), steps=steps)
+    model.compile(private.DPKerasSGDOptimizer.from_plan(plan), NONE, **compiled)
+    batches = _batches()
+    model.fit(batches.dataset(), epochs=5, verbose=0,
+              callbacks=[private.EpsilonCallback(batches=batches)])
+    return model.optimizer.released_steps
+
+  with pytest.warns(UserWarning, match='Stopped fit after 1 steps'):
+    assert trained(1) == 1
+  with pytest.raises(ValueError, match='Expected a built model with target_epsilon'):
+    trained(4, steps_per_execution=4)
+
+
 @pytest.mark.parametrize('bad', [0, -1.0, 'small'])
 def test_invalid_targets_raise(bad):
   with pytest.raises(ValueError, match='target_epsilon'):

@@ -45,6 +45,13 @@ def test_a_backbone_that_mixes_examples_is_refused():
     fine_tuning.features(mixing, np.ones((0, 3), np.float32))
 
 
+def test_a_backbone_of_two_outputs_is_refused():
+  inputs = _LAYERS.Input((6,))
+  two = tf.keras.Model(inputs, [_LAYERS.Dense(5)(inputs), _LAYERS.Dense(5)(inputs)])
+  with pytest.raises(ValueError, match='of one output, got one of 2'):
+    fine_tuning.features(two, np.zeros((3, 6), np.float32))
+
+
 def test_group_normalization_replaces_batch_normalization_with_its_weights():
   model = _residual()
   for variable in model.trainable_weights:

@@ -402,6 +402,11 @@ def test_compile_raises_for_arguments_it_does_not_take(make_plan, kwargs, words)
         **{'optimizer': 'sgd', 'loss': MEAN, **kwargs})
 
 
+def test_a_loss_that_the_private_model_itself_adds_is_refused(make_plan):
+  with pytest.raises(ValueError, match='Expected add_loss of a layer or model inside'):
+    _private(make_plan()).add_loss(lambda: 1.0)
+
+
 def test_a_loss_over_the_batch_is_refused(make_plan):
   private = privatize(_dense(), make_plan())
   private.compile('sgd', lambda y, p: tf.reduce_mean(p))

@@ -172,10 +172,9 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
            ) -> np.ndarray:
-  """Returns a batch as an array; ValueError unless of NumPy kinds `kinds`, or objects.
+  """Returns a batch as `dtype`, or as objects; ValueError unless of NumPy `kinds`.
 
-  NumPy converts to `dtype` where it can, else `each` converts single values, into an
-  array of objects unless `dtype` is float64. `words` names the kinds in errors.
+  `each` converts single values where NumPy cannot. `words` names the kinds in errors.
   """
   _records.check_one_array(batch)
   if isinstance(batch, (tf.RaggedTensor, tf.SparseTensor)):
@@ -363,7 +362,6 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
 
   def change() -> None:
-    """Sets mean and variance."""
     for variable, value in (
         (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
       variable.assign(tf.cast(value, variable.dtype))
@@ -396,11 +394,10 @@ def _contributions(rows: Iterator[tuple[np.ndarray, np.ndarray]],
                    low: np.ndarray, high: np.ndarray) -> Iterator[np.ndarray]:
   """Yields (1, means of u, means of 1 - u^2) of units, shape (units, 2 dim + 1).
 
-  Without `owners` each row is a unit. A unit without values yields zeros.
-
-  Values are clipped to [low, high], of the shape of the feature `axes`, and scaled to u
-  in [-1, 1]. A unit's norm is at most sqrt(dim + 1), since u^2 + (1 - u^2)^2 <= 1.
+  u are a unit's values, clipped to [low, high] and scaled to [-1, 1], by feature (along
+  `axes`). Without `owners` rows are units. A unit without values yields zeros.
   """
+  # A unit's norm is at most sqrt(dim + 1), since u^2 + (1 - u^2)^2 <= 1.
   dim, shape, half = low.size, (1, *low.shape, 1), (high - low) / 2
   units = 0 if owners is None else owners.max(initial=-1) + 1
   totals = np.zeros((units, 2 * dim + 1), np.int64)  # Number of values, and sums.

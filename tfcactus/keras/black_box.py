@@ -122,17 +122,17 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
             held_out: Any) -> list[np.ndarray]:
   """Returns scores of `held_in` and `held_out`, larger for likely members.
 
-  A score is minus the loss, plus that of the reference. Raises ValueError unless the
-  sides are (x, y), of numbers of records that fair coins may give.
+  Raises ValueError unless the sides are (x, y), and fair coins may give their lengths.
   """
   scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:
       raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
-    x, y = records
-    found = -_losses(model, x, y, loss)
+    data = data_sources.open_data(*records)
+    # Minus the loss, plus that of the reference.
+    found = -_losses(model, data, loss)
     if reference is not None:
-      found += _losses(reference, x, y, loss)
+      found += _losses(reference, data, loss)
     scores.append(np.clip(found, -1e300, 1e300))  # Losses may be infinite.
   fewer, total = min(map(len, scores)), sum(map(len, scores))
   if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
@@ -179,10 +179,11 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
               significance: float) -> audit_lib.Interval:
   """Returns a confidence interval of the true positive rate at a false positive rate.
 
-  The false positive rate above the k-th largest score of n others has the distribution
-  Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval takes
-  a quarter of `significance` for its threshold, and as much for members beyond that.
+  It misses the true rate with a probability of at most `significance`.
   """
+  # The false positive rate above the k-th largest score of n others has the law
+  # Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval
+  # takes a quarter of `significance` for its threshold, and one for the members beyond.
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
@@ -201,7 +202,8 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
   return audit_lib.Interval(lower, upper)
 
 
-def _losses(model: keras.Model, x: Any, y: Any, loss: Any) -> np.ndarray:
+def _losses(model: keras.Model, data: data_sources.ExampleData, loss: Any
+           ) -> np.ndarray:
   """Returns each record's loss, summed over outputs, (n,); ValueError for NaN."""
   loss = getattr(model, 'loss', None) if loss is None else loss
   if loss is None:
@@ -210,16 +212,15 @@ def _losses(model: keras.Model, x: Any, y: Any, loss: Any) -> np.ndarray:
         "loss='sparse_categorical_crossentropy', got neither.")
   losses = output_losses.OutputLosses(
       loss, names=getattr(model, 'output_names', None))
-  count, found = len(tf.nest.flatten(x)[0]), []
-  for start in range(0, count, _BATCH):
-    part = tf.nest.map_structure(
-        lambda rows, start=start: tf.convert_to_tensor(rows[start:start + _BATCH]),
-        (x, y))
-    outputs = model(part[0], training=False)
-    values = tf.cast(losses(losses.targets(part[1], outputs), outputs), tf.float64)
+  found = []
+  for start in range(0, data.num_examples, _BATCH):
+    x, y = tf.nest.map_structure(tf.convert_to_tensor, data.rows(
+        np.arange(start, min(start + _BATCH, data.num_examples))))
+    outputs = model(x, training=False)
+    values = tf.cast(losses(losses.targets(y, outputs), outputs), tf.float64)
     found.append(tf.reshape(values, [tf.shape(values)[0], -1]).numpy().sum(1))
-  values = np.concatenate(found) if found else np.zeros(0)
-  if not values.size or np.any(np.isnan(values)):
+  values = np.concatenate(found)
+  if np.any(np.isnan(values)):
     raise ValueError(
         'Expected records whose losses are numbers, got '
         f'{int(np.sum(np.isnan(values)))} of {values.size} that are not.')

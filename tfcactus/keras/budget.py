@@ -32,7 +32,8 @@ class Limit(keras.callbacks.Callback):
     super().__init__()
     self._training = training
     self._given = target
-    self._target: float | None = None  # The target that is kept, if any.
+    self._goal = training.plan.target_epsilon if target is None else target
+    self._target: float | None = None  # `_goal`, once it is known that it is kept.
     self._max_steps: int | None = None  # The steps that it allows, if steps count.
     self._epoch = self._released = 0
     self._stopped = self._find_later = False
@@ -45,50 +46,40 @@ class Limit(keras.callbacks.Callback):
     self._stopped, self._target, self._max_steps = False, None, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
-    self._find_later = self._given is None and not (
+    self._find_later = self._goal is not None and self._given is None and not (
         self.model.built or isinstance(self.model, HoldsLedger))
     if not self._find_later:
-      self._find()
+      self._find(ahead=1)
 
-  def _find(self) -> None:
-    """Finds the number of steps that the target, if any, allows; ValueError if none.
+  def _find(self, ahead: int) -> None:
+    """Finds how many steps the target, if any, allows.
 
-    Only warns if the target is the plan's and the batches have no proven guarantee.
+    Raises ValueError if it does not allow `ahead` more than were released. Only warns
+    if the target is the plan's and the batches have no proven guarantee.
     """
-    self._find_later, target = False, self._training.plan.target_epsilon
-    if self._given is not None:
-      self._keep(self._given, '; raise the budget or stop here.')
-    elif target is not None:
-      guarantee, reason = self._training.ledger(ahead=1).guarantee()
-      if guarantee is None or not guarantee.proven:
-        warnings.warn(
-            f'Nothing keeps target_epsilon={target} of the plan in this fit. '
-            f'{reason or guarantee and guarantee.statement}', stacklevel=2)
-      else:
-        self._keep(target, f'. {_GO_ON}')
-
-  def _keep(self, target: float, remedy: str) -> None:
-    """Finds the steps that `target` allows; ValueError unless it allows one more.
-
-    `remedy` ends the message for a target that is spent.
-    """
-    ahead = self._training.ledger(ahead=1)
-    self._target, self._max_steps = target, ahead.steps_within(target)
-    guarantee, reason = ahead.guarantee()
-    if guarantee is None:
-      raise ValueError(
-          f'Expected batches with a known account for target_epsilon={target}, '
-          f'which cannot be kept otherwise. {reason}')
-    if not guarantee.proven:
-      raise ValueError(
-          f'Expected a proven guarantee for target_epsilon={target}, got: '
-          f'{guarantee.statement}')
+    self._find_later, target = False, self._goal
+    if target is None:
+      return
+    coming = self._training.ledger(ahead)
+    guarantee, reason = coming.guarantee()
+    if guarantee is None or not guarantee.proven:
+      reason = guarantee.statement if guarantee else reason
+      if self._given is not None:
+        raise ValueError(
+            'Expected batches with a proven guarantee for target_epsilon='
+            f'{target}, which cannot be kept otherwise. {reason}')
+      warnings.warn(f'Nothing keeps target_epsilon={target} of the plan in this fit. '
+                    f'{reason}', stacklevel=2)
+      return
+    self._target, self._max_steps = target, coming.steps_within(target)
     if guarantee.upper > target:
+      remedy = f'. {_GO_ON}' if self._given is None else (
+          '; raise the budget or stop here.')
       raise ValueError(
           f'Expected target_epsilon={target} to allow a step more, but '
-          f'{ahead.steps - 1} were released and the next would bring epsilon '
+          f'{coming.steps - 1} were released and the next would bring epsilon '
           f'to {_format.upper(guarantee.upper)}{remedy}')
-    if self._max_steps is not None and ahead.steps > self._max_steps:
+    if self._max_steps is not None and coming.steps > self._max_steps:
       raise ValueError(
           f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
           f'{target}, got one whose steps were all released; stop here, or go on by '
@@ -112,6 +103,12 @@ class Limit(keras.callbacks.Callback):
   def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
                           ) -> None:
     """Raises ValueError before an execution (steps run together) beyond the target."""
+    if self._find_later and self._next(batch) > 1:
+      raise ValueError(
+          f'Expected a built model with target_epsilon={self._goal} of the plan where '
+          'an execution takes several steps, so that the steps that it allows are '
+          'known before the first, got one that never saw an input; call '
+          'build(input_shape), or compile(steps_per_execution=1).')
     coming = self._beyond(batch)
     if coming:
       raise ValueError(
@@ -126,8 +123,8 @@ class Limit(keras.callbacks.Callback):
 
     After the first step of a drop-in optimizer, finds how many steps these are.
     """
-    if self._find_later and self._training.released_steps < self._training.plan.steps:
-      self._find()
+    if self._find_later:
+      self._find(ahead=0)
     if self._beyond(batch + 1):
       self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 

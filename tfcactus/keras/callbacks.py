@@ -11,8 +11,6 @@ import sys
 from typing import Any
 import warnings
 
-import dp_accounting
-
 from tfcactus import _checks, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras import budget, run_card as run_card_lib
@@ -95,11 +93,10 @@ class EpsilonCallback(keras.callbacks.Callback):
                            _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
     self._run_card = run_card
-    self._also = {name: relations.check(name) for name in also}
+    self._also = [relations.check(each) for each in also]
     self._rows_of_one = None if rows_of_one is None else (
         _checks.integer('rows_of_one', rows_of_one, 1))
     self._every = None if every is None else _checks.integer('every', every, 1)
-    self._limit = keras.callbacks.Callback()  # Stops nothing.
     self._warned = False
     self.guarantee = None
     self.reason = 'No step was released yet.'
@@ -107,18 +104,23 @@ class EpsilonCallback(keras.callbacks.Callback):
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
-    Raises ValueError if training is not private or has another plan, if a run card has
-    no folder or cannot be made, or if the budget cannot be kept or is spent.
+    Raises ValueError if training is not private or has another plan, if a run card
+    cannot be made or written, or if the budget cannot be kept or is spent.
     """
-    self._limit = keras.callbacks.Callback()
+    self._limit = keras.callbacks.Callback()  # Stops nothing.
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
-    if self._run_card is not None and (
-        replicas.worker(self.model.distribute_strategy) == 0):
-      run_card_lib.check_path(self._run_card)
+    self._card = self._run_card if (  # The path, on the chief.
+        replicas.worker(self.model.distribute_strategy) == 0) else None
+    if self._card is not None:
+      run_card_lib.check_path(self._card)
     if self.target_epsilon is not None:
-      _check_steps_per_execution(self.model)
+      steps = training.steps_per_execution(self.model)
+      if steps != 1:
+        raise ValueError(
+            'Expected compile(steps_per_execution=1) with target_epsilon, so that '
+            f'training can stop after any step, got {steps or "auto"}.')
       if self._training.plan.counts_planned:
         raise ValueError(
             'Expected target_epsilon of the plan with private validation or '
@@ -160,9 +162,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._warn(self.reason)
     else:
       self._report(ledger, self.guarantee, {} if logs is None else logs)
-    if self._run_card is not None and (
-        replicas.worker(self.model.distribute_strategy) == 0):
-      run_card_lib.write(self.model, self._run_card, rows_of_one=self._rows_of_one)
+    if self._card is not None:
+      run_card_lib.write(self.model, self._card, rows_of_one=self._rows_of_one)
     self._limit.on_epoch_end(epoch, logs)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -178,35 +179,28 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def _report(self, ledger: Ledger, guarantee: Guarantee, logs: dict[str, Any]
              ) -> None:
-    """Logs epsilon for all requested relations and rows, and prints it if verbose.
+    """Logs all guarantees asked for, and prints them if verbose.
 
-    Warns if the guarantee is not proven.
+    Warns if one is not proven, or does not exist.
     """
     self._log(guarantee, logs)
     if not guarantee.proven:
       self._warn(guarantee.statement)
-    for name, relation in self._also.items():
-      self._report_beside(ledger, name.replace('-', '_'), logs, relation)
+    found = [guarantee]
+    names = {relation: name for name, relation in relations.NAMES.items()}
+    beside: list[tuple[str, Any, int]] = [
+        (names[relation].replace('-', '_'), relation, 1) for relation in self._also]
     if self._rows_of_one is not None:
-      self._report_beside(ledger, f'{self._rows_of_one}_rows', logs,
-                          rows_of_one=self._rows_of_one)
-    if self._verbose:
-      sys.stdout.write(f'\n{guarantee}. {guarantee.statement}\n')
-
-  def _report_beside(self, ledger: Ledger, name: str, logs: dict[str, Any],
-                     relation: dp_accounting.NeighboringRelation | None = None,
-                     rows_of_one: int = 1) -> None:
-    """Logs epsilon for a further neighbouring relation, or for several rows.
-
-    Warns with the reason if there is none. `name` ends the key.
-    """
-    other, reason = ledger.guarantee(relation, rows_of_one)
-    if other is None:
-      self._warn(reason)
-      return
-    logs[f'{_log_name(other)}_{name}'] = other.upper
-    if self._verbose:
-      sys.stdout.write(f'\n{other}. {other.statement}\n')
+      beside.append((f'{self._rows_of_one}_rows', None, self._rows_of_one))
+    for name, relation, rows in beside:
+      other, reason = ledger.guarantee(relation, rows)
+      if other is None:
+        self._warn(reason)
+      else:
+        logs[f'{_log_name(other)}_{name}'] = other.upper
+        found.append(other)
+    for each in found if self._verbose else ():
+      sys.stdout.write(f'\n{each}. {each.statement}\n')
 
   def _warn(self, text: str) -> None:
     """Warns, unless this callback has warned before."""
@@ -232,12 +226,3 @@ def _log_name(guarantee: Guarantee) -> str:
   if not guarantee.proven:
     return 'epsilon_unproven'
   return 'epsilon_seeded' if guarantee.seeded else 'epsilon'
-
-
-def _check_steps_per_execution(model: keras.Model) -> None:
-  """Raises ValueError if an execution takes several steps, or 'auto'."""
-  steps = training.steps_per_execution(model)
-  if steps != 1:
-    raise ValueError(
-        'Expected compile(steps_per_execution=1) with target_epsilon, so that '
-        f'training can stop after any step, got {steps or "auto"}.')

@@ -44,6 +44,9 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
   shape = (max(2, batch_size), *x.shape[1:])
   run = tf.function(lambda rows: backbone(rows, training=False), autograph=False)
   graph = run.get_concrete_function(tf.TensorSpec(shape, x.dtype)).graph
+  if len(graph.outputs) != 1:
+    raise ValueError('Expected a backbone of one output, got one of '
+                     f'{len(graph.outputs)}; make a model of one of them.')
   state_writes.check_graph(graph, 'backbones', backbone)
   found = graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
   if found is not None:
@@ -82,7 +85,7 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
         f'replaced, got {model!r}; write GroupNormalization where it is made.')
   copy = models.clone(model, lambda layer: _copied(layer, groups))
   for layer, old in zip(copy.layers, model.layers):
-    if _is_normalization(old):
+    if isinstance(old, keras.layers.BatchNormalization):
       layer.set_weights([np.asarray(value) for value in (
           old.gamma if old.scale else None, old.beta if old.center else None)
                          if value is not None])
@@ -134,16 +137,11 @@ def _without_lora(config: Any) -> Any:
   return config
 
 
-def _is_normalization(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer is a BatchNormalization."""
-  return isinstance(layer, keras.layers.BatchNormalization)
-
-
 def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
   """Returns a copy of a layer or nested model, normalized by groups, not by batches."""
   if models.is_graph(layer):
     return group_normalized(layer, groups)
-  if not _is_normalization(layer):
+  if not isinstance(layer, keras.layers.BatchNormalization):
     return type(layer).from_config(layer.get_config())
   axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0]
   shape = models.output_shapes(layer)[0]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,19 +41,15 @@ class PrivateModel(Fixed, serialization.SavedModel):
   computed on the training data without noise. It covers the `noisy_accuracy` of a plan.
 
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
-  it, and reads the journal for steps released after the save. The counters
-  `released_steps`, `epochs_begun`, `sampling` and `plan_number` are saved with the
-  weights; setting or loading weights never lowers them. `private_model.inner` has only
-  the weights. Private models of one inner model share counters.
+  it, and reads the journal for steps released after the save. Counters are saved with
+  the weights; setting or loading weights never lowers them. `private_model.inner` has
+  only the weights. Private models of one inner model share counters.
 
   Epsilon accounts for the releases of this model, from the weights that it was given.
   It does not hold if those weights were trained on the same data, which cannot be
   noticed. No epsilon is reported if weights change other than by steps of `fit` and
-  methods of this model, which is noticed from the first step on, in callbacks too.
-
-  Each step is counted with the sampling scheme of its own batch. Batches carry a mark
-  of their `fit`. A batch without a valid mark (`train_on_batch`, a function of
-  `make_train_function`, a batch used twice) makes the step's sampling unknown.
+  methods of this model, which is noticed from the first step on, in callbacks too; nor
+  after a step on a batch that `fit` did not draw, as by `train_on_batch`.
 
   Attributes:
     inner: The wrapped model, which shares its variables. Cannot be replaced.
@@ -66,7 +61,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     sampling: int64 variable, code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, a hash of the plan of the released steps.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
-      `adaptive_clipping`. Computed from noisy releases, and covered by epsilon.
+      `adaptive_clipping`. Epsilon covers it.
     clipping: 'flat', 'per_layer' or 'automatic'.
   """
 
@@ -112,7 +107,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       randomness: 'host', 'device' or 'auto': where noise is made; see `NoiseSampler`.
 
     Raises:
-      ValueError: if the model cannot be trained privately, or not by the plan's noise.
+      ValueError: if the model cannot be trained privately, or not by the plan.
     """
     whole_model.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
@@ -133,7 +128,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
-    self._on_building: Callable[[keras.Model], None] | None = None
+    self._on_building: Any = None  # A function that `from_config` sets.
     if self.inner.built:
       self.built = True
       self._check_inner()
@@ -146,7 +141,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
   @outputs.setter
   def outputs(self, value: Any) -> None:
     """Ignores the None that Keras 2 sets at first."""
-    del value
 
   @property
   def seeded(self) -> bool:
@@ -214,9 +208,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _check_inner(self) -> None:
     """Checks the built inner model; records the ledger on its variables."""
-    # Set by `from_config`: which variables to train can be restored only now.
     if self._on_building:
-      self._on_building(self.inner)
+      self._on_building()
       self._on_building = None
     self._step.check()
     self._ledger.remember()
@@ -231,6 +224,13 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model on inputs, without the mark that batches carry."""
     return self.inner(batch_marks.unmarked(inputs).x, training=training)
+
+  def add_loss(self, *args: Any, **kwargs: Any) -> None:
+    """Raises ValueError: only losses that the wrapped model adds are clipped."""
+    raise ValueError(
+        'Expected add_loss of a layer or model inside the private model, got it of '
+        f'{self.name!r}, whose training would ignore the loss; add it in call() of a '
+        'layer, before privatize(model, plan).')
 
   def compile(self, optimizer: Any = 'rmsprop', loss: Any = None,
               metrics: Any = None, loss_weights: Any = None,
@@ -348,7 +348,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def training_ledger(self, model: keras.Model, plan: PrivacyPlan | None,
                       batches: Any) -> ledger_lib.TrainingLedger:
     """Returns the model's ledger; ValueError for a plan other than the model's."""
-    del model, batches
     if plan is not None:
       ledger_lib.check_same_plan(
           plan, self.plan, self.plan.l2_norm_clip, self.plan.noise.digest)
@@ -382,14 +381,13 @@ class PrivateModel(Fixed, serialization.SavedModel):
             families: bool = True) -> evidence.Audit:
     """Returns the evidence of the canaries on the guarantee of all steps so far.
 
-    Canaries are drawn, clipped and noised with the examples; the weights get the same
-    distribution as without. Publishing the evidence costs nothing beyond the guarantee,
-    which covers the noisy sums that it is computed from.
+    Canaries do not change the distribution of the weights. The guarantee covers the
+    noisy sums that the evidence is computed from, so that it may be published too.
 
     Args:
       significance: Probability that one bound is wrong, or that a true guarantee is
         refuted.
-      families: As for `tfcactus.audit.audit_run`; False saves time.
+      families: As for `tfcactus.audit.audit_run`.
 
     Raises:
       ValueError: if the model was made without `audit`, made no step yet, or has no
@@ -469,7 +467,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
       trainability.restore(model, trained)
     made = cls(model, plan, loaded=True, **config)
     if trained and not model.built:
-      made._on_building = functools.partial(trainability.restore, saved=trained)
+      made._on_building = lambda: trainability.restore(model, trained)
     return made
 
 

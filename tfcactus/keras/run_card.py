@@ -99,11 +99,15 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   if guarantee is None:
     return {**card, 'epsilon': None, 'reason': reason}
   if model.canaries is not None and model.canaries.steps:
-    found = model.audit(families=False)
-    card['audit'] = {**found.as_dict(), 'canaries': model.canaries.count,
-                     'steps': model.canaries.steps, 'words': str(found).splitlines()}
-  return {**card, **cost(guarantee, ledger.guarantees()),
-          **_of_rows(ledger, rows_of_one)}
+    audit = model.audit(families=False)
+    card['audit'] = {**audit.as_dict(), 'canaries': model.canaries.count,
+                     'steps': model.canaries.steps, 'words': str(audit).splitlines()}
+  card.update(cost(guarantee, ledger.guarantees()))
+  if rows_of_one is not None:
+    found, reason = ledger.guarantee(None, rows_of_one)
+    card['rows_of_one'] = {'rows': int(rows_of_one), **(
+        {'epsilon': None, 'reason': reason} if found is None else _cost(found))}
+  return card
 
 
 def cost(guarantee: Guarantee, others: Mapping[str, Guarantee]) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def cost(guarantee: Guarantee, others: Mapping[str, Guarantee]) -> dict[str, Any
 
 def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
   """Returns the entries of the card other than the privacy cost."""
-  plan = model.plan
+  plan, strategy = model.plan, model.plan.strategy
   return {
       'privacy_unit': relations.in_units(
           'one example of the training set', plan.unit),
@@ -136,7 +140,8 @@ def _facts(model: PrivateModel, ledger: Ledger) -> dict[str, Any]:
                             dataclasses.asdict(plan.adaptive_clipping)),
       'noisy_accuracy': (None if plan.noisy_accuracy is None else
                          dataclasses.asdict(plan.noisy_accuracy)),
-      'correlation': _correlation(plan),
+      'correlation': None if strategy is None else {
+          'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest},
       'target_epsilon': plan.target_epsilon,
       'noise': plan.noise.name,
       'noise_multiplier': plan.noise.noise_multiplier,
@@ -169,23 +174,6 @@ def _cost(guarantee: Guarantee) -> dict[str, Any]:
   """Returns the bounds on epsilon and the statement of a further guarantee."""
   return {'upper': guarantee.upper, 'lower': guarantee.lower,
           'statement': guarantee.statement}
-
-
-def _of_rows(ledger: Ledger, rows: int | None) -> dict[str, Any]:
-  """Returns {'rows_of_one': cost for a person of up to `rows` rows}; {} for None."""
-  if rows is None:
-    return {}
-  guarantee, reason = ledger.guarantee(None, rows)
-  cost = {'epsilon': None, 'reason': reason} if guarantee is None else (
-      _cost(guarantee))
-  return {'rows_of_one': {'rows': rows, **cost}}
-
-
-def _correlation(plan: PrivacyPlan) -> dict[str, Any] | None:
-  """Returns how noise is correlated over steps, or None."""
-  strategy = plan.strategy
-  return None if strategy is None else {
-      'kind': strategy.kind, 'bands': strategy.bands, 'digest': strategy.digest}
 
 
 def _rounding(model: PrivateModel) -> list[str]:

@@ -35,7 +35,16 @@ class SavedModel(keras.Model):
     Raises:
       ValueError: if the file is of another format, which cannot hold everything.
     """
-    _check_format(filepath, kwargs.get('save_format'))
+    save_format = kwargs.get('save_format')
+    named = str(filepath).endswith('.keras') or not isinstance(
+        filepath, (str, os.PathLike))
+    if not named or save_format not in (None, 'keras'):
+      asked = '' if save_format is None else f' with save_format={save_format!r}'
+      raise ValueError(
+          f"Expected a .keras file, such as save('m.keras'), got {filepath!r}"
+          f'{asked}: other formats do not hold the plan and what was released. '
+          "For inference alone, export('folder') writes a SavedModel of the "
+          'plain model, and private_model.inner.save(...) takes any format.')
     super().save(filepath, *args, **kwargs)
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
@@ -93,19 +102,6 @@ class SavedModel(keras.Model):
     """
     self._ledger.load(store)
     trainability.load(self.inner, store)
-
-
-def _check_format(filepath: object, save_format: object) -> None:
-  """Raises ValueError unless saving as .keras, which alone holds plan and counts."""
-  named = str(filepath).endswith('.keras') or not isinstance(
-      filepath, (str, os.PathLike))
-  if not named or save_format not in (None, 'keras'):
-    asked = '' if save_format is None else f' with save_format={save_format!r}'
-    raise ValueError(
-        f"Expected a .keras file, such as save('m.keras'), got {filepath!r}"
-        f'{asked}: other formats do not hold the plan and what was released. '
-        "For inference alone, export('folder') writes a SavedModel of the "
-        'plain model, and private_model.inner.save(...) takes any format.')
 
 
 def plan_config(plan: PrivacyPlan | None) -> dict[str, Any] | None:

@@ -112,17 +112,14 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Tells `PrivateEarlyStopping` that the log is a release."""
-    del logs
     self._ledger.counter.private_logs |= {_NOISY: self._ledger.plan.noisy_accuracy}
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Remembers the counts of earlier steps."""
-    del epoch, logs
     self._before = tf.convert_to_tensor(self._norm.answers).numpy()
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Logs accuracy and error, if the epoch released a step."""
-    del epoch
     logs = {} if logs is None else logs
     plan = self._ledger.plan
     total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before

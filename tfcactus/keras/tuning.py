@@ -15,7 +15,6 @@ import warnings
 
 import dp_accounting
 import numpy as np
-import tensorflow as tf
 
 from tfcactus import _checks, accounting, relations, sampling as sampling_lib
 from tfcactus.accounting import calibration, run_laws
@@ -25,7 +24,11 @@ from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
 from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import batches as batches_lib, units as units_lib
+from tfcactus.keras.data import (
+  batches as batches_lib,
+  data_sources,
+  units as units_lib,
+)
 from tfcactus.keras.data.data_sources import ExampleData, Rows
 from tfcactus.keras.hyperparameters import HyperParameters, Path
 from tfcactus.keras.ledger.counts import Counts
@@ -361,10 +364,7 @@ class _Zeros(ExampleData):
     self.num_examples, self.specs = data.num_examples, data.specs
 
   def rows(self, index: np.ndarray) -> Rows:
-    found: Rows = tf.nest.map_structure(lambda spec: np.full(
-        (len(index), *spec.shape[1:]), b'' if spec.dtype == tf.string else 0,
-        spec.dtype.as_numpy_dtype), self.specs)
-    return found
+    return data_sources.zero_rows(self.specs, index.size)
 
 
 def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],

@@ -107,7 +107,6 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     Raises ValueError if not; if unit, split or workers do not fit; or if the planned
     releases are used up.
     """
-    del logs
     self._run: Callable[..., Any] | None = None
     ledger, side = _ledger(self.model), self._data.side
     if ledger is None or ledger.plan.releases.count(self.event) != 1:
@@ -217,8 +216,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
   def _sums(self) -> tuple[np.ndarray, int]:
     """Returns (exact sums of centred metrics, (metrics,); number of usable examples).
 
-    With units, sums are of each unit's mean, and the number is that of units. Rows of
-    weight zero, or with numbers that are not finite, are not usable.
+    With units, sums are of their means. Rows of weight zero, or with numbers that are
+    not finite, are not usable.
     """
     if self._run is None:
       self._run = self._traced()

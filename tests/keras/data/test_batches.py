@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from tfcactus.keras import PoissonBatches
+from tfcactus.keras import AllocatedBatches, PoissonBatches
 
 
 def _batches(n=30, q=0.2, **kwargs):
@@ -75,6 +75,14 @@ def test_datasets_have_static_inner_shapes_and_draw_anew():
             for _ in range(2)]
   assert passes[0] != passes[1] and len(passes[0]) == 4
   assert dataset.cardinality() == 4
+
+
+def test_datasets_have_no_more_batches_than_an_epoch_that_is_drawn_as_a_whole():
+  assert len(list(_batches().dataset(7))) == 7
+  dealt = AllocatedBatches(np.zeros(8), np.zeros(8), num_batches=4)
+  assert len(list(dealt.dataset(3))) == 3
+  with pytest.raises(ValueError, match='at most the 4 batches of an epoch'):
+    dealt.dataset(5)
 
 
 def test_a_forked_process_raises():

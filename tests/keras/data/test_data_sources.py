@@ -69,6 +69,18 @@ def test_random_access_reads_only_the_sampled_examples():
   assert x.shape == (1, 6) and weights.tolist() == [0]
 
 
+def test_no_weight_is_lost_beside_an_example_without_one():
+  class Mixed(_Pairs):
+
+    def __getitem__(self, i):
+      return (*super().__getitem__(i), 3.0)[:2 if i == 7 else 3]
+
+  batches = PoissonBatches(Mixed(), sampling_prob=1.0)
+  for index in (np.arange(40), np.array([7])):
+    with pytest.raises(ValueError, match='triples .* for all, got some of each'):
+      batches._data.rows(index)
+
+
 @pytest.mark.usefixtures('random_sums')
 def test_training_on_a_dataset_has_the_epsilon_of_poisson_sampling(make_plan):
   private = privatize(tf.keras.Sequential(

@@ -113,6 +113,12 @@ def test_lists_of_arrays_and_arrays_as_lists_are_distinguished():
   assert [part.shape for part in x] == [(ROWS, 6), (ROWS,)]
   for rows in (list(X), X.tolist()):
     np.testing.assert_array_equal(PoissonBatches(rows, DIGITS, 1.0)[0][0], X)
+  for digits in (list(np.eye(3)[DIGITS]), [np.array(each) for each in DIGITS],
+                 [tf.constant(each) for each in DIGITS]):
+    np.testing.assert_array_equal(PoissonBatches(X, digits, 1.0)[0][1], digits)
+  x, y, _ = PoissonBatches([X, {'id': IDS}], [DIGITS, SIZE], 1.0)[0]
+  np.testing.assert_array_equal(x[1]['id'], IDS)
+  assert [part.shape for part in y] == [DIGITS.shape, SIZE.shape]
   with pytest.raises(ValueError, match='np.stack or a dict'):
     PoissonBatches([np.eye(3)[i] for i in range(3)], [0, 1, 2], 1.0)
 

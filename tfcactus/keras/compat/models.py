@@ -155,11 +155,14 @@ def set_bins(layer: keras.layers.Layer, boundaries: list[float]) -> None:
 def preparation(layer: keras.layers.Layer) -> str:
   """Returns a digest of a layer's vocabulary, bins or moments, adapted or given.
 
-  '' if the layer has none of these. A built Normalization always has moments.
+  '' if the layer has none of these, or a Normalization mean 0 and variance 1, which it
+  has before `adapt`.
   """
   found = _beside_weights(lookup(layer))
   if isinstance(layer, keras.layers.Normalization) and layer.built:
-    found += [np.asarray(each, np.float64) for each in (layer.mean, layer.variance)]
+    moments = [np.asarray(each, np.float64) for each in (layer.mean, layer.variance)]
+    if np.any(moments[0]) or np.any(moments[1] != 1):
+      found += moments
   return _digest(found).hex() if any(each.size for each in found) else ''
 
 

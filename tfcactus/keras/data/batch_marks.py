@@ -123,7 +123,6 @@ class Marks:
 
   def _take(self, keys: np.ndarray) -> Taken:
     """Implements `take` for a class of marks, under its lock."""
-    del keys
     return Taken()
 
 
@@ -195,7 +194,6 @@ class BatchMarks(Marks):
 
 class RowMarks(Marks):
   """Recognises each example by its row, for arrays that Keras splits into batches."""
-  # A new pass begins when an example comes again, however Keras makes the batches.
 
   def __init__(self, num_examples: int):
     """Initialises the marks for arrays of `num_examples` rows."""

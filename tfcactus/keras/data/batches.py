@@ -65,7 +65,7 @@ class PoissonBatches(SampledBatches):
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     total = data.num_examples if part_of is None else (
-        _checked_whole(part_of, data.num_examples, seed))
+        _checks.integer('part_of', part_of, data.num_examples))
     if batch_size is not None:
       _check_alone('sampling_prob', sampling_prob, batch_size)
       scheme = sampling_lib.PoissonSampling.of_batch_size(batch_size, total)
@@ -233,15 +233,6 @@ ACCOUNTED = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
              PoissonBatches, ShuffledBatches)
 """Classes whose batches have an epsilon. Their subclasses have none: they may draw in
 another way."""
-
-
-def _checked_whole(part_of: object, size: int, seed: int | None) -> int:
-  """Returns part_of as an integer >= `size`; ValueError if there is a seed too."""
-  if seed is not None:
-    raise ValueError(
-        f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
-        'alike, and the draws of their parts would not be independent.')
-  return _checks.integer('part_of', part_of, size)
 
 
 def _check_alone(name: str, value: object, batch_size: object) -> None:

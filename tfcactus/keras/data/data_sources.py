@@ -62,7 +62,7 @@ class ArrayData(ExampleData):
     All have shape (num_examples, ...). Arrays of `x` may hold texts. `y` is None if no
     loss takes targets. Raises ValueError unless all are arrays of one length above 0.
     """
-    rows = _length(x if y is None else y)
+    rows = _count(x, y)
     parts = [_arrays('x', columns(x), rows, texts=True),
              () if y is None else _arrays('y', y, rows)]
     if sample_weight is not None:
@@ -119,7 +119,7 @@ class RandomAccessData(ExampleData):
     The source has a length and gives (x, y) or (x, y, weight) for an index; its
     `__getitems__`, if any, reads many at once.
     """
-    self._source = source
+    self._source, self.specs = source, ()
     self.num_examples = len(source)
     if not self.num_examples:
       raise ValueError('Expected at least one example, got a source of none.')
@@ -127,11 +127,13 @@ class RandomAccessData(ExampleData):
 
   def rows(self, index: np.ndarray) -> Rows:
     if not index.size:
-      return no_rows(self.specs)
+      return zero_rows(self.specs)
     wanted = [int(i) for i in index]
     many = getattr(self._source, '__getitems__', None)
-    items = many(wanted) if many else [self._source[i] for i in wanted]
-    return stacked(items)
+    found = stacked(many(wanted) if many else [self._source[i] for i in wanted])
+    if self.specs and len(found) != len(self.specs):  # A weight would be lost.
+      raise ValueError(_UNLIKE)
+    return found
 
 
 def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
@@ -143,11 +145,11 @@ def each_array(change: Callable[[np.ndarray], np.ndarray], parts: Any) -> Any:
   return tf.nest.map_structure(change, parts)
 
 
-def no_rows(specs: Rows) -> Rows:
-  """Returns rows of no examples: arrays of shape (0, ...)."""
-  return tf.nest.map_structure(
-      lambda spec: np.zeros((0,) + tuple(spec.shape[1:]), spec.dtype.as_numpy_dtype),
-      specs)
+def zero_rows(specs: Rows, count: int = 0) -> Rows:
+  """Returns rows of `count` examples of zeros, or of empty texts."""
+  return tf.nest.map_structure(lambda spec: np.full(
+      (count, *spec.shape[1:]), b'' if spec.dtype == tf.string else 0,
+      spec.dtype.as_numpy_dtype), specs)
 
 
 def checked_example(item: object) -> Rows:
@@ -161,13 +163,21 @@ def checked_example(item: object) -> Rows:
 
 
 def stacked(examples: Iterable[Any]) -> Rows:
-  """Stacks examples into rows; ValueError unless pairs or triples of arrays."""
+  """Stacks examples into rows; ValueError unless all are pairs, or all triples."""
+  rows = [checked_example(each) for each in examples]
+  if len(set(map(len, rows))) > 1:
+    raise ValueError(_UNLIKE)
   # Inputs may be texts; targets and weights are numbers.
   return tuple(
       tf.nest.map_structure(
           lambda *values, texts=not place: checked_array(
               'the source', np.stack(values), texts), *parts)
-      for place, parts in enumerate(zip(*map(checked_example, examples))))
+      for place, parts in enumerate(zip(*rows)))
+
+
+_UNLIKE = (
+    'Expected a source that gives pairs (x, y) for all examples, or triples (x, y, '
+    'weight) for all, got some of each; give examples without a weight the weight 1.')
 
 
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
@@ -179,12 +189,6 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   ValueError if no examples can be drawn from these, or if `y` or weights are given
   beside a source that holds them.
   """
-  if isinstance(x, ExampleData):
-    _no_targets(y, sample_weight)
-    return x
-  if isinstance(x, tf.data.Dataset):
-    _no_targets(y, sample_weight)
-    return ArrayData(*_read(x))
   if is_sparse(x):
     return SparseRowData(x, y, sample_weight)
   if isinstance(x, keras.utils.Sequence):
@@ -192,12 +196,20 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
         f'Expected examples to draw from, got {type(x).__name__}, a Sequence of Keras, '
         'which gives batches that somebody else chose; pass its arrays, or a class '
         'with __len__ and __getitem__ that gives the pair (x, y) of one example.')
-  if not isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) and (
-      hasattr(x, '__len__') and hasattr(x, '__getitem__') and
-      not hasattr(x, '__array__')):
-    _no_targets(y, sample_weight)
-    return RandomAccessData(x)
-  return ArrayData(x, y, sample_weight)
+  if not isinstance(x, (ExampleData, tf.data.Dataset)) and (
+      isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) or not (
+          hasattr(x, '__len__') and hasattr(x, '__getitem__')) or
+      hasattr(x, '__array__')):
+    return ArrayData(x, y, sample_weight)
+  for each in (y, sample_weight):
+    if each is not None:
+      raise ValueError(
+          'Expected y=None with a dataset, and no sample_weight: its elements are '
+          f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
+  if isinstance(x, ExampleData):
+    return x
+  return ArrayData(*_read(x)) if isinstance(x, tf.data.Dataset) else (
+      RandomAccessData(x))
 
 
 def check_weights(data: ExampleData) -> None:
@@ -233,21 +245,11 @@ def _check_parts(weight: tf.TensorSpec, target: tf.TensorSpec | None, count: int
         f'(examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
 
 
-def _no_targets(*given: Any) -> None:
-  """Raises ValueError if y or weights were given beside a source that holds them."""
-  for each in given:
-    if each is not None:
-      raise ValueError(
-          'Expected y=None with a dataset, and no sample_weight: its elements are '
-          f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
-
-
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Returns an iterator that reads a dataset of pairs or triples in blocks of `_BLOCK`.
+  """Returns an iterator over blocks of `_BLOCK` pairs or triples of a dataset.
 
-  The dataset is read once, so that random shuffling and augmentation are fixed; warns
-  of augmentation. Raises ValueError if elements have no fully known shape, or the
-  dataset is known to be infinite.
+  Warns of random augmentation, which one pass fixes. Raises ValueError if elements have
+  no fully known shape, or the dataset is known to be infinite.
   """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
@@ -303,10 +305,10 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
 
 def finite_rows(parts: Any) -> np.ndarray:
   """Returns which examples hold neither NaN nor infinity, bool, shape (rows,)."""
-  usable = [np.ones(len(array), bool) if _holds_texts(array) else
-            np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
-            for array in tf.nest.flatten(parts)]
-  return np.logical_and.reduce(usable)
+  return np.logical_and.reduce([
+      np.ones(len(array), bool) if _holds_texts(array) else
+      np.all(np.isfinite(array), axis=tuple(range(1, array.ndim)))
+      for array in tf.nest.flatten(parts)])
 
 
 def padded(rows: np.ndarray, size: int) -> np.ndarray:
@@ -342,8 +344,7 @@ def checksum(data: ExampleData) -> int:
 
 def columns(x: Any) -> Any:
   """Returns inputs with columns of pandas as arrays of shape (n, 1), as in Keras."""
-  # A table of texts beside numbers becomes a dict of columns, because one array cannot
-  # hold both. Other tables stay.
+  # A table of texts beside numbers becomes a dict of columns: no array holds both.
   if isinstance(x, dict):
     return {key: columns(part) for key, part in x.items()}
   if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
@@ -366,26 +367,28 @@ def is_sparse(value: object) -> bool:
   return hasattr(value, 'tocsr') and hasattr(value, 'toarray')
 
 
-def _length(value: Any) -> int:
-  """Returns the length of `value`, or of its first part if it is a dict.
-
-  For a list of arrays: their one length; 0 if lengths differ, or equal their number.
-  """
-  while isinstance(value, dict):
-    value = next(iter(value.values()), ())
-  if isinstance(value, (list, tuple)) and value and all(map(is_array, value)):
-    sizes = {len(each) for each in value}
-    # n arrays of length n may be one for each input or one for each example.
-    return sizes.pop() if len(sizes) == 1 and len(value) not in sizes else 0
-  return len(value) if hasattr(value, '__len__') else 0
+def _count(x: Any, y: Any) -> int:
+  """Returns the number of examples, or 0 if lists of arrays leave it open."""
+  # The length of y or x, if either is no list of arrays, else that of all arrays in it.
+  lists = []
+  for value in (y, x):
+    while isinstance(value, dict):
+      value = next(iter(value.values()), ())
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(each, dict) or is_array(each) for each in value):
+      lists.append(value)
+    elif hasattr(value, '__len__'):
+      return len(value)
+  sizes = {len(each) if is_array(each) else 0 for part in lists[:1] for each in part}
+  # n arrays of length n may be one for each input or one for each example.
+  return sizes.pop() if len(sizes) == 1 and len(lists[0]) not in sizes else 0
 
 
 def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
   """Returns checked arrays in their structure; lists of arrays become tuples.
 
-  A list of arrays has one array per input. It has one per example if it has `rows`
-  arrays (`_length`) and these are not of length `rows`. Raises ValueError if it has as
-  many arrays as each has entries, or for entries that `checked_array` refuses.
+  A list of arrays has one for each of `rows` examples if it has as many, else one for
+  each input. Raises ValueError if it may be either, or as `checked_array`.
   """
   if isinstance(value, dict):
     return {key: _arrays(f'{name}[{key!r}]', part, rows, texts)
@@ -401,7 +404,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
       return checked_array(name, np.stack([np.asarray(part) for part in value]), texts)
-  elif not any(isinstance(part, (dict, np.ndarray, tf.Tensor)) for part in value):
+  elif not any(isinstance(part, dict) or is_array(part) for part in value):
     return checked_array(name, value, texts)
   return tuple(_arrays(f'{name}[{i}]', part, rows, texts)
                for i, part in enumerate(value))

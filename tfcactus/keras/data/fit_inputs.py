@@ -138,21 +138,23 @@ def ordered(callbacks: Any, limit: keras.callbacks.Callback, own_logs: list[Any]
 
 
 def _from_pandas(name: str, value: Any) -> Any:
-  """Returns a table or column of pandas as an array; other values are unchanged."""
-  # Inputs may hold texts: a table of texts and numbers becomes a dict of columns.
-  # Raises ValueError for anything else but numbers.
+  """Returns a table or column of pandas as an array; other values are unchanged.
+
+  Inputs `x` of texts and numbers become a dict of columns. Raises ValueError for others
+  than numbers in `y` and `sample_weight`.
+  """
   if not (hasattr(value, 'to_numpy') and hasattr(value, 'iloc')):
     return value
   array = value.to_numpy()
-  if array.dtype.kind not in 'fiub' and name == 'x':
+  if array.dtype.kind in 'fiub':
+    return array
+  if name == 'x':
     found = data_sources.columns(value)
     return data_sources.as_fed(array if found is value else found)
-  if array.dtype.kind not in 'fiub':
-    raise ValueError(
-        f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
-        f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), after '
-        'strings and missing values have become numbers.')
-  return array
+  raise ValueError(
+      f'Expected {name} to be a pandas {type(value).__name__} of numbers of one '
+      f'type, got dtype {array.dtype}; convert it, {name}.astype("float32"), after '
+      'strings and missing values have become numbers.')
 
 
 def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
@@ -190,11 +192,10 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
         f'{plan.num_examples} of the plan, got {validation_split!r} of {total} '
         f'examples, which leaves {kept}; plan for num_examples={kept}, or split the '
         'data before and pass validation_data.')
-  parts = (x, y) if sample_weight is None else (x, y, sample_weight)
   first, last = (tf.nest.map_structure(
-      lambda part, rows=rows: None if part is None else part[rows], parts)
-                 for rows in (slice(kept), slice(kept, None)))
-  return first[0], first[1], None if sample_weight is None else first[2], last
+      lambda part, rows=rows: None if part is None else part[rows],
+      (x, y, sample_weight)) for rows in (slice(kept), slice(kept, None)))
+  return (*first, last[:2] if sample_weight is None else last)
 
 
 def _sampled_feed(batches: SampledBatches, class_weight: Any,

@@ -51,6 +51,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     scheme: The `SamplingScheme`.
     num_examples: Number of examples (public), over all workers.
     size: Number of examples that this worker holds.
+    side: The `Side` of a `Split` that the examples are on; None without a split.
     examples_per_unit: Most rows of a unit in a step; None if examples are rows.
     part_of: `num_examples` if each worker holds a part of the examples, else None.
     steps_per_epoch: Batches per epoch.
@@ -60,7 +61,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   _FIXED = dict.fromkeys(
       ('scheme', 'num_examples', 'part_of', 'sampling_prob', 'batch_size', 'seeded',
-       'draws', 'steps_per_epoch'),
+       'draws', 'side', 'steps_per_epoch'),
       'Make other batches, and a plan that accounts for them.')
 
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,
@@ -83,7 +84,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     super().__init__()
     self._data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     data_sources.check_weights(self._data.flat)
-    self.size = self._data.num_examples
+    self.size, self.side = self._data.num_examples, self._data.side
     self.examples_per_unit = getattr(self._data, 'examples_per_unit', None)
     self.part_of = part_of
     self.num_examples = self.size if part_of is None else part_of
@@ -96,6 +97,10 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         'physical_batch_size',
         1 if physical_batch_size is None else physical_batch_size, 1)
     self.seeded = seed is not None
+    if self.seeded and part_of is not None:
+      raise ValueError(
+          f'Expected no seed with part_of, got seed={seed!r}: all workers would draw '
+          'alike, and the draws of their parts would not be independent.')
     seed = None if seed is None else _checks.integer('seed', seed, 0)
     self._stream = KeyStream(seed, f'{scheme.name} batches')
     if isinstance(self._data, units_lib.UnitData):
@@ -171,11 +176,6 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._stream = KeyStream.of_key(secret)
       self._next_draw = self.scheme.drawer(self._stream)
       self._share_begins = True
-
-  @property
-  def side(self) -> Any:
-    """Returns the side of a `Split` that the examples are on, None without a split."""
-    return self._data.side
 
   @property
   def draws(self) -> int:
@@ -264,11 +264,19 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     cache, take) goes unnoticed.
 
     Args:
-      steps: Number of batches, `steps_per_epoch` by default. A scheme that draws epochs
-        gives no more than these; TensorFlow raises where they end before `steps`.
+      steps: Number of batches, `steps_per_epoch` by default.
+
+    Raises:
+      ValueError: if `steps` is below one; or above `steps_per_epoch` for a scheme that
+        draws epochs as a whole.
     """
     steps = _checks.integer(
         'steps', self.steps_per_epoch if steps is None else steps, 1)
+    if self.scheme.draws_epochs and steps > self.steps_per_epoch:
+      raise ValueError(
+          f'Expected at most the {self.steps_per_epoch} batches of an epoch, which '
+          f'{type(self.scheme).__name__} draws as a whole, got steps={steps}; iterate '
+          'over the dataset once for each epoch.')
     own: list[Callable[[], Any]] = []
     dataset = self._dataset(
         self.scheme.draws_epochs, None, WHOLE, lambda: self._check_private(own[0]()))
@@ -295,8 +303,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   def _batch(self, index: np.ndarray) -> tuple[_Batch, np.ndarray | None]:
     """Returns (padded (x, y, weights) of the usable examples at `index`, canaries).
 
-    The latter is int64, (rows,): the number of the row's canary, counted from one, or
-    0. It is None without an audit.
+    Canaries are int64, (rows,), counted from one, 0 for none; None without an audit.
     """
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None
@@ -332,8 +339,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
                begin: Callable[[], None] = lambda: None) -> tf.data.Dataset:
     """Returns parts `shares` of batches, without end, or of one pass if `once`.
 
-    Each iteration over the dataset first calls `begin`. It raises RuntimeError if other
-    workers draw too, batches are not seeded and `share` was not called for it.
+    An iteration first calls `begin`. It raises RuntimeError if other workers draw too,
+    unless batches are seeded or `share` was called for it.
     """
     draws = self._draw if self.scheme.draws_epochs else self._draws
     alike = shares.total > shares.here  # Other workers make the same draws.

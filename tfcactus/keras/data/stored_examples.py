@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+import contextlib
 import itertools
 import json
 import math
 import os
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,9 +48,8 @@ class StoredExamples(data_sources.ArrayData):
     try:
       with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
         index = json.load(file)
-      names = [f'part{i}.raw' for i in range(len(index['parts']))]
       self._open = open_files.OpenFiles([
-          os.path.join(self.directory, name) for name in (*names, _CHECKSUMS)])
+          os.path.join(self.directory, name) for name in _names(index)])
       *arrays, sums = [
           _mapped(file, np.dtype(part['dtype']), (index['num_examples'],
                                                   *part['shape']))
@@ -110,70 +110,52 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
         f'Expected a directory without examples, got {directory!r}; open those there '
         'by StoredExamples(directory), or delete them.')
   os.makedirs(directory, exist_ok=True)
-  writer = _Writer(directory)
-  try:
-    for block in _blocks(examples):
-      writer.write(block)
-  finally:
-    writer.close()
-  writer.finish()
+  index = _write(_blocks(examples), directory)
+  if not index['num_examples']:
+    raise ValueError('Expected at least one example, got a stream of none.')
+  place = os.path.join(directory, _INDEX)
+  with open(place + '.new', 'w', encoding='utf-8') as file:
+    json.dump(index, file)
+  os.replace(place + '.new', place)
   return StoredExamples(directory)
 
 
-class _Writer:
-  """Appends blocks of examples to files, one file per array."""
+def _write(blocks: Iterator[Any], directory: str) -> dict[str, Any]:
+  """Writes blocks of examples to files, one per array; returns what the index holds.
 
-  def __init__(self, directory: str):
-    self._directory = directory
-    self._files: list[BinaryIO] = []
-    self._structure: Any = None
-    self._parts: list[Any] = []
-    self._count = 0
+  Raises ValueError for texts, and for blocks unlike in structure, dtypes or shapes.
+  """
+  count, first, files = 0, dict[str, Any](), list[Any]()
+  with contextlib.ExitStack() as stack:
+    for block in blocks:
+      arrays = [data_sources.checked_array('examples', part, texts=True)
+                for part in tf.nest.flatten(block)]
+      if any(array.dtype.kind == 'O' for array in arrays):
+        raise ValueError(
+            'Expected examples of numbers, got texts, whose lengths differ; write them '
+            'to TFRecord files, and read those by TFRecordExamples.')
+      found = {'parts': [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
+                         for array in arrays],
+               'structure': json.loads(json.dumps(
+                   tf.nest.pack_sequence_as(block, list(range(len(arrays))))))}
+      if not first:
+        first = found
+        files = [stack.enter_context(open(os.path.join(directory, name), 'wb'))
+                 for name in _names(first)]
+      lengths = {len(array) for array in arrays}
+      if found != first or len(lengths) != 1:
+        raise ValueError(f'Expected examples of one structure, got {found} of '
+                         f'{sorted(lengths)} examples after {first}.')
+      sums = open_files.row_checksums(arrays).astype('<u4')
+      for file, array in zip(files, [*arrays, sums]):
+        file.write(np.ascontiguousarray(array).data)
+      count += lengths.pop()
+  return {'num_examples': count, **first}
 
-  def write(self, block: Any) -> None:
-    """Appends examples, a structure of arrays of numbers; ValueError for others.
 
-    Raises it too if they are unlike the first block in structure, dtypes or shapes.
-    """
-    arrays = [data_sources.checked_array('examples', part, texts=True)
-              for part in tf.nest.flatten(block)]
-    if any(array.dtype.kind == 'O' for array in arrays):
-      raise ValueError(
-          'Expected examples of numbers, got texts, whose lengths differ; write them '
-          'to TFRecord files, and read those by TFRecordExamples.')
-    structure = json.loads(json.dumps(
-        tf.nest.pack_sequence_as(block, list(range(len(arrays))))))
-    parts = [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
-             for array in arrays]
-    if self._structure is None:
-      self._structure, self._parts = structure, parts
-      names = [*(f'part{i}.raw' for i in range(len(parts))), _CHECKSUMS]
-      self._files = [open(os.path.join(self._directory, name), 'wb') for name in names]
-    lengths = {len(array) for array in arrays}
-    if (structure, parts) != (self._structure, self._parts) or len(lengths) != 1:
-      raise ValueError(
-          f'Expected examples of one structure, got {parts} of {sorted(lengths)} '
-          f'examples in {structure} after {self._parts} in {self._structure}.')
-    sums = open_files.row_checksums(arrays).astype('<u4')
-    for file, array in zip(self._files, [*arrays, sums]):
-      file.write(np.ascontiguousarray(array).data)
-    self._count += lengths.pop()
-
-  def close(self) -> None:
-    """Closes the files."""
-    for file in self._files:
-      file.close()
-
-  def finish(self) -> None:
-    """Writes the index, which makes the directory valid; ValueError for no examples."""
-    if not self._count:
-      raise ValueError('Expected at least one example, got a stream of none.')
-    whole = {'num_examples': self._count, 'parts': self._parts,
-             'structure': self._structure}
-    place = os.path.join(self._directory, _INDEX)
-    with open(place + '.new', 'w', encoding='utf-8') as file:
-      json.dump(whole, file)
-    os.replace(place + '.new', place)
+def _names(index: dict[str, Any]) -> list[str]:
+  """Returns the names of the files of an index: one for each array, and checksums."""
+  return [*(f'part{i}.raw' for i in range(len(index['parts']))), _CHECKSUMS]
 
 
 def _mapped(file: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

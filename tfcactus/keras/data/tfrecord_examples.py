@@ -94,7 +94,7 @@ class TFRecordExamples(data_sources.ExampleData):
       ValueError: if a file has changed since it was opened.
     """
     if not index.size:
-      return data_sources.no_rows(self.specs)
+      return data_sources.zero_rows(self.specs)
     keys = self._keys.words(2 * index.size).view(np.int64).reshape(-1, 2)
     found = self._parse(tf.constant(self._read(index)), tf.constant(keys))
     return tf.nest.map_structure(lambda part: part.numpy(), found)

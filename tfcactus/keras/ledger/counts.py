@@ -31,8 +31,7 @@ class Seeded(enum.IntFlag):
   @classmethod
   def of(cls, noise: bool, batches: bool) -> Seeded:
     """Returns the flags for seeded noise and seeded batches."""
-    return ((cls.NOISE if noise else cls.NOTHING) |
-            (cls.BATCHES if batches else cls.NOTHING))
+    return cls(cls.NOISE * bool(noise) + cls.BATCHES * bool(batches))
 
   def words(self) -> str:
     """Returns the parts in words, such as 'noise and batches'; '' for none."""

@@ -71,8 +71,7 @@ class Ledger:
   def guarantees(self) -> dict[str, Guarantee]:
     """Returns {label: guarantee} for all neighbouring relations that have one."""
     found = (self.guarantee(relation)[0] for relation in relations.NAMES.values())
-    return {guarantee.neighboring_relation: guarantee
-            for guarantee in found if guarantee is not None}
+    return {each.neighboring_relation: each for each in found if each}
 
   def steps_within(self, epsilon: float) -> int | None:
     """Returns how many steps `epsilon` allows in all.
@@ -193,19 +192,15 @@ def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
 
   `trained` is that plan; None if only the training's clipping norm and noise are known.
   """
-  _check_same('l2_norm_clip', plan.l2_norm_clip, l2_norm_clip)
-  _check_same('noise', plan.noise.digest, noise_digest)
+  pairs = {'l2_norm_clip': (plan.l2_norm_clip, l2_norm_clip),
+           'noise': (plan.noise.digest, noise_digest)}
   if trained is not None:
-    for name in _PLAN_FIELDS:
-      _check_same(name, getattr(plan, name, None), getattr(trained, name, None))
-
-
-def _check_same(name: str, planned: object, trained: object) -> None:
-  """Raises ValueError unless the field `name` of plan and training is equal."""
-  if planned != trained:
-    raise ValueError(
-        f'Expected the plan of this training, with {name}={trained!r}, got a '
-        f'plan with {name}={planned!r}.')
+    pairs.update({name: (getattr(plan, name, None), getattr(trained, name, None))
+                  for name in _PLAN_FIELDS})
+  for name, (given, found) in pairs.items():
+    if given != found:
+      raise ValueError(f'Expected the plan of this training, with {name}={found!r}, '
+                       f'got a plan with {name}={given!r}.')
 
 
 _PLAN_FIELDS = ('num_examples', 'sampling_prob', 'steps', 'delta', 'dim',

@@ -94,24 +94,19 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
   if hasattr(optimizer, 'released_steps'):
     known.append(optimizer)
   for trainer in known:
-    if trainer.released_steps:
-      _check_same(trainer, record, model, plan)
-      record = trainer
+    if not trainer.released_steps:
+      continue
+    if (record is not None or not isinstance(trainer, Record) or
+        training.number(trainer.counters['plan_number']) != plan_number(plan)):
+      raise ValueError(
+          f'Expected a model that was not trained privately by another plan, got '
+          f'{model.name!r}, from which {trainer.released_steps} steps were '
+          'released already, and one epsilon for all of them is not known. '
+          'Go on with the model and plan that it was trained by; or start from a '
+          'copy, keras.models.clone_model and set_weights, and add its epsilon '
+          'and delta to those of the first training.')
+    record = trainer
   return Record(plan_number(plan)) if record is None else record
-
-
-def _check_same(trainer: Any, record: Any, model: keras.Model,
-                plan: PrivacyPlan) -> None:
-  """Raises ValueError for a second record, one of another plan, or an optimizer."""
-  if (record is not None or not isinstance(trainer, Record) or
-      training.number(trainer.counters['plan_number']) != plan_number(plan)):
-    raise ValueError(
-        f'Expected a model that was not trained privately by another plan, got '
-        f'{model.name!r}, from which {trainer.released_steps} steps were '
-        'released already, and one epsilon for all of them is not known. '
-        'Go on with the model and plan that it was trained by; or start from a '
-        'copy, keras.models.clone_model and set_weights, and add its epsilon '
-        'and delta to those of the first training.')
 
 
 _OTHER_PLAN = (

@@ -216,14 +216,10 @@ class StepCounter:
              left: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
-    `mark` is as in `Marked`. `weights` and `left` are digests of the weights now and
-    after the last step. `numbers` are the values of the record's counters, and, if
-    `beside` watches an optimizer, digests of its state now and after the last step.
-
-    Returns int64 numbers: the `Counts`, the `Place` of the batch, and three that
-    workers compare: 1, the batch's fingerprint, and the digest of the weights. On
-    several workers, a failure returns zeros for the last three, so that the others
-    learn of it.
+    `weights` and `left` are digests of the weights now and after the last step,
+    `numbers` the record's counters and such digests of a state that `beside` watches.
+    Returns the `Counts`, the `Place` of the batch, and three numbers that workers
+    compare: 1, the batch's fingerprint and `weights`; or zeros after a failure.
     """
     counters, digests = np.split(numbers, [len(Counts._fields)])
     try:

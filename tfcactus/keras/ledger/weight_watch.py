@@ -36,16 +36,13 @@ class Watch:
     self._places: dict[int, tuple[int, Any]] = {}
 
   def digest(self, variables: Sequence[tf.Variable], beside: int = 0) -> tf.Tensor:
-    """Returns a 64-bit hash of the values of variables, int64, whatever their order.
-
-    `beside` is an int64 number that is hashed with them, or 0.
+    """Returns a 64-bit hash of the values of variables, and of the int64 `beside`.
 
     Each value is hashed together with the number that its variable got when it was
-    first seen: exchanged values change the hash. The numbers agree in all processes
-    that first list their variables in one order. A change is missed with probability
-    about 2^-64. farmhash is not secret: the digest detects mistakes, not an adversary
-    who computes collisions. It takes one pass over memory, a small part of the time
-    that noise takes.
+    first seen, so that the order does not matter, and exchanged values change the hash.
+    Processes agree on numbers if they first list their variables in one order. A change
+    is missed with probability about 2^-64. The hash, farmhash, is not secret: it
+    detects mistakes, not an adversary who computes collisions.
     """
     # `Fingerprint` fails on empty variables, which hold nothing to hash.
     placed = {place: v for place, v in zip(self.place(variables), variables)
@@ -105,9 +102,8 @@ class Watch:
 
   def knows(self, variables: Sequence[tf.Variable], beside: int = 0) -> bool:
     """Returns whether the values, as in `digest`, are known, or none were recorded."""
-    if not self.stepped and not self._known:
-      return True
-    return self._knows(int(self.digest(variables, beside)), training.number(self.left))
+    return self.is_empty or self._knows(
+        int(self.digest(variables, beside)), training.number(self.left))
 
   def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> None:
     """Adds the values, as in `digest`, to the known ones."""
