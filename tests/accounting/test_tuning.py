@@ -146,7 +146,8 @@ def test_a_law_of_one_run_is_the_run():
 
 @pytest.mark.parametrize('law', [
     accounting.PoissonRuns(1e-16, at_least_one=True),
-    accounting.PoissonRuns(1e-9, at_least_one=True), accounting.LogarithmicRuns(1 + 1e-9),
+    accounting.PoissonRuns(1e-9, at_least_one=True),
+    accounting.LogarithmicRuns(1 + 1e-9),
     accounting.NegativeBinomialRuns(1 + 1e-9, 1e4)])
 def test_a_law_of_hardly_more_than_one_run_is_one_run(law):
   x = np.linspace(0.0, 1.0, 11)

@@ -290,7 +290,8 @@ class AttackReport:
          false_positive: Sequence[float] = RATES) -> AttackReport:
     """Returns the report of an account; arguments are as for `Guarantee.report`."""
     prior = _checks.delta(prior, 'prior')
-    rates = {rate: true_positive_rate(accountant, rate) for rate in false_positive}
+    rates = {rate: true_positive_rate(accountant, rate) for rate in _checks.vector(
+        'false_positive', false_positive).tolist()}
     curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
     # The true positive rate that is attained at one point refutes every smaller mu.

@@ -101,7 +101,7 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
   Raises:
     ValueError: if no probability from 1e-9 to 1 has such a cost.
   """
-  if cost(1.0) <= target_epsilon:
+  if cost(1.0) <= _checks.positive('target_epsilon', target_epsilon):
     return 1.0
   return 1 / calibrate_noise(
       target_epsilon, lambda inverse: cost(1 / inverse), low=1.0, high=1e9,

@@ -264,11 +264,11 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0)
-  if count > MAX_COUNT:
-    raise Unsupported(event, f'more than 2^53 releases, count={count}')
+  count = _checked(event, _checks.integer, 'count', event.count, 0, MAX_COUNT)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
+    if repeats * count > MAX_COUNT:
+      raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 
 

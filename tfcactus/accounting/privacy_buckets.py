@@ -87,7 +87,6 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     self._factor = None if factor is None else _checks.real('factor', factor)
     if self._factor is not None and self._factor <= 1:
       raise ValueError(f'Expected factor > 1, got factor={factor!r}.')
-    self._last: tuple[composition.Composition, tuple[Buckets, Buckets]] | None = None
 
   def compositions(self) -> dict[str, composition.Composition]:
     """Returns {direction: composition}.
@@ -110,7 +109,7 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
     """Returns bounds on epsilon; the estimate is their mean, inf beyond `FURTHEST`."""
-    lower, upper = self._composed(part)
+    lower, upper = compose_buckets(part.groups, self._buckets, self._factor)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
       """Returns floats around the least epsilon where `delta_at` is <= `delta`."""
@@ -124,16 +123,10 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return Bounds(low, 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
-    lower, upper = self._composed(part)
+    lower, upper = compose_buckets(part.groups, self._buckets, self._factor)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
     return Bounds(min(low, high), 0.5 * (low + high), high)
-
-  def _composed(self, part: composition.Composition) -> tuple[Buckets, Buckets]:
-    """Returns the buckets of the lower and upper pairs; caches the last composition."""
-    if self._last is None or self._last[0] is not part:
-      self._last = part, compose_buckets(part.groups, self._buckets, self._factor)
-    return self._last[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

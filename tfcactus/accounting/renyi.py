@@ -204,7 +204,7 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
 
 def check_orders(orders: Sequence[float]) -> np.ndarray:
   """Returns the orders as an array; ValueError unless all are above one."""
-  checked = np.array(_checks.vector('orders', list(orders)))
+  checked = _checks.vector('orders', orders)
   if np.any(checked <= 1):
     raise ValueError(f'Expected orders > 1, got {np.min(checked)!r}.')
   return checked

@@ -108,8 +108,8 @@ class NegativeBinomialRuns(RunLaw):
 
   def __post_init__(self) -> None:
     if _checks.real('mean', self.mean) < _LEAST_MEAN:
-      raise ValueError(f'Expected mean > 1 by 1e-9 at least, got mean={self.mean!r}; for '
-                       'one run, do not search.')
+      raise ValueError(f'Expected mean > 1, by 1e-9 at least, got mean={self.mean!r}; '
+                       'for one run, do not search.')
     if not -1 < _checks.real('eta', self.eta) <= MOST:
       raise ValueError(f'Expected eta in (-1, {MOST}], got eta={self.eta!r}.')
     if self._mean_at(math.log(_LEAST_GAMMA)) < self.mean:

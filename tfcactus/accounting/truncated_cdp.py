@@ -1,10 +1,6 @@
 """Calculus (no accountant) of truncated concentrated differential privacy (tCDP).
 
-A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
-divergence D_order <= rho order for all orders in (1, omega). Two statements of the
-paper do not hold as printed. Theorem 11 is available as `printed_theorem_11` only, with
-a label. Corollary 18 (in `tfcactus.papers.tcdp`) requires the hypothesis that its proof
-uses, or a numerical check.
+Theorem 11 of the paper does not hold as printed: `printed_theorem_11` labels it.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -22,6 +18,9 @@ from scipy import optimize
 
 from tfcactus import _checks, _format
 
+MOST = 2**64
+"""Largest number of records or releases, which is a float64."""
+
 CERTIFICATE_ORDERS = 2000
 """Orders at which a certificate evaluates divergences; chords bound them between."""
 
@@ -34,7 +33,7 @@ PROVEN = 'Holds: condition (5) of Theorem 12 is satisfied; subsample gives more.
 
 @dataclasses.dataclass(frozen=True)
 class TCDP:
-  """The guarantee D_order <= rho order for all orders in (1, omega).
+  """(rho, omega)-tCDP: Renyi divergences D_order <= rho order for orders in (1, omega).
 
   Attributes:
     rho: At least zero; as in zero-concentrated differential privacy.
@@ -62,12 +61,12 @@ class TCDP:
   def from_bounded_range(cls, epsilon: float) -> TCDP:
     """Returns the guarantee of losses in some interval of length `epsilon`.
 
-    Its rho is a fourth of pure DP's. The exponential mechanism has such losses. log E_Q
-    (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance of a
-    variable in that interval, at most epsilon^2 / 4.
+    The exponential mechanism has such losses. rho is a fourth of that of epsilon-DP.
 
     Source: Cesar and Rogers, "Bounding, Concentrating, and Truncating" (ALT 2021).
     """
+    # log E_Q (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance
+    # of a variable in the interval, at most epsilon^2 / 4.
     return cls(0.125 * _checks.non_negative('epsilon', epsilon)**2)
 
   @classmethod
@@ -103,24 +102,21 @@ class TCDP:
     return cls(float(running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
-    """Returns the guarantee of this release and `others` together (Lemma 2).
-
-    Their rhos add, and the least omega stays.
-    """
+    """Returns the guarantee of this release and `others` together (Lemma 2)."""
     parts = (self,) + others
     return TCDP(math.fsum(part.rho for part in parts),
                 min(part.omega for part in parts))
 
   def self_compose(self, count: int) -> TCDP:
     """Returns the guarantee of `count` releases that each have this guarantee."""
-    return TCDP(_checks.integer('count', count, 1) * self.rho, self.omega)
+    return TCDP(_checks.integer('count', count, 1, MOST) * self.rho, self.omega)
 
   def epsilon(self, delta: float) -> float:
     """Returns the epsilon that holds at `delta` (Lemma 6, for delta in (0, 1))."""
     log_inverse = -math.log(_checks.delta(delta))
     if self.rho == 0:
       return 0.0
-    if log_inverse <= (self.omega - 1)**2 * self.rho:
+    if math.sqrt(log_inverse / self.rho) <= self.omega - 1:
       return self.rho + 2 * math.sqrt(self.rho * log_inverse)
     return self.rho * self.omega + log_inverse / (self.omega - 1)
 
@@ -140,7 +136,7 @@ class TCDP:
     Raises:
       ValueError: for omega records or more; use `large_group`.
     """
-    size = _checks.integer('size', size, 1)
+    size = _checks.integer('size', size, 1, MOST)
     if self.omega / size <= 1:
       raise ValueError(
           f'Expected size < omega={self.omega!r}, got size={size}; use '
@@ -149,14 +145,13 @@ class TCDP:
 
   def large_group(self, size: int) -> LargeGroup:
     """Returns the guarantee for groups of any size (Proposition 9)."""
-    return LargeGroup(self, _checks.integer('size', size, 1))
+    return LargeGroup(self, _checks.integer('size', size, 1, MOST))
 
   def group_epsilon(self, size: int, delta: float) -> float:
     """Returns the lesser epsilon of `large_group` and `group`, for groups of `size`."""
-    values = [self.large_group(size).epsilon(delta)]
-    if self.omega / size > 1:
-      values.append(self.group(size).epsilon(delta))
-    return min(values)
+    found = self.large_group(size).epsilon(delta)
+    return found if self.omega / size <= 1 else min(
+        found, self.group(size).epsilon(delta))
 
   def subsample(self, sampling_prob: float) -> TCDP:
     """Returns the guarantee on a random sample of the records (Theorem 12).
@@ -261,7 +256,7 @@ class LargeGroup:
       raise ValueError(
           'Expected a finite omega, got omega=inf, where group(size) holds for '
           'any size; use that.')
-    return self._growth * (self.single.omega - 1) * (
+    return 0.0 if not self.single.rho else self._growth * (self.single.omega - 1) * (
         self.single.omega * self.single.rho)
 
   def epsilon(self, delta: float) -> float:
@@ -274,14 +269,12 @@ class LargeGroup:
     return self.divergence + self._growth * log_inverse
 
   def printed_epsilon(self, delta: float) -> float:
-    """Returns epsilon by Proposition 10 as printed: valid, larger than `epsilon`."""
+    """Returns epsilon by Proposition 10 as printed, at least `epsilon`; or inf."""
     log_inverse = -math.log(_checks.delta(delta))
-    single = self.single
-    try:
-      growth = math.exp(self.size / (single.omega - 1))
-    except OverflowError:
+    omega, exponent = self.single.omega, self.size / (self.single.omega - 1)
+    if math.isinf(omega) or exponent > 700:
       return math.inf
-    return growth * (single.omega**2 * single.rho + log_inverse)
+    return math.exp(exponent) * (omega * omega * self.single.rho + log_inverse)
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
@@ -295,8 +288,7 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
   """Returns the largest omega' in (2, omega] up to condition (5)'s limit, or None."""
-  # The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`.
-  # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
+  # The limit is order rho + log((order - 2) s) <= 0. It increases from -inf at order 2.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s
   if omega <= low or excess(low) > 0:
@@ -349,8 +341,8 @@ def check_omega(value: object) -> float:
 def check_curve(orders: Sequence[float], divergences: Sequence[float]
                 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns arrays (n,); ValueError unless orders > 1 increase and divergences >= 0."""
-  order = _checks.vector('orders', list(orders))
-  divergence = _checks.vector('divergences', list(divergences))
+  order = _checks.vector('orders', orders)
+  divergence = _checks.vector('divergences', divergences)
   if order.shape != divergence.shape:
     raise ValueError(
         'Expected as many divergences as orders, got '

@@ -27,9 +27,15 @@ class TCDPDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     guarantee: (rho, omega), for the accountant's neighbouring relation.
+
+  Raises:
+    ValueError: if the guarantee is no `TCDP`.
   """
 
   guarantee: truncated_cdp.TCDP
+
+  def __attrs_post_init__(self) -> None:
+    truncated_cdp.check_guarantee(self.guarantee)
 
 
 @dataclasses.dataclass(frozen=True)

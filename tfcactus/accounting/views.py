@@ -13,10 +13,10 @@ from tfcactus import _checks, _numerics
 from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.pairs.dominating_pair import DominatingPair, lower_hull
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, lower_hull
 
 CDF_STEP = 1e-5
-"""Distance of the losses between which a distribution function is bracketed."""
+"""Least distance of the losses between which a distribution function is bracketed."""
 
 
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
@@ -121,7 +121,8 @@ def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
   """Returns the P-probability of losses of at most the finite `loss`, any shape."""
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
-  return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
+  return mass[np.searchsorted(
+      pair.loss[order], _checks.numbers_of('loss', loss), side='right')]
 
 
 def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> DominatingPair:
@@ -133,15 +134,16 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 
   Args:
     accountant: Holds the composition, in both directions.
-    epsilon: Shape (points,), increasing from 0: where the profile is evaluated.
+    epsilon: Shape (points,), increasing from 0, to 700 at most: where the profile is
+      evaluated.
 
   Raises:
-    ValueError: if the points do not increase from 0, or the accountant's direction is
-      not 'both'.
+    ValueError: for other points, or if the accountant's direction is not 'both'.
   """
   epsilon = _checks.vector('epsilon', epsilon)
-  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
-    raise ValueError(f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
+  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0) or epsilon[-1] > LARGEST_LOSS:
+    raise ValueError('Expected epsilon to increase from 0, to '
+                     f'{LARGEST_LOSS:g} at most, got epsilon={epsilon!r}.')
   accountant.check_both()
   return DominatingPair.from_symmetric_profile(
       np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))
@@ -159,13 +161,14 @@ def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
     loss: Non-negative. At zero one side is not known, and the lower bound is zero.
   """
   loss = _checks.non_negative('loss', loss)
-  below, at, above = (composition.delta(max(x, 0.0)) for x in (
-      loss - CDF_STEP, loss, loss + CDF_STEP))
-  grown, fallen = np.expm1(CDF_STEP), -np.expm1(-min(CDF_STEP, loss))
+  step = max(CDF_STEP, 1e-9 * loss)
+  places = max(loss - step, 0.0), loss, loss + step
+  below, at, above = map(composition.delta, places)
+  grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
   # Bounds on e^loss times the Q-probability of a larger loss.
   low = max((at.lower - above.upper) / grown, 0.0)
   high = (below.upper - at.lower) / fallen if loss > 0 else 1.0
-  high = min(high, np.exp(loss), 1.0 - at.lower)
+  high = min(high, 1.0 - at.lower)
   lower = min(max(1 - at.upper - high, 0.0), 1.0)
   upper = min(1 - at.lower - low, 1.0)
   estimate = 1 - at.estimate - (below.estimate - above.estimate) / (grown + fallen)

@@ -88,8 +88,12 @@ def _read(path: str) -> tuple[list[float], list[bool]]:
 def _run(args: argparse.Namespace) -> None:
   """Audits the scores in a file and prints the findings."""
   claim = _claim(args)
+  try:
+    scores, coins = _read(args.scores)
+  except csv.Error as error:
+    raise ValueError(f'Expected CSV in {args.scores!r}: {error}.') from None
   found = audit.audit_scores(
-      *_read(args.scores), delta=args.delta, claim=claim, guesses=args.guesses,
+      scores, coins, delta=args.delta, claim=claim, guesses=args.guesses,
       significance=args.significance, pilot=args.pilot)
   command.show(args, found.as_dict(), str(found))
 

@@ -98,12 +98,13 @@ def _check(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> None:
   """Designs the kind of noise asked for, writes it to --out and reports."""
   _check(args)
+  suffix = '.json' if args.mechanism == 'correlation' else '.npz'
+  if args.out is not None and not args.out.endswith(suffix):
+    raise ValueError(f'Expected --out to end in "{suffix}", got {args.out!r}.')
   if args.mechanism == 'correlation':
     with _progress('designing a correlation'):
       design_correlation.run(args)
     return
-  if args.out is not None and not args.out.endswith('.npz'):
-    raise ValueError(f'Expected --out to end in ".npz", got {args.out!r}.')
   if args.mechanism == 'truncated':
     design_truncated.run(args)
     return

@@ -222,7 +222,7 @@ def _read(path: str) -> list[StepGroup]:
   with open(path, encoding='utf-8-sig') as file:  # Some editors write a mark.
     try:
       listed = json.load(file, object_pairs_hook=_distinct)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
       raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
   if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
     raise ValueError(f'Expected a JSON list of objects in {path!r}.')

@@ -46,11 +46,7 @@ from tfcactus import _checks, _numerics
 from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses.base import ROUNDOFF
-from tfcactus.pairs.dominating_pair import (
-  DominatingPair,
-  LARGEST_LOSS,
-  LEAST_MASS,
-)
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, LEAST_MASS
 
 SPARE_DIGITS = 60
 """Decimal digits besides two per term of the sum. Cancellation takes one digit per
@@ -113,9 +109,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
   (2020), Proposition 12.
   """
-  order, divergence = truncated_cdp.check_curve(
-      _checks.vector('orders', orders).tolist(),
-      _checks.vector('divergences', divergences).tolist())
+  order, divergence = truncated_cdp.check_curve(orders, divergences)
   at = _checks.numbers_of('epsilon', epsilon)
   with np.errstate(invalid='ignore'):
     # (1 - alpha e^-x)+ <= c e^((order - 1) x) for the least c, where both touch.
@@ -136,8 +130,8 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
   unless epsilon > -most, and if the result shows that log_moment lacks digits.
   """
   most, k = _checks.positive('most', most), _checks.integer('terms', terms, 2)
-  distance = _checks.real('epsilon', epsilon) + most
-  if distance <= 0:
+  epsilon = _checks.real('epsilon', epsilon)
+  if epsilon <= -most:
     raise ValueError(
         f'Expected epsilon > -most, got epsilon={epsilon!r}, most={most!r}; below, '
         'delta is one minus e^epsilon.')
