@@ -104,11 +104,7 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the loss by sample and relation, with a closed form if one is known.
-
-    It is known for Laplace noise on all records, and for Gaussian noise, but not if a
-    record is replaced in samples, or zeroed in samples of fixed size.
-    """
+    """Returns the loss by sample and relation, with a closed form if one is known."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):
@@ -345,7 +341,7 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step of an epoch, or all of a single batch; Unsupported if unproved."""
+  """Returns one step for an epoch, or all steps of its only batch."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))

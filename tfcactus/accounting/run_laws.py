@@ -80,11 +80,7 @@ class RunLaw(abc.ABC):
     return f'{type(self).__name__} (mean {self.expected:.6g}{least})'
 
   def capped(self, most: int) -> ListedRuns:
-    """Returns the law of min(K, most): a search that ends after `most` runs.
-
-    Args:
-      most: Largest number of runs, public, from 1 to 10,000.
-    """
+    """Returns the law of min(K, most), `most` being public, from 1 to 10,000."""
     most = int(min(_checks.integer('most', most, 1, MOST), self.most))
     found = self.probabilities(most)
     found[most] = max(1 - math.fsum(found[:most]), 0.0)

@@ -79,18 +79,15 @@ class TCDP:
                  omega: float | None = None) -> TCDP:
     """Returns the guarantee that Renyi divergences imply, its rho near the least.
 
+    It also holds between the orders.
+
     Args:
       orders: Increasing, above one.
       divergences: Upper bounds on the divergence at those orders.
       omega: Upper end of the guarantee, at most the last order; None for the last.
-        Between two orders it has the rho of the larger one.
-
-    Returns:
-      A guarantee that also holds between the orders: (order - 1) D_order is
-      convex, and zero at order one.
 
     Raises:
-      ValueError: if omega is larger, or orders and divergences are out of range.
+      ValueError: if an argument is out of range.
     """
     order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
@@ -144,7 +141,7 @@ class TCDP:
     return TCDP(self.rho * size**2, self.omega / size)
 
   def large_group(self, size: int) -> LargeGroup:
-    """Returns the guarantee for groups of any size (Proposition 9)."""
+    """Returns the guarantee for groups of any size."""
     return LargeGroup(self, _checks.integer('size', size, 1, MOST))
 
   def group_epsilon(self, size: int, delta: float) -> float:
@@ -159,12 +156,9 @@ class TCDP:
     Holds for uniformly random subsets of a fixed size and replaced records, and for
     Poisson sampling and added or removed records: both are the mixtures of the theorem.
 
-    Args:
-      sampling_prob: The share s of records in the sample.
-
-    Returns:
-      (13 s^2 rho, omega' / 2) for the largest omega' <= omega that condition (5)
-      allows, both at most the original numbers; the original guarantee for s = 1.
+    With a share s = `sampling_prob` of the records in the sample, it is (13 s^2 rho,
+    omega' / 2) for the largest omega' <= omega that condition (5) allows; for s = 1 it
+    is the original guarantee.
 
     Raises:
       ValueError: if rho is not in (0, 0.1], or no omega' satisfies condition (5).
@@ -189,13 +183,7 @@ class TCDP:
     """Returns the claim of Theorem 11 as printed, labelled as proved or not.
 
     The claim follows from Theorem 12 only at very small sampling probabilities, where
-    `subsample` gives more; otherwise it is not proved.
-
-    Args:
-      sampling_prob: The share s of records in the sample, at most 0.1.
-
-    Raises:
-      ValueError: if the printed hypotheses do not hold either.
+    `subsample` gives more. Raises ValueError if the printed hypotheses fail.
     """
     s = _checks.sampling_prob(sampling_prob)
     needed = -math.log(s) / (2 * self.rho) if self.rho else math.inf
@@ -302,9 +290,8 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` orders
-  up to the finite `omega`; the excess of rho falls with the square of `orders`. Raises
-  ValueError if omega or a divergence is infinite.
+  `divergence` maps an order to the Renyi divergence, and is evaluated at `orders` ones.
+  Raises ValueError if omega or a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):

@@ -22,9 +22,7 @@ CDF_STEP = 1e-5
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   """Returns the hockey-stick divergence H(alpha) = sup_A P(A) - alpha Q(A).
 
-  Args:
-    pair: The pair.
-    alpha: Non-negative, any shape, which the result has too; alpha = e^epsilon.
+  `alpha` = e^epsilon is non-negative, of any shape, which the result has too.
   """
   ratio = np.asarray(alpha, dtype=np.float64)
   if not np.all(ratio >= 0):
@@ -75,12 +73,8 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
 def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
   """Returns the trade-off function (f-DP): the least false negative rate of any test.
 
-  Args:
-    pair: The pair; a test tells P, the alternative, from Q, the null.
-    false_positive: Q-probability of rejecting, in [0, 1], any shape.
-
-  Returns:
-    One minus the P-probability with which the best test at that level rejects.
+  A test tells P, the alternative, from Q, the null. `false_positive`, in [0, 1] and of
+  any shape, is the Q-probability of rejecting Q.
   """
   level = _checks.shares('false_positive', false_positive)
   # The best tests reject the outcomes of largest loss (Neyman and Pearson).
@@ -152,14 +146,14 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
   """Returns bounds on the probability under P that a composed loss is at most `loss`.
 
-  P and Q are the composed laws of the dominating pair. P's probability of a larger loss
-  is delta(loss) plus e^loss times Q's. Q's is minus the slope of the privacy profile,
-  which is convex in e^epsilon: difference quotients on both sides bracket the slope.
+  P and Q are the composed laws of the dominating pair.
 
   Args:
     composition: One direction of a composition, as in `PhiAccountant.compositions`.
     loss: Non-negative. At zero one side is not known, and the lower bound is zero.
   """
+  # P's probability of a larger loss is delta(loss) plus e^loss times Q's. Q's is minus
+  # the slope of the profile, convex in e^epsilon: difference quotients bracket it.
   loss = _checks.non_negative('loss', loss)
   step = max(CDF_STEP, 1e-9 * loss)
   places = max(loss - step, 0.0), loss, loss + step

@@ -18,8 +18,7 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
     'noise_multiplier': calibration.calibrate_noise,
     'steps': calibration.calibrate_steps,
     'sampling_prob': calibration.calibrate_sampling_prob}
-"""For each argument that may be sought, a function of (target epsilon, function from
-the argument's value to epsilon) that returns the value."""
+"""Functions of (target epsilon, account) that find an argument, by its name."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -82,9 +82,8 @@ def option(name: str) -> str:
 
 def add_noise(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of closed-form noise: its family and its size."""
-  add = parser.add_argument
-  add('--noise', choices=planner.FAMILIES, default='gaussian',
-      help='noise distribution; default: %(default)s')
+  parser.add_argument('--noise', choices=planner.FAMILIES, default='gaussian',
+                      help='noise distribution; default: %(default)s')
   add_noise_size(parser)
 
 

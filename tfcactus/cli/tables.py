@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -52,16 +51,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-  """Draws the tables to the file --out."""
-  axes = pictures.axes(2, 12)
-  _draw(args, [steps.named_table(name) for name in args.tables], *axes)
-  axes[0].figure.savefig(args.out, dpi=120)
-  print(f'written to {args.out}')
-
-
-def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
-          right: Any) -> None:
-  """Plots densities left, delta by epsilon right, with Gaussians of equal variance."""
+  """Draws densities, and delta by epsilon, beside Gaussians of equal variance."""
+  left, right = pictures.axes(2, 12)
+  tables = [steps.named_table(name) for name in args.tables]
   seen: set[tuple[int | None, float]] = set()  # (dim, sigma) of Gaussians drawn.
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
@@ -89,6 +81,8 @@ def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
   for axis in (left, right):
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
+  left.figure.savefig(args.out, dpi=120)
+  print(f'written to {args.out}')
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

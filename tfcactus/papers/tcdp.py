@@ -1,16 +1,10 @@
 """Statements on truncated CDP that neither training nor accounting needs.
 
-- Lower bounds on records and errors (packing arguments, section 6).
-- Tail bounds of the privacy loss under each definition of privacy (section 1.3). The
-  loss of two neighbours is Z = log(P(y) / Q(y)) for y drawn from P. Each function
-  bounds P(Z > loss) from above for every mechanism that satisfies the definition;
-  `loss` has any shape. The paper treats approximate definitions "up to constants"; the
-  bounds for them are derived here.
-- Sinh-normal noise in terms of truncated CDP (section 4); `tfcactus.noise.sinh_normal`
-  accounts for that noise exactly.
-- Divergences of subsampled releases (Lemma 15).
-
-Source: Bun, Dwork, Rothblum and Steinke (STOC 2018).
+They are lower bounds on records and errors (section 6 of the paper), tail bounds
+P(loss > x) of the privacy loss under each definition of privacy (section 1.3), where
+`loss` has any shape, sinh-normal noise in terms of truncated CDP (section 4), and
+divergences of subsampled releases. Tail bounds of approximate definitions are derived
+here. Source: Bun, Dwork, Rothblum and Steinke (STOC 2018).
 """
 
 from __future__ import annotations
@@ -61,10 +55,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
   Raises ValueError unless num_bins > 4, or if that number is above 2^60.
   """
-  # With fewer records n, under (rho, omega)-tCDP for one replaced record, some data
-  # have a largest count error of n / 2 or more with probability above one half.
-  # Otherwise the largest count would identify n copies of a random value with
-  # probability one half. By Fano's inequality the answer would then hold
+  # With fewer records n, some data have a largest count error of n / 2 or more with
+  # probability above one half: else, by Fano's inequality, the largest count would tell
   # log(num_bins / 4) / 2 nats, more than `mutual_information` allows.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
