@@ -112,6 +112,9 @@ def test_table_with_a_multiplier_of_its_own(tmp_path, capsys):
   assert main.main(['epsilon', '--noise', str(path), '--noise-multiplier', '1',
                    '--steps', '1', '--delta', '1e-5']) == 2
   assert 'which has its own' in capsys.readouterr().err
+  assert main.main(['epsilon', '--noise', str(path), '--bend', '1', '--steps', '1',
+                    '--delta', '1e-5']) == 2
+  assert 'which has its own' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('text', ['x', '1/0', ''])

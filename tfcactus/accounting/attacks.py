@@ -191,7 +191,7 @@ def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
 
 
 def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) -> Bounds:
-  """Returns bounds on the largest true positive rate of a membership attack."""
+  """Returns bounds on the largest true positive rate of any membership attack."""
   rate = _checks.delta(false_positive, 'false_positive')
 
   @functools.lru_cache
@@ -237,10 +237,7 @@ def check_target(rates: object) -> tuple[float, float]:
 
 
 def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
-  """Returns bounds on the probability that a record was in the data after an alarm.
-
-  `prior` is that probability before the attack; the rates are the attack's.
-  """
+  """Returns bounds on the probability, given an alarm, of a record in the data."""
   prior = _checks.delta(prior, 'prior')
   return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)
                   for rate in true_positive))
@@ -248,9 +245,7 @@ def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bou
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackReport:
-  """Bounds on what an attacker can do against released steps, in plain quantities.
-
-  Publish the `upper` of each pair of bounds.
+  """Bounds on what an attacker can do against released steps; publish each `upper`.
 
   Attributes:
     true_positive: Bounds on the true positive rate of the best membership attack, by
@@ -279,7 +274,7 @@ class AttackReport:
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, statement: str, *, prior: float = 0.5,
          false_positive: Sequence[float] = RATES) -> AttackReport:
-    """Returns the report of an account; the arguments are those of the attributes."""
+    """Returns the report of an account; arguments are as for `Guarantee.report`."""
     prior = _checks.delta(prior, 'prior')
     rates = {rate: true_positive_rate(accountant, rate) for rate in _checks.vector(
         'false_positive', false_positive).tolist()}

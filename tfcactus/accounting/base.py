@@ -1,7 +1,4 @@
-"""Base classes of accountants: events, relations and directions.
-
-Subclasses bound epsilon and delta of a composition in one direction.
-"""
+"""Base classes of accountants, whose subclasses bound one direction at a time."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 import math
-from typing import Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import dp_accounting
 import numpy as np
@@ -373,7 +373,7 @@ def _(event: events.ValidationDpEvent, sample: Sample) -> Steps:
   return steps_of(event.all_releases, sample)
 
 
-def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+def _random_allocation(event: Any, sample: Sample) -> Steps:
   """Returns the steps of dp_accounting's own event of random allocation."""
   if _checked(event, _checks.integer, 'num_selected', event.num_selected, 1) > 1:
     raise Unsupported(event, 'records that enter several of the batches have no proof')
@@ -381,18 +381,16 @@ def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
                            event.event), sample)
 
 
-if hasattr(dp_accounting, 'RandomAllocationDpEvent'):  # Newer releases have it.
-  steps_of.register(dp_accounting.RandomAllocationDpEvent)(_random_allocation)
-
-
-def _randomized_response(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+def _randomized_response(event: Any, sample: Sample) -> Steps:
   """Returns the steps of dp_accounting's own event of randomized response."""
   return steps_of(_checked(event, events.randomized_response_event,
                          event.noise_parameter, event.num_buckets), sample)
 
 
-if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have it.
-  steps_of.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
+for _name, _convert in (('RandomAllocationDpEvent', _random_allocation),
+                        ('RandomizedResponseDpEvent', _randomized_response)):
+  if hasattr(dp_accounting, _name):  # Newer releases have it.
+    steps_of.register(getattr(dp_accounting, _name))(_convert)
 
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,

@@ -112,10 +112,7 @@ class PhiAccountant(base.TwoSidedAccountant):
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns `part`, if exact for a person's rows, or its power curve applied k times.
-
-    Raises ValueError if neither is proved.
-    """
+    """Returns `part`, or its power curve k times over; ValueError if none is proved."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

@@ -281,12 +281,11 @@ def tradeoff_from_renyi(
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
 
-  `orders` and `divergences`, D_order(P || Q) or upper bounds, have shape (n,), and so
-  has `reverse`, D_order(Q || P); pass `divergences` again for both directions. An
-  infinite divergence gives no information. `false_positive`, the Q-probability of
-  rejecting, has any shape. The bounds are on the false negative rate of any test at
-  that level. Between two levels the chord is no lower bound, but the value at the
-  larger level is. Raises ValueError for arguments out of range.
+  `orders`, `divergences`, D_order(P || Q) or upper bounds, and `reverse`, D_order(Q ||
+  P), have shape (n,). An infinite divergence gives no information. `false_positive`,
+  the Q-probability of rejecting Q, has any shape. The bounds are on the false negative
+  rate of any test at that level. Between two levels the chord is no lower bound, but
+  the value at the larger level is. Raises ValueError for arguments out of range.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).

@@ -102,12 +102,11 @@ class _Profile:
 class SearchDpEvent(events.SteppedDpEvent):
   """The best of a secret number of private runs; all else about them stays secret.
 
-  The number of runs is drawn from `runs`. The runs are independent, each with fresh
-  randomness. With many runs epsilon is far below that of all of them shown.
+  The runs are independent, each with fresh randomness.
 
   Attributes:
-    runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`. Only
-      `FixedRuns` may be public.
+    runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`; the number is
+      secret, except with `FixedRuns`.
     event: Event of one run, with every release that its score reads. If runs differ in
       cost, a list of (probability, event): each run draws its setting from this public
       law. Settings of one cost need no list.
@@ -148,9 +147,20 @@ class SearchDpEvent(events.SteppedDpEvent):
   @property
   def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
     """The settings that a run draws from, as (probability, event)."""
-    if isinstance(self.event, dp_accounting.DpEvent):
-      return ((1.0, self.event),)
-    return _checked_settings(self.event)
+    listed = self.event
+    if isinstance(listed, dp_accounting.DpEvent):
+      return ((1.0, listed),)
+    if not isinstance(listed, (list, tuple)) or not listed or not all(
+        isinstance(one, (list, tuple)) and len(one) == 2 and
+        isinstance(one[1], dp_accounting.DpEvent) for one in listed):
+      raise ValueError(
+          'Expected event to be the event of one run, or a list of (probability, event)'
+          f' that each run draws its setting from, got {listed!r}. Settings that are '
+          'all tried (a grid), or chosen by earlier runs, cost all runs: compose them '
+          'in a ComposedDpEvent.')
+    run_laws.check_sum((_checks.sampling_prob(prob, 'probability') for prob, _ in
+                        listed), 'probabilities of settings')
+    return tuple((float(prob), event) for prob, event in listed)
 
   @property
   def proved_relations(  # type: ignore[override]
@@ -183,22 +193,6 @@ class SearchDpEvent(events.SteppedDpEvent):
     other = _REVERSED[direction]
     return PairBounds(_pair_of_events(found[direction], found[other]),
                       _Profile.of(epsilon, high[direction], high[other]).pair())
-
-
-def _checked_settings(settings: object
-                      ) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-  """Returns settings as ((probability, event), ...); ValueError for all others."""
-  if not isinstance(settings, (list, tuple)) or not settings or not all(
-      isinstance(one, (list, tuple)) and len(one) == 2 and
-      isinstance(one[1], dp_accounting.DpEvent) for one in settings):
-    raise ValueError(
-        'Expected event to be the event of one run, or a list of (probability, event) '
-        f'that each run draws its setting from, got {settings!r}. Settings that are '
-        'all tried (a grid), or chosen by earlier runs, cost all runs: compose them in '
-        'a ComposedDpEvent.')
-  run_laws.check_sum((_checks.sampling_prob(prob, 'probability') for prob, _ in
-                      settings), 'probabilities of settings')
-  return tuple((float(prob), event) for prob, event in settings)
 
 
 def _has_account(event: dp_accounting.DpEvent,
@@ -258,7 +252,7 @@ def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
   # `low` has lower bounds on H, `high` upper ones, both in their field `high`. They are
   # moved apart by the rounding of H, which would show in slopes between close points.
   low, high = (_Profile.of(epsilon, *tables) for tables in zip(own, reverse))
-  # Slope and height of the lines are points (alpha, H(alpha)) of the least profile.
+  # Slopes and heights of the lines are points (alpha, H(alpha)) of the least profile.
   lines = lower_lines(high.x, np.maximum(low.high - 8 * EPS, 0.0),
                       high.high + 8 * EPS, 0.0)
   return views.pair_from_profile(lines.slope[1:], np.clip(lines.height[1:], 0.0, 1.0))

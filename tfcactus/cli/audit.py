@@ -35,10 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(args: argparse.Namespace) -> audit.Claim | None:
-  """Returns the claim that the arguments of steps make, or None if there are none.
-
-  Raises ValueError for a relation or direction that canaries do not test.
-  """
+  """Returns the claim of the steps, if any; ValueError if canaries do not test it."""
   if args.noise is None and not args.step and not args.steps_file:
     return None
   relation = relations.NAMES[args.relation]

@@ -32,10 +32,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """Returns the key of `_SOLVERS` to find; ValueError unless it alone is missing.
+  """Returns the argument to find; ValueError unless it alone is missing.
 
-  Sets args.steps to --steps, or to --epochs under allocation, and args.sampling_prob to
-  1 where it is neither given nor sought.
+  Sets args.steps, also by --epochs, and args.sampling_prob, by default to 1.
   """
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')

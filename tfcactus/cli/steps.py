@@ -119,10 +119,10 @@ class StepGroup:
       raise ValueError(
           f'Expected noise in {", ".join(planner.FAMILIES)}, or the name of a '
           f'table: {error}') from error
-    if self.noise_multiplier is not None:
+    if self.noise_multiplier is not None or self.bend is not None:
       raise ValueError(
-          'Expected no --noise-multiplier with a table, which has its own, got '
-          f'{self.noise_multiplier}.')
+          'Expected no --noise-multiplier or --bend with a table, which has its own, '
+          f'got {self.noise_multiplier} and {self.bend}.')
     return table
 
 

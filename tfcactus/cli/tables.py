@@ -86,10 +86,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns points, with the densities of a table and a Gaussian of equal variance.
-
-  For a radial table they are radii, and densities of the radius.
-  """
+  """Returns points (radii), and densities of a table and a Gaussian of its variance."""
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)
@@ -109,17 +106,13 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
            style: dict[str, Any]) -> None:
-  """Plots upper bounds on delta, but at least 1e-12, for epsilon from 0 to a limit.
-
-  They are those of --steps steps at --sampling-prob. The limit is the epsilon at delta
-  1e-9, else at 1e-3, else 10: bounded noise has none at a delta below the probability
-  of infinite losses.
-  """
+  """Plots upper bounds on the delta of all steps, at least 1e-12, by epsilon."""
   event = accounting.noise_event(noise)
   if args.sampling_prob != 1:
     event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)
   accountant = accounting.PhiAccountant()
   accountant.compose(event, args.steps)
+  # Bounded noise has no epsilon at a delta below the probability of infinite losses.
   tops = (accountant.get_epsilon(delta) for delta in (1e-9, 1e-3))
   top = next(filter(math.isfinite, tops), 10.0)
   epsilon = np.linspace(0.0, top, _CURVE_POINTS)

@@ -1,10 +1,10 @@
 """Statements on truncated CDP that neither training nor accounting needs.
 
-They are lower bounds on records and errors (section 6 of the paper), tail bounds
-P(loss > x) of the privacy loss under each definition of privacy (section 1.3), where
-`loss` has any shape, sinh-normal noise in terms of truncated CDP (section 4), and
-divergences of subsampled releases. Tail bounds of approximate definitions are derived
-here. Source: Bun, Dwork, Rothblum and Steinke (STOC 2018).
+They are lower bounds on records and errors (section 6 of the paper), upper bounds on
+P(Z > loss) for the privacy loss Z under each definition of privacy (section 1.3), with
+`loss` of any shape, sinh-normal noise in terms of truncated CDP (section 4), and
+divergences of subsampled releases. Those of approximate definitions are derived here.
+Source: Bun, Dwork, Rothblum and Steinke (STOC 2018).
 """
 
 from __future__ import annotations
