@@ -176,6 +176,8 @@ def test_nothing_released_and_nothing_protected():
     (lambda: attacks.true_positive_rate(
         accounting.PhiAccountant(direction='add'), 0.1), "direction 'both'"),
     (lambda: attacks.AttackReport.of(account(sampled()), '', prior=1.0), 'prior'),
+    (lambda: attacks.AttackReport.of(account(sampled()), '', false_positive=0.1),
+     'a vector'),
     (lambda: attacks.check_target(0.05), 'a pair'),
     (lambda: attacks.check_target((0.01, 0.05)), 'above the false'),
     (lambda: attacks.TradeoffCurve.of(account(sampled())).false_negatives(2),

@@ -36,6 +36,8 @@ def test_out_of_reach():
     calibration.calibrate_noise(-1.0, lambda noise: 1.0)
   with pytest.raises(ValueError, match='reachable'):
     calibration.calibrate_noise(0.5, lambda noise: 1.0)
+  with pytest.raises(ValueError, match='target_epsilon'):
+    calibration.calibrate_sampling_prob(float('inf'), lambda prob: 1.0)
 
 
 @pytest.mark.parametrize('target', [0.3, 0.7, 1.0, 2.5, 977.1])

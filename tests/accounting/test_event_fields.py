@@ -80,6 +80,11 @@ def test_releases_of_one_kind_are_counted_exactly_or_refused():
   accountant = PhiAccountant().compose(_STEP, 2**53 - 1)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='2\\^53'):
     accountant.compose(dp_accounting.ComposedDpEvent([_STEP, _STEP]))
+  nested = dp_accounting.GaussianDpEvent(1.0)
+  for _ in range(20):
+    nested = dp_accounting.SelfComposedDpEvent(nested, 2**53)
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, nested))
 
 
 @pytest.mark.parametrize('event', [

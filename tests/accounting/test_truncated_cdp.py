@@ -44,6 +44,8 @@ def test_large_groups():
   assert round(group.printed_epsilon(1e-6), 4) == 415.3028
   assert round(group.epsilon(1e-6), 4) == 332.4208
   assert TCDP(0.01, 10).group_epsilon(30, 1e-6) == group.epsilon(1e-6)
+  assert TCDP(0.0, 2.0).large_group(10**6).divergence == 0
+  assert TCDP(0.1, 1e200).large_group(2).printed_epsilon(1e-5) == math.inf
 
 
 def test_lemma_15():
@@ -57,6 +59,13 @@ def test_lemma_15():
             rel=1e-10)
   assert tcdp.subsampled_divergence(
       lambda k: 0.1 * k, 3, 1.0) == pytest.approx(0.3)
+  # Terms may exceed all floats: here the last one, at k = order, decides.
+  assert tcdp.subsampled_divergence(lambda k: 1000.0 * k, 400, 1e-3) == pytest.approx(
+      400_000 + 400 * math.log(1e-3) / 399)
+
+
+def test_an_omega_whose_square_is_no_float_is_as_good_as_infinite():
+  assert TCDP(0.1, 1e200).epsilon(1e-5) == TCDP(0.1).epsilon(1e-5)
 
 
 def test_epsilon_is_the_best_of_lemma_8():
@@ -282,6 +291,9 @@ def test_bad_arguments_are_refused():
   for call in (lambda: one.epsilon(0), lambda: one.epsilon(1.5),
                lambda: one.delta(-1), lambda: one.group(0),
                lambda: one.self_compose(0), lambda: one.subsample(0),
+               lambda: one.self_compose(10**400), lambda: one.group(10**400),
+               lambda: accounting.TCDPDpEvent(5),
+               lambda: accounting.RenyiAccountant(orders=3.0),
                lambda: TCDP.from_renyi([2, 1.5], [1, 1]),
                lambda: TCDP.from_renyi([2, 3], [1]),
                lambda: TCDP.from_renyi([2, 3], [-1, 1])):

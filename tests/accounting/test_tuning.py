@@ -144,6 +144,21 @@ def test_a_law_of_one_run_is_the_run():
   assert whole * (1 - 1e-3) <= lower <= whole <= upper <= whole * (1 + 1e-4)
 
 
+@pytest.mark.parametrize('law', [
+    accounting.PoissonRuns(1e-16, at_least_one=True),
+    accounting.PoissonRuns(1e-9, at_least_one=True),
+    accounting.LogarithmicRuns(1 + 1e-9),
+    accounting.NegativeBinomialRuns(1 + 1e-9, 1e4)])
+def test_a_law_of_hardly_more_than_one_run_is_one_run(law):
+  x = np.linspace(0.0, 1.0, 11)
+  assert law.generating(x) == pytest.approx(x, abs=1e-8)
+  assert np.all(np.diff(law.generating(x)) == pytest.approx(0.1, abs=1e-8))
+  whole = accounting.PhiAccountant().compose(GAUSSIAN).get_epsilon(1e-5)
+  lower, _, upper = bounds(law, GAUSSIAN)
+  assert whole * (1 - 1e-3) <= lower <= upper <= whole * (1 + 1e-4)
+  assert lower <= whole * (1 + 1e-7)
+
+
 @representatives('name, value', re.findall(
     r'^\| `(\w+Runs\(\d+\))`.* \| ([\d.]+) \|$',
     (pathlib.Path(tfcactus.__file__).parents[1] / 'docs' / 'epsilon.md').read_text(
@@ -172,6 +187,7 @@ PMF = {
     'always': (accounting.FixedRuns(6), None),
     'at least one': (accounting.PoissonRuns(2.0, at_least_one=True), None),
     'negative binomial': (accounting.NegativeBinomialRuns(5, -0.5), None),
+    'light tail': (accounting.NegativeBinomialRuns(5, 1e4), None),
     'capped': (LOGARITHMIC.capped(7), None)}
 
 
@@ -423,6 +439,7 @@ def test_runs_that_the_proof_does_not_cover_are_refused(event, words):
 
 @pytest.mark.parametrize('make, words', [
     (lambda: accounting.LogarithmicRuns(1), 'mean > 1'),
+    (lambda: accounting.LogarithmicRuns(1 + 1e-12), 'do not search'),
     (lambda: accounting.LogarithmicRuns(math.nan), 'finite'),
     (lambda: accounting.LogarithmicRuns(1e30), 'lower the mean'),
     (lambda: accounting.NegativeBinomialRuns(5, -1), 'eta in'),

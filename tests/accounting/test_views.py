@@ -134,6 +134,8 @@ def test_composed_loss_distribution_by_enumeration():
 
 @pytest.mark.parametrize('call, message', [
     (lambda: views.composed_pair(gaussian_account(), [1.0, 2.0]), 'from 0'),
+    (lambda: views.composed_pair(gaussian_account(), [0.0, 1.0, 800.0]), 'to 700'),
+    (lambda: views.loss_cdf(random_pair(0), np.nan), 'without NaN'),
     (lambda: views.composed_pair(
         tfcactus.PhiAccountant(direction='add'), [0.0, 2.0]), "'both'"),
     (lambda: views.composed_loss_cdf(

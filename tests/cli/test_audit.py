@@ -55,7 +55,8 @@ def test_samples_of_fixed_size_leave_out_what_needs_independent_canaries(
 @pytest.mark.parametrize('text, said', [
     ('score;present\n1;0', 'names score, present'), ('', 'got none'),
     ('score,present\n1,yes', 'line 2'), ('score,present\n1,0\nnan,1', 'line 3'),
-    ('score,present\n1', 'line 2'), ('score,present\n1,0\n2,1', 'at least two')])
+    ('score,present\n1', 'line 2'), ('score,present\n1,' + 'a' * 200_000, 'CSV'),
+    ('score,present\n1,0\n2,1', 'at least two')])
 def test_files_that_are_no_scores_are_refused(capsys, tmp_path, text, said):
   path = tmp_path / 'scores.csv'
   path.write_text(text, encoding='utf-8')

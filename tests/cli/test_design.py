@@ -215,6 +215,7 @@ def test_design_correlation_tells_what_is_left(argv, words, capsys, recwarn):
 @pytest.mark.parametrize('argv,words', [
     ((), '--steps'), (('--steps', '9'), '--bands'),
     (('--steps', '9', '--bands', '10'), 'bands=10 of 9'),
+    (('--steps', '9', '--bands', '3', '--delta', '1e-5'), '--epsilon with'),
     (('--steps', '9', '--epsilon', '1'), '--batches'),
     (('--steps', '9', '--epsilon', '1', '--batches', '3'), '--delta'),
     (('--steps', '9', '--epsilon', '1', '--batches', '2', '--delta', '1e-5'),

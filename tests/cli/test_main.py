@@ -1,5 +1,6 @@
 """The commands epsilon, delta, calibrate, steps and tables."""
 
+import contextlib
 import json
 
 import pytest
@@ -85,11 +86,34 @@ def test_bad_input_is_one_clear_line(arguments, message, capsys):
   assert message in err and err.count('\n') == 1
 
 
+@pytest.mark.parametrize('text, message', [
+    ('1e400', 'out of range'), ('1e999999999', '250/60000')])
+def test_numbers_beyond_floats_are_one_clear_line(text, message, capsys):
+  with pytest.raises(SystemExit) if message == '250/60000' else (
+      contextlib.nullcontext()):
+    assert main.main(['design', 'cactus', '--budget', text]) == 2
+  assert message in capsys.readouterr().err
+
+
+def test_files_that_are_something_else_are_refused(tmp_path, capsys):
+  zipped, deep = tmp_path / 'zip.npy', tmp_path / 'deep.json'
+  zipped.write_bytes(b'PK\x03\x04abc')
+  assert main.main(['release', 'sum', str(zipped), '--clip', '1', '--epsilon', '1',
+                    '--delta', '1e-5']) == 2
+  assert 'to hold numbers' in capsys.readouterr().err
+  deep.write_text('[' * 100_000, encoding='utf-8')
+  assert main.main(['epsilon', '--steps-file', str(deep), '--delta', '1e-5']) == 2
+  assert 'Expected JSON' in capsys.readouterr().err
+
+
 def test_table_with_a_multiplier_of_its_own(tmp_path, capsys):
   path = tmp_path / 'table.npz'
   gaussian_scalar().save(path)
   assert main.main(['epsilon', '--noise', str(path), '--noise-multiplier', '1',
                    '--steps', '1', '--delta', '1e-5']) == 2
+  assert 'which has its own' in capsys.readouterr().err
+  assert main.main(['epsilon', '--noise', str(path), '--bend', '1', '--steps', '1',
+                    '--delta', '1e-5']) == 2
   assert 'which has its own' in capsys.readouterr().err
 
 

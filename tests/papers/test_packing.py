@@ -75,6 +75,8 @@ def test_zcdp_needs_the_square_root():
     lambda: tcdp.printed_fewest_records(1.0, 100),
     lambda: tcdp.fewest_records(TCDP(0.1, 3), 4),
     lambda: tcdp.fewest_records(TCDP(0.0), 100),
+    lambda: tcdp.fewest_records(TCDP(0.0, 2.0), 100),
+    lambda: tcdp.mutual_information(TCDP(0.1), 10**400),
     lambda: tcdp.printed_fewest_records(TCDP(0.1), 100),
     lambda: tcdp.printed_fewest_records(TCDP(0.1, 3), math.inf)])
 def test_refusals(call):

@@ -80,6 +80,11 @@ def test_infinite_losses():
   assert bounds.estimate == pytest.approx(0.1, abs=1e-3)
 
 
+def test_an_epsilon_of_single_precision():
+  assert profile_by_post(response, MOST, np.float32(0.5), 10) == profile_by_post(
+      response, MOST, 0.5, 10)
+
+
 @pytest.mark.parametrize('call, message', [
     (lambda: profile_by_post(response, MOST, -2.0), 'epsilon > -most'),
     (lambda: profile_by_post(response, 0.0, 0.5), 'most > 0'),

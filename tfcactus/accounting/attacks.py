@@ -1,10 +1,9 @@
 """Bounds on what an attacker can do, from the trade-off curve of an account.
 
 A membership attack (membership inference) decides from what was released whether one
-record was in the data. An account gives the privacy profile H(alpha), alpha =
-e^epsilon. A test of false positive rate a has a true positive rate of at most the
-minimum over alpha of H(alpha) + alpha a. H is convex, so that chords through points of
-it, extended, bound it from below.
+record was in the data. With the privacy profile H(alpha), alpha = e^epsilon, a test of
+false positive rate a has a true positive rate of at most the minimum over alpha of
+H(alpha) + alpha a. H is convex, so that extended chords bound it from below.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class TradeoffCurve:
   """Bounds on the symmetric trade-off function (f-DP) of an account.
 
   The curve covers both directions, and is the convex hull of the two.
-  `get_true_positive_rates` of dp_accounting, newer than release 0.6, bounds the same.
 
   Attributes:
     alpha: Shape (points,), e^epsilon, increasing from 0.
@@ -86,10 +84,7 @@ class TradeoffCurve:
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
          least: float = LEAST_RATE) -> TradeoffCurve:
-    """Returns the curve from a grid that reaches error rates of about `least`.
-
-    The grid has `points` on each side of epsilon 0; the steps decide if None.
-    """
+    """Returns the curve from a grid that reaches error rates of about `least`."""
     parts = accountant.compositions().values()
     if points is None:
       quick = all(step.loss is not None for part in parts for step, _ in part.groups)
@@ -138,7 +133,7 @@ class TradeoffCurve:
     return np.clip(np.min(found, axis=-1) - ROUNDING, rate[..., 0], 1.0)
 
   def false_negatives(self, false_positive: npt.ArrayLike) -> np.ndarray:
-    """Returns the trade-off function: a lower bound on the false negative rate."""
+    """Returns a lower bound on the false negative rate of any test, any shape."""
     return 1 - self.most_true_positives(false_positive)
 
   def gaussian(self) -> tuple[float, float]:
@@ -196,11 +191,7 @@ def _least_shift(curve: Callable[[np.ndarray], np.ndarray], x: np.ndarray,
 
 
 def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) -> Bounds:
-  """Returns bounds on the largest true positive rate of a membership attack.
-
-  They bound 1 - f(false_positive), f being the symmetric trade-off function of what the
-  accountant holds, in both directions. No attack passes the upper one.
-  """
+  """Returns bounds on the largest true positive rate of any membership attack."""
   rate = _checks.delta(false_positive, 'false_positive')
 
   @functools.lru_cache
@@ -246,10 +237,7 @@ def check_target(rates: object) -> tuple[float, float]:
 
 
 def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
-  """Returns bounds on the probability that a record was in the data after an alarm.
-
-  `prior` is that probability before the attack; the rates are the attack's.
-  """
+  """Returns bounds on the probability, given an alarm, of a record in the data."""
   prior = _checks.delta(prior, 'prior')
   return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)
                   for rate in true_positive))
@@ -257,9 +245,7 @@ def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bou
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackReport:
-  """Bounds on what an attacker can do against released steps, in plain quantities.
-
-  Publish the `upper` of each pair of bounds.
+  """Bounds on what an attacker can do against released steps; publish each `upper`.
 
   Attributes:
     true_positive: Bounds on the true positive rate of the best membership attack, by
@@ -290,7 +276,8 @@ class AttackReport:
          false_positive: Sequence[float] = RATES) -> AttackReport:
     """Returns the report of an account; arguments are as for `Guarantee.report`."""
     prior = _checks.delta(prior, 'prior')
-    rates = {rate: true_positive_rate(accountant, rate) for rate in false_positive}
+    rates = {rate: true_positive_rate(accountant, rate) for rate in _checks.vector(
+        'false_positive', false_positive).tolist()}
     curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
     # The true positive rate that is attained at one point refutes every smaller mu.

@@ -1,9 +1,4 @@
-"""Base classes of accountants.
-
-A subclass of `OneSidedAccountant` or `TwoSidedAccountant` bounds epsilon and delta of
-a composition in one direction. The base classes handle events, neighbouring relations,
-both directions and dp_accounting's interface.
-"""
+"""Base classes of accountants, whose subclasses bound one direction at a time."""
 
 from __future__ import annotations
 
@@ -29,6 +24,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
   Attributes:
     direction: How neighbours differ: 'both', 'add' or 'remove'.
+    non_private: Whether a composed event protects nothing, as one without noise.
   """
 
   # Class of the steps that the accountant can compose; it refuses others.
@@ -62,13 +58,8 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     super().__init__(neighboring_relation)
     self.direction = direction
     self._sample = event_steps.Sample(neighboring_relation)
-    self._non_private = False
+    self.non_private = False
     self._counts: dict[event_steps.EventStep, int] = {}
-
-  @property
-  def non_private(self) -> bool:
-    """Returns whether a composed event protects nothing, as one without noise."""
-    return self._non_private
 
   def check_both(self) -> None:
     """Raises ValueError unless the direction is 'both'."""
@@ -92,26 +83,22 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
     """Returns why `event` cannot be composed, else None; adds it if `do_compose`."""
     count = _checks.integer('count', count, 1 if do_compose else 0)
+    counts, non_private = dict(self._counts), self.non_private
     try:
-      steps = list(event_steps.steps_of(event, self._sample))
+      for step, repeats in event_steps.steps_of(event, self._sample):
+        if step is None:
+          non_private |= repeats > 0
+        elif not isinstance(step, self._takes):
+          raise event_steps.Unsupported(event, f'{step} has no dominating pair')
+        elif repeats:
+          counts[step] = counts.get(step, 0) + repeats * count
+      if max(counts.values(), default=0) > event_steps.MAX_COUNT:
+        raise event_steps.Unsupported(event, 'more than 2^53 releases of one kind')
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
           invalid_event=error.event, error_message=error.message)
-    counts, non_private = dict(self._counts), self._non_private
-    for step, repeats in steps:
-      if step is None:
-        non_private |= repeats > 0
-      elif not isinstance(step, self._takes):
-        return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-            invalid_event=event, error_message=f'{step} has no dominating pair')
-      elif repeats:
-        counts[step] = counts.get(step, 0) + repeats * count
-    if max(counts.values(), default=0) > event_steps.MAX_COUNT:
-      return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-          invalid_event=event,
-          error_message='more than 2^53 releases of one kind')
     if do_compose:
-      self._counts, self._non_private = counts, non_private
+      self._counts, self.non_private = counts, non_private
     return None
 
   def _steps_composed(self) -> dict[event_steps.EventStep, int]:
@@ -124,12 +111,10 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}
-    if self.neighboring_relation == relations.REPLACE:
-      wanted: tuple[str, ...] = ('replace',)
-    else:
-      wanted = ('remove', 'add') if self.direction == 'both' else (self.direction,)
-    return {direction: Composition(tuple(
-        (step.loss(direction), count) for step, count in counts))
+    wanted = (['replace'] if self.neighboring_relation == relations.REPLACE else
+              ['remove', 'add'] if self.direction == 'both' else [self.direction])
+    return {direction: Composition([
+        (step.loss(direction), count) for step, count in counts])
             for direction in wanted}
 
 
@@ -156,7 +141,7 @@ class OneSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], float], non_private: float) -> float:
     """Returns the largest `solve(part)`, or 0; `non_private` if `self.non_private`."""
-    if self._non_private:
+    if self.non_private:
       return non_private
     return max(map(solve, self.compositions().values()), default=0.0)
 
@@ -213,7 +198,7 @@ class TwoSidedAccountant(PairAccountant):
     """Returns the larger bounds of both directions by `solve`; zeros for no steps."""
     # `non_private` is the largest possible value, that of an event without noise.
     # `stays_below(part, x)` is True only if it is proved that the value is at most x.
-    if self._non_private:
+    if self.non_private:
       return Bounds(non_private, non_private, non_private)
     best = Bounds(0.0, 0.0, 0.0)
     for part in self.compositions().values():

@@ -1,8 +1,8 @@
-"""Bounds on a number, and inverses of monotone functions with bounds at both ends.
+"""Bounds on a number, and inverses of monotone functions (no accountant).
 
-Holds no accountant. A search may end anywhere. Each end of a published bracket is zero,
-or an argument at which the bound on the function was evaluated and found on the right
-side; monotonicity of the true function proves the bracket.
+Each end of a published bracket is zero, or an argument at which the bound on the
+function was evaluated and found on the right side. So the bracket is proved however the
+search for it ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calibration (no accountant): parameters of a run that spend a given epsilon.
-
-They are the noise multiplier, the sampling probability or the number of steps.
-"""
+"""Calibration (no accountant): noise, sampling or steps that spend a given epsilon."""
 
 from __future__ import annotations
 
@@ -28,11 +25,8 @@ def account(make_event: Callable[[float], dp_accounting.DpEvent], delta: float,
             direction: str = 'both') -> Account:
   """Returns a function from a parameter's value to an upper bound on epsilon.
 
-  Args:
-    make_event: Function from the parameter's value to the event of the whole run.
-    delta: Delta at which epsilon is bounded.
-    relation: Neighbouring relation.
-    direction: 'both', 'add' or 'remove', as in `PairAccountant`.
+  `make_event` maps the value to the event of the whole run; epsilon is at `delta`. The
+  other arguments are those of `PhiAccountant`.
   """
   def cost(value: float) -> float:
     """Returns the upper bound on epsilon of `make_event(value)` at `delta`."""
@@ -55,9 +49,6 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
     tolerance: Relative; the result may be too large by so much, never too small.
     name: Name of the parameter in error messages.
     target_name: Name of the target in error messages.
-
-  Returns:
-    Noise that was accounted: its cost is within the target.
 
   Raises:
     ValueError: if no noise up to `high` has that cost, or an argument is out of range.
@@ -101,7 +92,7 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
   Raises:
     ValueError: if no probability from 1e-9 to 1 has such a cost.
   """
-  if cost(1.0) <= target_epsilon:
+  if cost(1.0) <= _checks.positive('target_epsilon', target_epsilon):
     return 1.0
   return 1 / calibrate_noise(
       target_epsilon, lambda inverse: cost(1 / inverse), low=1.0, high=1e9,
@@ -112,10 +103,8 @@ def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
                     most: int | None = None) -> int:
   """Returns the largest number of steps whose cost is within the target, or zero.
 
-  Args:
-    target_epsilon: Budget for the upper bound.
-    cost: Epsilon as a function that increases with the steps.
-    most: Largest number of steps tried; None for no such bound.
+  `cost` is epsilon as a function that increases with the steps; `most` is the largest
+  number of steps tried, or None.
 
   Raises:
     ValueError: if 2^40 steps are within the target, and `most` is None, or the target

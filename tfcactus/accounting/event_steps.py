@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import dataclasses
 import functools
 import math
-from typing import Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import dp_accounting
 import numpy as np
@@ -104,11 +104,7 @@ class NoiseStep(PairedStep):
   sample: Sample
 
   def loss(self, direction: str) -> StepLoss:
-    """Returns the loss by sample and relation, with a closed form if one is known.
-
-    It is known for Laplace noise on all records, and for Gaussian noise, but not if a
-    record is replaced in samples, or zeroed in samples of fixed size.
-    """
+    """Returns the loss by sample and relation, with a closed form if one is known."""
     sample, noise = self.sample, self.noise
     prob, replace = sample.sampling_prob, direction == 'replace'
     if sample.rows > 1 and (prob < 1 or sample.fixed_size):
@@ -264,11 +260,11 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0)
-  if count > MAX_COUNT:
-    raise Unsupported(event, f'more than 2^53 releases, count={count}')
+  count = _checked(event, _checks.integer, 'count', event.count, 0, MAX_COUNT)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
+    if repeats * count > MAX_COUNT:
+      raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 
 
@@ -345,7 +341,7 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step of an epoch, or all of a single batch; Unsupported if unproved."""
+  """Returns one step for an epoch, or all steps of its only batch."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
   found = list(steps_of(inner, sample))
@@ -377,7 +373,7 @@ def _(event: events.ValidationDpEvent, sample: Sample) -> Steps:
   return steps_of(event.all_releases, sample)
 
 
-def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+def _random_allocation(event: Any, sample: Sample) -> Steps:
   """Returns the steps of dp_accounting's own event of random allocation."""
   if _checked(event, _checks.integer, 'num_selected', event.num_selected, 1) > 1:
     raise Unsupported(event, 'records that enter several of the batches have no proof')
@@ -385,18 +381,16 @@ def _random_allocation(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
                            event.event), sample)
 
 
-if hasattr(dp_accounting, 'RandomAllocationDpEvent'):  # Newer releases have it.
-  steps_of.register(dp_accounting.RandomAllocationDpEvent)(_random_allocation)
-
-
-def _randomized_response(event: dp_accounting.DpEvent, sample: Sample) -> Steps:
+def _randomized_response(event: Any, sample: Sample) -> Steps:
   """Returns the steps of dp_accounting's own event of randomized response."""
   return steps_of(_checked(event, events.randomized_response_event,
                          event.noise_parameter, event.num_buckets), sample)
 
 
-if hasattr(dp_accounting, 'RandomizedResponseDpEvent'):  # Newer releases have it.
-  steps_of.register(dp_accounting.RandomizedResponseDpEvent)(_randomized_response)
+for _name, _convert in (('RandomAllocationDpEvent', _random_allocation),
+                        ('RandomizedResponseDpEvent', _randomized_response)):
+  if hasattr(dp_accounting, _name):  # Newer releases have it.
+    steps_of.register(getattr(dp_accounting, _name))(_convert)
 
 
 def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,

@@ -83,11 +83,10 @@ def _check_order(bounds: pair_lib.PairBounds) -> None:
 class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
   """Base class of events that supply their dominating pairs.
 
-  A new sampling scheme with a proof of its own has a subclass as its event.
-  One event is one step, sampling included; steps of several kinds form a
-  ComposedDpEvent. Every accountant of this library accepts such an event under its
-  `proved_relations`, unless another event samples it. A subclass is a frozen attrs
-  class: accountants count equal events together and charge equal costs.
+  A new sampling scheme with a proof of its own has a subclass as its event. One event
+  is one step, sampling included. Accountants accept it under its `proved_relations`,
+  unless another event samples it. A subclass is a frozen attrs class: accountants count
+  equal events together and charge equal costs.
 
   Attributes:
     proved_relations: Neighbouring relations for which `pair_bounds` is proved;
@@ -116,11 +115,10 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
 class RandomAllocationDpEvent(dp_accounting.DpEvent):
   """Balls-in-bins: an epoch in which each record enters one of several batches.
 
-  Each record draws its batch uniformly and independently, anew for each event. Batch
-  sizes vary, and an additional record moves no other. A mechanism runs once on each
-  batch and may depend on its earlier outputs. Proved for one release of each batch with
-  any noise or dominating pair, for several with Gaussian noise, and for one record
-  added, removed or, with noise, zeroed; accountants refuse everything else.
+  Each record draws its batch uniformly and independently, anew for each event. A
+  mechanism runs once on each batch and may depend on its earlier outputs. Proved for
+  one release of each batch with any noise or dominating pair, for several with Gaussian
+  noise, and for one record added, removed or, with noise, zeroed.
 
   Attributes:
     num_batches: Number of batches, empty ones included; public.
@@ -273,8 +271,7 @@ class ValidationDpEvent(dp_accounting.DpEvent):
   Attributes:
     event: Event of one release.
     releases: Largest number of releases, fixed before the first.
-    by: Kind of split, a key of `PROVED_OF_SPLITS`; '' if there is no split, and a
-      record may be among training and validation records.
+    by: Kind of split, a key of `PROVED_OF_SPLITS`; '' without a split.
     split: Name of the split, which the batches of the training have too; or ''.
   """
 
@@ -305,9 +302,8 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   The mechanism returns a uniform bucket with probability `noise_parameter`, else the
   record's own bucket.
 
-  Args:
-    noise_parameter: In (0, 1].
-    num_buckets: From 2 to 2^53.
+  Raises ValueError unless `noise_parameter` is in (0, 1] and `num_buckets` from 2 to
+  2^53.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
   buckets = _checks.integer('num_buckets', num_buckets, 2, _MOST)
@@ -328,14 +324,13 @@ def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
 
   Args:
     noise: Any noise of this library.
-    shift: Shift of the query in units of sensitivity: 1 for neighbours that differ in
-      one record (add or remove), 2 for neighbours where one record is replaced.
+    shift: Largest shift of the query in units of sensitivity: 1 for a record added or
+      removed, 2 for a record replaced.
 
   Returns:
-    Pairs that bracket the tight dominating pair over all shifts of at most
-    `shift` sensitivities.
+    Pairs that bracket the dominating pair over all shifts up to `shift`.
 
   Raises:
-    ValueError: if no guarantee is known for the noise.
+    ValueError: if no guarantee is known for the noise, or shift is no integer >= 1.
   """
   return noise_lib.check(noise).dominating_pair(shift)

@@ -1,26 +1,11 @@
 """Event and dominating pair (no accountant) of the exponential mechanism.
 
-One of k options is drawn with probability proportional to exp(c score). Between
-neighbours, the changes of c score lie in an interval of length epsilon, and the
-log-normalizer shifts so that the mass stays one. The losses of one pair of neighbours
-therefore lie in some interval [t - epsilon, t]. Among all laws with such losses, the
-law on the two ends of the interval has the largest profile, since a chord lies above a
-convex function:
-
-    H_t(e^x) = (1 - e^(t - epsilon)) (1 - e^(x - t)) / (1 - e^-epsilon),
-
-and the worst t is (x + epsilon) / 2:
-
-    H(e^x) = (1 - e^((x - epsilon) / 2))^2 / (1 - e^-epsilon),  |x| <= epsilon.
-
-A mechanism with many options attains H if a share of the options changes its score. For
-small epsilon, H is at most half of the profile that pure epsilon-differential privacy
-allows. H is a maximum over neighbours, so that for compositions its pair gives upper
-bounds only; `TCDP.from_bounded_range` may give smaller ones.
+One of k options is drawn with probability proportional to exp(c score). docs/
+soundness.md, "Statistics", derives the largest profile of such a mechanism.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
 Dong, Durfee and Rogers, "Optimal Differential Privacy Composition for Exponential
-Mechanisms" (ICML 2020) for the range. The closed form is derived here.
+Mechanisms" (ICML 2020) for the range of its losses.
 """
 
 from __future__ import annotations
@@ -100,16 +85,16 @@ def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
   return np.expm1(0.5 * (np.asarray(loss) - epsilon))**2 / -np.expm1(-epsilon)
 
 
-def _slope(epsilon: float, loss: np.ndarray) -> np.ndarray:
-  """Returns -dH/da at a = e^loss: (sqrt(c / a) - c) / (1 - c), where c = e^-epsilon."""
-  return np.exp(-epsilon) * np.expm1(0.5 * (epsilon - loss)) / -np.expm1(-epsilon)
-
-
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of the profile H of the module, for this `epsilon`."""
+  """Returns bounds on the pair of `profile`, the worst case of such losses.
+
+  Compositions of the pair give upper bounds only: real neighbours may not attain it.
+  """
   # The upper pair has chords of the convex profile, the lower pair its tangents.
   loss = np.linspace(0.0, epsilon, POINTS)
-  alpha, value, slope = np.exp(loss), profile(epsilon, loss), _slope(epsilon, loss)
+  alpha, value = np.exp(loss), profile(epsilon, loss)
+  # -dH/dalpha is (sqrt(c / alpha) - c) / (1 - c), where c = e^-epsilon.
+  slope = np.exp(-epsilon) * np.expm1(0.5 * (epsilon - loss)) / -np.expm1(-epsilon)
   # Rounding moves alpha, hence a value by at most slope times that error.
   room = _PLACE_ROUNDOFF * (1 + loss) * alpha * slope
   # alpha = 1 is exact. The last alpha is rounded up: the profile is zero beyond it.

@@ -1,30 +1,11 @@
 """Leaky Gaussian parts (no accountant): what a release takes from an adaptive budget.
 
-Let L(s, mu) be the pair that shows which data set it is with probability s, and is a
-shift by mu of a standard normal variable otherwise. Its profile is s + (1 - s)
-H_mu(alpha), with the Gaussian's H_mu. Its power curve R(x), the largest P-mass of
-events of Q-mass x, is s + (1 - s) Phi(Phi^-1(x / (1 - s)) + mu) for x <= 1 - s. Such
-pairs compose exactly:
-
-    L(s, mu) with L(t, nu) is L(1 - (1 - s)(1 - t), sqrt(mu^2 + nu^2)).
-
-So L(S, B) may be split, by what was released before, into what runs next and a rest of
-the same kind. If each release is dominated by its part, all of them together, whatever
-led to their choice, are dominated by L(S, B). This is a filter.
-
-A release is dominated by L(s, mu) if its profile is below that of L at all alpha >= 0,
-in both directions. L equals its own reverse. So both profiles of the release have to be
-below it at alpha >= 1 only: H(1 / alpha) = 1 - 1 / alpha + G(alpha) / alpha for the
-profile G of the other direction. The larger of both is bounded by upper bounds at some
-alpha and, as profiles are convex, by chords between them, and by the last one beyond. A
-chord y - x alpha is below the profile of L at all alpha if and only if y <= R(x). That
-is one inequality for each chord, without anything left between the points:
-
-    mu >= Phi^-1((y - s) / (1 - s)) - Phi^-1(x / (1 - s))    where y > s.
+L(leak, mu) is the pair that shows which data set it is with probability `leak`, and is
+a shift by mu of a standard normal variable otherwise. docs/soundness.md, "The account
+of a data set", proves how such parts compose, and when one dominates a release.
 
 Source: for Gaussian releases alone, Koskela, Tobaben and Honkela, "Individual Privacy
-Accounting with Gaussian Differential Privacy" (ICLR 2023). Leaky parts, and the check
-of dominance, are this library's.
+Accounting with Gaussian Differential Privacy" (ICLR 2023).
 """
 
 from __future__ import annotations
@@ -38,6 +19,7 @@ from scipy import special
 from tfcactus import relations
 from tfcactus._numerics import EPS
 from tfcactus.accounting.base import PairAccountant
+from tfcactus.accounting.bounds import crossing
 from tfcactus.pairs.dominating_pair import lower_hull
 
 POINTS, REFINED = 24, 24
@@ -77,11 +59,9 @@ def part(accountant: PairAccountant, left: Part) -> Part:
   """Returns the part of `left` that dominates all that an accountant holds.
 
   The accountant must be for one row a person, add no distance and hold no
-  `TCDPDpEvent`, which its compositions do not show. Unsampled Gaussian releases alone
-  take no leak. Else leak / left.leak is about (mu / left.mu)^2, so that equal releases
-  use up both at once. The part may be larger than the budget `left`, which shows that
-  the release exceeds it; its mu is inf if no mu is proved. Raises ValueError for an
-  accountant of one direction.
+  `TCDPDpEvent`, which its compositions do not show. Unsampled Gaussian releases take no
+  leak. Else leak / left.leak is about (mu / left.mu)^2. The part may exceed `left`; its
+  mu is inf if no mu is proved. Raises ValueError for an accountant of one direction.
   """
   accountant.check_both()
   if accountant.non_private:
@@ -97,22 +77,18 @@ def part(accountant: PairAccountant, left: Part) -> Part:
   if not left.leak > 1e-300:  # No leak is left; shares of it would underflow.
     return Part(0.0, math.inf)
   curve = _Curve(accountant, left.leak)
+
+  def enough(share: float) -> bool:
+    """Returns whether (mu / left.mu)^2 <= leak / left.leak = e^share for this leak."""
+    mu = curve.mu(left.leak * math.exp(share))
+    return mu * mu <= left.mu**2 * math.exp(share)
+
   leak = left.leak
   for _ in range(2):  # Points added for one leak lower the best leak.
-    leak = _balanced(curve, left)
+    share = crossing(enough, math.log(LEAST_SHARE), 0.0, tolerance=2e-11, limit=0.0)[1]
+    leak = left.leak * math.exp(min(share, 0.0))
     curve.refine(leak)
   return Part(leak, curve.mu(leak))
-
-
-def _balanced(curve: _Curve, left: Part) -> float:
-  """Returns a leak for which (mu / left.mu)^2 is about leak / left.leak; else all."""
-  low, high = math.log(LEAST_SHARE), 0.0
-  for _ in range(40):
-    share = 0.5 * (low + high)
-    mu = curve.mu(left.leak * math.exp(share))
-    enough = mu * mu <= left.mu**2 * math.exp(share)
-    low, high = (low, share) if enough else (share, high)
-  return left.leak * math.exp(high)
 
 
 class _Curve:

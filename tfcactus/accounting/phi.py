@@ -1,7 +1,4 @@
-"""Accountant by characteristic functions of privacy losses: lower and upper bounds.
-
-Steps may differ in noise and sampling, as in noise schedules.
-"""
+"""Accountant by characteristic functions of privacy losses: lower and upper bounds."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ class PhiAccountant(base.TwoSidedAccountant):
   """Accountant that composes characteristic functions (phi) of privacy losses.
 
   In the field's terms it is an accountant by privacy loss distributions (PLD, PRV).
-
-  `get_epsilon` and `get_delta` return upper bounds. `epsilon_bounds` and
-  `delta_bounds` return lower bounds too, which show how tight the upper ones are.
+  `get_epsilon` and `get_delta` return upper bounds, `epsilon_bounds` and `delta_bounds`
+  lower ones too. Steps may differ, as in noise schedules.
 
   Source: Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via
   Characteristic Function" (AISTATS 2022).
@@ -45,12 +41,11 @@ class PhiAccountant(base.TwoSidedAccountant):
       direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
-        replaced. The account is exact if every event has an exact one for k rows: noise
-        on all records; on Poisson samples, for rows added, removed or zeroed; on
-        samples of fixed size, for rows added or removed. Otherwise the power curve of
-        all events together is applied k times (`composition.repeated`). Added or
-        removed rows with samples of fixed size then have no account: epsilon and delta
-        raise ValueError.
+        replaced. The account is exact for noise on all records; on Poisson samples, for
+        rows added, removed or zeroed; on samples of fixed size, for rows added or
+        removed. If one event is none of these, the power curve of all events is applied
+        k times, and epsilon and delta raise ValueError where that has no proof: for
+        added or removed rows with samples of fixed size.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.
@@ -79,11 +74,7 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """Composes an event, for one row and for all rows of a person together.
-
-    Arguments and result are those of `PairAccountant._maybe_compose`. If an event has
-    no account for all rows together, the composition has none from then on.
-    """
+    """Composes an event as the base class, also for all rows of a person if proved."""
     error = super()._maybe_compose(event, count, do_compose)
     if error is None and do_compose and self._together is not None:
       failed = self._together._maybe_compose(event, count, True) is not None
@@ -121,10 +112,7 @@ class PhiAccountant(base.TwoSidedAccountant):
         1 + math.exp(epsilon)) if epsilon < 700 else math.inf
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns `part`, if exact for a person's rows, or its power curve applied k times.
-
-    Raises ValueError if neither is proved.
-    """
+    """Returns `part`, or its power curve k times over; ValueError if none is proved."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
     shrinks = [step for step in self._counts

@@ -1,16 +1,11 @@
 """Accountant by buckets of privacy losses (PrivacyBuckets), composed by convolution.
 
-All buckets have equal width. Each outcome goes to the bucket that holds its loss, whose
-label is the bucket's upper end: labels are at most one bucket too high per release.
-Losses below all buckets are raised to the lowest one, and losses above all count as
-infinite. Each bucket keeps its P-mass and its Q-mass: the Q-mass is the error
-correction. If all outcomes of a bucket lie above epsilon, both masses give its exact
-share of delta. Otherwise the label bounds the share from above and the masses bound it
-from below.
+Each outcome counts in the bucket above its loss. Losses below all buckets are raised to
+the lowest one, and losses above all count as infinite.
 
-Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold
-Approximate Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer,
-Meiser and Mohammadi, "Privacy Loss Classes" (PoPETs 2019).
+Source: Meiser and Mohammadi, "Tight on Budget? Tight Bounds for r-Fold Approximate
+Differential Privacy" (CCS 2018); PDP and the infinite bucket: Sommer, Meiser and
+Mohammadi, "Privacy Loss Classes" (PoPETs 2019).
 """
 
 from __future__ import annotations
@@ -58,9 +53,9 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
   """Composes buckets of privacy losses (PLD), with lower and upper bounds.
 
   With guarantee='pdp', delta is the probability of a loss above epsilon
-  (probabilistic differential privacy). It implies the usual guarantee but is not closed
-  under post-processing. Its delta is computed for the pair of the full shift. That
-  smaller shifts have no larger delta is a conjecture of the paper, without proof.
+  (probabilistic differential privacy), for the pair of the full shift. That smaller
+  shifts have no larger one is a conjecture of the paper. PDP implies the usual
+  guarantee but is not closed under post-processing.
   """
 
   def __init__(self, neighboring_relation: dp_accounting.NeighboringRelation = (
@@ -70,8 +65,8 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: Relation of dp_accounting, as in `PairAccountant`.
-      direction: 'both', 'add' or 'remove', as in `PairAccountant`.
+      neighboring_relation: As for `PairAccountant`.
+      direction: As for `PairAccountant`.
       guarantee: 'adp', the usual delta, or 'pdp'.
       buckets: Number of buckets, at least 16.
       factor: Ratio f > 1 of P to Q from one bucket to the next; None chooses
@@ -87,30 +82,22 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     self._factor = None if factor is None else _checks.real('factor', factor)
     if self._factor is not None and self._factor <= 1:
       raise ValueError(f'Expected factor > 1, got factor={factor!r}.')
-    self._last: tuple[composition.Composition, tuple[Buckets, Buckets]] | None = None
 
   def compositions(self) -> dict[str, composition.Composition]:
-    """Returns {direction: composition}.
-
-    Raises:
-      ValueError: if the guarantee is 'pdp' and a step is only bracketed by two
-        pairs: neither pair's probability of a large loss bounds the mechanism's.
-    """
+    """Returns {direction: composition}; ValueError for 'pdp' of a bracketed step."""
+    # Neither pair's probability of a large loss bounds the mechanism's.
     parts = super().compositions()
-    if self._guarantee == 'pdp':
-      for part in parts.values():
-        for step, _ in part.groups:
-          bounds = step.bounds()
-          if bounds.lower is not bounds.upper:
-            raise ValueError(
-                "Expected discrete noise with guarantee='pdp' (a table whose "
-                'density never increases with |z|), got a step whose losses '
-                "are only bracketed; use guarantee='adp'.")
+    for step, _ in (group for part in parts.values() for group in part.groups):
+      if self._guarantee == 'pdp' and step.bounds().lower is not step.bounds().upper:
+        raise ValueError(
+            "Expected discrete noise with guarantee='pdp' (a table whose density never "
+            'increases with |z|), got a step whose losses are only bracketed; use '
+            "guarantee='adp'.")
     return parts
 
   def _epsilon_bounds(self, part: composition.Composition, delta: float) -> Bounds:
     """Returns bounds on epsilon; the estimate is their mean, inf beyond `FURTHEST`."""
-    lower, upper = self._composed(part)
+    lower, upper = compose_buckets(part.groups, self._buckets, self._factor)
 
     def first(delta_at: Callable[[float, str], float]) -> tuple[float, float]:
       """Returns floats around the least epsilon where `delta_at` is <= `delta`."""
@@ -124,16 +111,10 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     return Bounds(low, 0.5 * (low + high), high)
 
   def _delta_bounds(self, part: composition.Composition, epsilon: float) -> Bounds:
-    lower, upper = self._composed(part)
+    lower, upper = compose_buckets(part.groups, self._buckets, self._factor)
     low = lower.lower(epsilon, self._guarantee)
     high = min(upper.upper(epsilon, self._guarantee), 1.0)
     return Bounds(min(low, high), 0.5 * (low + high), high)
-
-  def _composed(self, part: composition.Composition) -> tuple[Buckets, Buckets]:
-    """Returns the buckets of the lower and upper pairs; caches the last composition."""
-    if self._last is None or self._last[0] is not part:
-      self._last = part, compose_buckets(part.groups, self._buckets, self._factor)
-    return self._last[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

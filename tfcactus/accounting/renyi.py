@@ -1,20 +1,4 @@
-"""Accountant by Renyi differential privacy (RDP), and trade-off functions from it.
-
-`tradeoff_from_renyi` bounds trade-off functions as follows. A test turns each law into
-a coin: reject or not. Let x be the false positive rate, Q's probability to reject, and
-y the false negative rate, so that 1 - y is P's probability to reject. By
-post-processing, at each order a
-
-    d_a(1 - y || x) <= D_a(P || Q)   and   d_a(x || 1 - y) <= D_a(Q || P),
-
-where d_a is the divergence of two coins. For given x, the left sides decrease in y up
-to 1 - x, so that each order has a least y. The largest of these is a lower bound on
-the false negative rate of every test of every pair whose divergences are at most the
-given ones. This is proved for any set of orders, also below one. The paper
-conjectures, without proof, that the divergences imply no larger bound. The bound is
-never above the trade-off function of the pair and usually far below it, since the
-divergences are upper bounds here and one pair need not attain all of them.
-"""
+"""Accountants by Renyi divergences (RDP, moments), and trade-off functions of these."""
 
 from __future__ import annotations
 
@@ -88,7 +72,7 @@ class RenyiAccountant(base.OneSidedAccountant):
     """
     super().__init__(*args, **kwargs)
     _checks.choice('conversion', conversion, _CONVERSIONS)
-    self._orders = check_orders(orders)
+    self._orders = _check_orders(orders)
     self._convert = _CONVERSIONS[conversion]
 
   def _epsilon(self, part: Composition, delta: float) -> float:
@@ -110,10 +94,8 @@ class RenyiAccountant(base.OneSidedAccountant):
                ) -> np.ndarray:
     """Returns lower bounds on the false negative rate of any test between neighbours.
 
-    The bounds hold whichever neighbour is the null. The docstring of this module has
-    the proof. Renyi divergences lose information: with many epsilons,
-    `views.composed_pair` and `views.tradeoff` give larger lower bounds. With few
-    epsilons their bounds may be smaller than these.
+    The bounds hold whichever neighbour is the null. `views.tradeoff` of a
+    `views.composed_pair` with many epsilons gives larger ones.
 
     Args:
       false_positive: In [0, 1], any shape.
@@ -125,9 +107,9 @@ class RenyiAccountant(base.OneSidedAccountant):
     self.check_both()
     orders = np.append(BELOW_ONE, self._orders) if below_one else self._orders
     known = [divergence_bounds(part, orders) for part in self.compositions().values()]
-    if self._non_private or not known:
+    if self.non_private or not known:
       # No divergence is known if non-private; all are zero if nothing was composed.
-      known = [np.full(orders.shape, math.inf if self._non_private else 0.0)]
+      known = [np.full(orders.shape, math.inf if self.non_private else 0.0)]
     # 'remove' and 'add' are reverses of each other; 'replace' is its own reverse.
     return np.min([
         tradeoff_from_renyi(orders, one, false_positive, other)
@@ -154,22 +136,17 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
       orders: Renyi orders lambda + 1, above one.
     """
     super().__init__(*args, **kwargs)
-    self._orders = check_orders(orders)
+    self._orders = _check_orders(orders)
 
   def _epsilon(self, part: Composition, delta: float) -> float:
     rest = delta - part.p_inf[1]
-    if rest <= 0:
-      return math.inf
-    return max(markov_epsilon(self._orders, self._finite_divergences(part), rest), 0.0)
+    return math.inf if rest <= 0 else max(_markov_epsilon(
+        self._orders, divergence_bounds(part, self._orders, finite=True), rest), 0.0)
 
   def _delta(self, part: Composition, epsilon: float) -> float:
-    log_tail = float(np.min(
-        (self._orders - 1) * (self._finite_divergences(part) - epsilon)))
+    divergence = divergence_bounds(part, self._orders, finite=True)
+    log_tail = float(np.min((self._orders - 1) * (divergence - epsilon)))
     return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
-
-  def _finite_divergences(self, part: Composition) -> np.ndarray:
-    """Returns upper bounds on Renyi divergences over finite losses, at all orders."""
-    return divergence_bounds(part, self._orders, finite=True)
 
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
@@ -181,16 +158,12 @@ def divergence_bounds(part: Composition, orders: np.ndarray, *,
   of_pair = pair_lib.LOSS_ROUNDOFF + pair_lib.MASS_ROUNDOFF / apart
   slack = sum(count * (ROUNDOFF / apart + np.where(
       (orders < 1) | (step.loss is None), of_pair, 0.0)) for step, count in part.groups)
-  return known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack
+  return _known_divergences(part, orders, finite=finite) * (1 + ROUNDOFF) + slack
 
 
-def known_divergences(part: Composition, orders: np.ndarray, *,
+def _known_divergences(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns a composition's Renyi divergences or bounds on them, not rounded up.
-
-  Their shape is (n,). They are inf where they are intractable. `finite` omits infinite
-  losses.
-  """
+  """Returns Renyi divergences, shape (n,), not rounded up; inf where intractable."""
   try:
     return part.renyi_divergence(orders, finite=finite)
   except IntractableError:
@@ -198,13 +171,13 @@ def known_divergences(part: Composition, orders: np.ndarray, *,
       return np.full(orders.size, math.inf)
     # Fewer orders may have a quadrature in common where all of them have none.
     return np.concatenate([
-        known_divergences(part, some, finite=finite)
+        _known_divergences(part, some, finite=finite)
         for some in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
 
 
-def check_orders(orders: Sequence[float]) -> np.ndarray:
+def _check_orders(orders: Sequence[float]) -> np.ndarray:
   """Returns the orders as an array; ValueError unless all are above one."""
-  checked = np.array(_checks.vector('orders', list(orders)))
+  checked = _checks.vector('orders', orders)
   if np.any(checked <= 1):
     raise ValueError(f'Expected orders > 1, got {np.min(checked)!r}.')
   return checked
@@ -217,7 +190,7 @@ def _tight(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
       (math.log(delta) + np.log(orders)) / (orders - 1)))
 
 
-def markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
+def _markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
   """Returns the least epsilon by Markov's inequality (Abadi et al., 2016, Thm. 2)."""
   return float(np.min(divergence - math.log(delta) / (orders - 1)))
 
@@ -299,7 +272,7 @@ def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
 
 
 _CONVERSIONS: dict[str, Callable[[np.ndarray, np.ndarray, float], float]] = {
-    'tight': _tight, 'moments': markov_epsilon, 'optimal': _optimal}
+    'tight': _tight, 'moments': _markov_epsilon, 'optimal': _optimal}
 
 
 def tradeoff_from_renyi(
@@ -308,12 +281,11 @@ def tradeoff_from_renyi(
     ) -> np.ndarray:
   """Returns lower bounds on the trade-off function of all pairs with such divergences.
 
-  `orders` and `divergences`, D_order(P || Q) or upper bounds, have shape (n,), and so
-  has `reverse`, D_order(Q || P); pass `divergences` again for both directions. An
-  infinite divergence gives no information. `false_positive`, the Q-probability of
-  rejecting, has any shape. The bounds are on the false negative rate of any test at
-  that level. Between two levels the chord is no lower bound, but the value at the
-  larger level is. Raises ValueError for arguments out of range.
+  `orders`, `divergences`, D_order(P || Q) or upper bounds, and `reverse`, D_order(Q ||
+  P), have shape (n,). An infinite divergence gives no information. `false_positive`,
+  the Q-probability of rejecting Q, has any shape. The bounds are on the false negative
+  rate of any test at that level. Between two levels the chord is no lower bound, but
+  the value at the larger level is. Raises ValueError for arguments out of range.
 
   Source: appendix F of Zhu, Dong and Wang (AISTATS 2022), after Balle et al.,
   "Hypothesis testing interpretations and Renyi differential privacy" (2020).

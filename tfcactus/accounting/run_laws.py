@@ -1,9 +1,7 @@
-"""Laws (no accountant) of the secret number of runs of a search.
+"""Laws (no accountant) of the secret number K of runs of a search.
 
-A search repeats a private run K times and shows the best result. K is drawn from one of
-these laws and stays secret. Let f(x) = E x^K, and let a run's result have the law P of
-density p. Then the best result has density p f'(F_P), where F_P is the P-probability of
-a result that is ranked no higher.
+A search repeats a private run K times and shows the best result. `tuning` computes its
+cost from f(x) = E x^K and the derivative f'.
 
 Source: Papernot and Steinke, "Hyperparameter Tuning with Renyi Differential Privacy"
 (ICLR 2022), for the truncated negative binomial law and the Poisson law.
@@ -32,6 +30,9 @@ times MOST roundings in its exponent, or MOST steps of Horner's rule."""
 
 _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""
+
+_LEAST_MEAN = 1 + 1e-9
+"""Least mean of that law: at a smaller one, gamma is hardly another float than one."""
 
 _SUM_TOLERANCE = 1e-12
 """Largest difference from one that the sum of all probabilities may have."""
@@ -79,11 +80,7 @@ class RunLaw(abc.ABC):
     return f'{type(self).__name__} (mean {self.expected:.6g}{least})'
 
   def capped(self, most: int) -> ListedRuns:
-    """Returns the law of min(K, most): a search that ends after `most` runs.
-
-    Args:
-      most: Largest number of runs, public, from 1 to 10,000.
-    """
+    """Returns the law of min(K, most), `most` being public, from 1 to 10,000."""
     most = int(min(_checks.integer('most', most, 1, MOST), self.most))
     found = self.probabilities(most)
     found[most] = max(1 - math.fsum(found[:most]), 0.0)
@@ -97,7 +94,7 @@ class NegativeBinomialRuns(RunLaw):
   f(x) = (u^-eta - 1) / (gamma^-eta - 1), where u = 1 - x + gamma x; gamma is in (0, 1).
 
   Attributes:
-    mean: Mean number of runs, above one.
+    mean: Mean number of runs, at least 1 + 1e-9.
     eta: Shape, in (-1, 10,000]: 1 is the geometric law, 0 the logarithmic one. With a
       smaller shape a search costs less epsilon at the same mean, and K varies more.
   """
@@ -106,10 +103,9 @@ class NegativeBinomialRuns(RunLaw):
   eta: float
 
   def __post_init__(self) -> None:
-    _checks.positive('mean', self.mean)
-    if self.mean <= 1:
-      raise ValueError(f'Expected mean > 1, got mean={self.mean!r}; for one run, do '
-                       'not search.')
+    if _checks.real('mean', self.mean) < _LEAST_MEAN:
+      raise ValueError(f'Expected mean > 1, by 1e-9 at least, got mean={self.mean!r}; '
+                       'for one run, do not search.')
     if not -1 < _checks.real('eta', self.eta) <= MOST:
       raise ValueError(f'Expected eta in (-1, {MOST}], got eta={self.eta!r}.')
     if self._mean_at(math.log(_LEAST_GAMMA)) < self.mean:
@@ -123,31 +119,37 @@ class NegativeBinomialRuns(RunLaw):
     return math.exp(optimize.brentq(lambda t: self._mean_at(t) - self.mean,
                                     math.log(_LEAST_GAMMA), -1e-15, xtol=1e-15))
 
+  # With (u^-eta - 1) / (gamma^-eta - 1) = (gamma / u)^eta (1 - u^eta) / (1 - gamma^eta)
+  # nothing overflows for a large eta.
+
   def generating(self, x: np.ndarray) -> np.ndarray:
-    log_u = np.log((1 - x) + self.gamma * x)
-    return _power(self.eta, log_u) / _power(self.eta, math.log(self.gamma))
+    log_gamma = math.log(self.gamma)
+    # 1 - gamma is exact where gamma is near one, and a sum near one is not.
+    log_u = (np.log1p((self.gamma - 1) * x) if self.gamma > 0.5 else
+             np.log((1 - x) + self.gamma * x))
+    return np.exp(self.eta * (log_gamma - log_u)) * _power(self.eta, log_u) / _power(
+        self.eta, log_gamma)
 
   def derivative(self, x: np.ndarray) -> np.ndarray:
     u = (1 - x) + self.gamma * x
-    return (1 - self.gamma) * u**(-1 - self.eta) / _power(
+    return (1 - self.gamma) / u * (self.gamma / u)**self.eta / _power(
         self.eta, math.log(self.gamma))
 
   def probabilities(self, most: int) -> np.ndarray:
-    k = np.arange(1, most)
-    first = (1 - self.gamma) / _power(self.eta, math.log(self.gamma))
-    ratio = (k + self.eta) / (k + 1) * (1 - self.gamma)
-    return np.concatenate([[0.0], np.cumprod(np.append(first, ratio))])
+    k, log_gamma = np.arange(1, most), math.log(self.gamma)
+    first = math.log((1 - self.gamma) / _power(self.eta, log_gamma))
+    ratio = np.log((k + self.eta) / (k + 1) * (1 - self.gamma))
+    return np.append(0.0, np.exp(np.cumsum(np.append(
+        first + self.eta * log_gamma, ratio))))
 
   def _mean_at(self, log_gamma: float) -> float:
     """Returns the mean of the law with the parameter gamma = exp(log_gamma)."""
-    log_mean = -(1 + self.eta) * log_gamma + math.log(
-        -math.expm1(log_gamma)) - math.log(_power(self.eta, log_gamma))
-    return math.exp(min(log_mean, 700.0))
+    return math.expm1(-log_gamma) / float(_power(self.eta, log_gamma))
 
 
 def _power(eta: float, log_u: Any) -> Any:
-  """Returns (u^-eta - 1) / eta, and its limit -log u at eta = 0."""
-  return np.expm1(-eta * log_u) / eta if eta else -log_u
+  """Returns (1 - u^eta) / eta, and its limit -log u at eta = 0."""
+  return -np.expm1(eta * log_u) / eta if eta else -log_u
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,8 +189,9 @@ class PoissonRuns(RunLaw):
     return -math.expm1(-self.rate) if self.at_least_one else 1.0
 
   def generating(self, x: np.ndarray) -> np.ndarray:
-    least = math.exp(-self.rate) if self.at_least_one else 0.0
-    return (np.exp(self.rate * (x - 1)) - least) / self._share
+    # Given at least one run, the numerator is the difference from its value at x = 0.
+    some = -np.expm1(-self.rate * x) if self.at_least_one else 1.0
+    return np.exp(self.rate * (x - 1)) * some / self._share
 
   def derivative(self, x: np.ndarray) -> np.ndarray:
     return self.rate * np.exp(self.rate * (x - 1)) / self._share
@@ -222,7 +225,8 @@ class BinomialRuns(RunLaw):
     return self.trials
 
   def generating(self, x: np.ndarray) -> np.ndarray:
-    return ((1 - self.prob) + self.prob * x)**self.trials
+    with np.errstate(divide='ignore'):  # The log of zero is -inf.
+      return np.exp(self.trials * np.log1p(self.prob * (x - 1)))
 
   def derivative(self, x: np.ndarray) -> np.ndarray:
     return self.trials * self.prob * (

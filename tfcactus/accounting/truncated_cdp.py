@@ -1,10 +1,6 @@
 """Calculus (no accountant) of truncated concentrated differential privacy (tCDP).
 
-A mechanism is (rho, omega)-tCDP if its outputs on neighbouring inputs have Renyi
-divergence D_order <= rho order for all orders in (1, omega). Two statements of the
-paper do not hold as printed. Theorem 11 is available as `printed_theorem_11` only, with
-a label. Corollary 18 (in `tfcactus.papers.tcdp`) requires the hypothesis that its proof
-uses, or a numerical check.
+Theorem 11 of the paper does not hold as printed: `printed_theorem_11` labels it.
 
 Source: Bun, Dwork, Rothblum and Steinke, "Composable and Versatile Privacy via
 Truncated CDP" (STOC 2018), called "the paper" below.
@@ -22,6 +18,9 @@ from scipy import optimize
 
 from tfcactus import _checks, _format
 
+MOST = 2**64
+"""Largest number of records or releases, which is a float64."""
+
 CERTIFICATE_ORDERS = 2000
 """Orders at which a certificate evaluates divergences; chords bound them between."""
 
@@ -34,7 +33,7 @@ PROVEN = 'Holds: condition (5) of Theorem 12 is satisfied; subsample gives more.
 
 @dataclasses.dataclass(frozen=True)
 class TCDP:
-  """The guarantee D_order <= rho order for all orders in (1, omega).
+  """(rho, omega)-tCDP: Renyi divergences D_order <= rho order for orders in (1, omega).
 
   Attributes:
     rho: At least zero; as in zero-concentrated differential privacy.
@@ -62,12 +61,12 @@ class TCDP:
   def from_bounded_range(cls, epsilon: float) -> TCDP:
     """Returns the guarantee of losses in some interval of length `epsilon`.
 
-    Its rho is a fourth of pure DP's. The exponential mechanism has such losses. log E_Q
-    (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance of a
-    variable in that interval, at most epsilon^2 / 4.
+    The exponential mechanism has such losses. rho is a fourth of that of epsilon-DP.
 
     Source: Cesar and Rogers, "Bounding, Concentrating, and Truncating" (ALT 2021).
     """
+    # log E_Q (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance
+    # of a variable in the interval, at most epsilon^2 / 4.
     return cls(0.125 * _checks.non_negative('epsilon', epsilon)**2)
 
   @classmethod
@@ -80,18 +79,15 @@ class TCDP:
                  omega: float | None = None) -> TCDP:
     """Returns the guarantee that Renyi divergences imply, its rho near the least.
 
+    It also holds between the orders.
+
     Args:
       orders: Increasing, above one.
       divergences: Upper bounds on the divergence at those orders.
       omega: Upper end of the guarantee, at most the last order; None for the last.
-        Between two orders it has the rho of the larger one.
-
-    Returns:
-      A guarantee that also holds between the orders: (order - 1) D_order is
-      convex, and zero at order one.
 
     Raises:
-      ValueError: if omega is larger, or orders and divergences are out of range.
+      ValueError: if an argument is out of range.
     """
     order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
@@ -103,24 +99,21 @@ class TCDP:
     return cls(float(running_rho(order, divergence)[last]), omega)
 
   def compose(self, *others: TCDP) -> TCDP:
-    """Returns the guarantee of this release and `others` together (Lemma 2).
-
-    Their rhos add, and the least omega stays.
-    """
+    """Returns the guarantee of this release and `others` together (Lemma 2)."""
     parts = (self,) + others
     return TCDP(math.fsum(part.rho for part in parts),
                 min(part.omega for part in parts))
 
   def self_compose(self, count: int) -> TCDP:
     """Returns the guarantee of `count` releases that each have this guarantee."""
-    return TCDP(_checks.integer('count', count, 1) * self.rho, self.omega)
+    return TCDP(_checks.integer('count', count, 1, MOST) * self.rho, self.omega)
 
   def epsilon(self, delta: float) -> float:
     """Returns the epsilon that holds at `delta` (Lemma 6, for delta in (0, 1))."""
     log_inverse = -math.log(_checks.delta(delta))
     if self.rho == 0:
       return 0.0
-    if log_inverse <= (self.omega - 1)**2 * self.rho:
+    if math.sqrt(log_inverse / self.rho) <= self.omega - 1:
       return self.rho + 2 * math.sqrt(self.rho * log_inverse)
     return self.rho * self.omega + log_inverse / (self.omega - 1)
 
@@ -140,7 +133,7 @@ class TCDP:
     Raises:
       ValueError: for omega records or more; use `large_group`.
     """
-    size = _checks.integer('size', size, 1)
+    size = _checks.integer('size', size, 1, MOST)
     if self.omega / size <= 1:
       raise ValueError(
           f'Expected size < omega={self.omega!r}, got size={size}; use '
@@ -148,15 +141,14 @@ class TCDP:
     return TCDP(self.rho * size**2, self.omega / size)
 
   def large_group(self, size: int) -> LargeGroup:
-    """Returns the guarantee for groups of any size (Proposition 9)."""
-    return LargeGroup(self, _checks.integer('size', size, 1))
+    """Returns the guarantee for groups of any size."""
+    return LargeGroup(self, _checks.integer('size', size, 1, MOST))
 
   def group_epsilon(self, size: int, delta: float) -> float:
     """Returns the lesser epsilon of `large_group` and `group`, for groups of `size`."""
-    values = [self.large_group(size).epsilon(delta)]
-    if self.omega / size > 1:
-      values.append(self.group(size).epsilon(delta))
-    return min(values)
+    found = self.large_group(size).epsilon(delta)
+    return found if self.omega / size <= 1 else min(
+        found, self.group(size).epsilon(delta))
 
   def subsample(self, sampling_prob: float) -> TCDP:
     """Returns the guarantee on a random sample of the records (Theorem 12).
@@ -164,12 +156,9 @@ class TCDP:
     Holds for uniformly random subsets of a fixed size and replaced records, and for
     Poisson sampling and added or removed records: both are the mixtures of the theorem.
 
-    Args:
-      sampling_prob: The share s of records in the sample.
-
-    Returns:
-      (13 s^2 rho, omega' / 2) for the largest omega' <= omega that condition (5)
-      allows, both at most the original numbers; the original guarantee for s = 1.
+    With a share s = `sampling_prob` of the records in the sample, it is (13 s^2 rho,
+    omega' / 2) for the largest omega' <= omega that condition (5) allows; for s = 1 it
+    is the original guarantee.
 
     Raises:
       ValueError: if rho is not in (0, 0.1], or no omega' satisfies condition (5).
@@ -194,13 +183,7 @@ class TCDP:
     """Returns the claim of Theorem 11 as printed, labelled as proved or not.
 
     The claim follows from Theorem 12 only at very small sampling probabilities, where
-    `subsample` gives more; otherwise it is not proved.
-
-    Args:
-      sampling_prob: The share s of records in the sample, at most 0.1.
-
-    Raises:
-      ValueError: if the printed hypotheses do not hold either.
+    `subsample` gives more. Raises ValueError if the printed hypotheses fail.
     """
     s = _checks.sampling_prob(sampling_prob)
     needed = -math.log(s) / (2 * self.rho) if self.rho else math.inf
@@ -261,7 +244,7 @@ class LargeGroup:
       raise ValueError(
           'Expected a finite omega, got omega=inf, where group(size) holds for '
           'any size; use that.')
-    return self._growth * (self.single.omega - 1) * (
+    return 0.0 if not self.single.rho else self._growth * (self.single.omega - 1) * (
         self.single.omega * self.single.rho)
 
   def epsilon(self, delta: float) -> float:
@@ -274,14 +257,12 @@ class LargeGroup:
     return self.divergence + self._growth * log_inverse
 
   def printed_epsilon(self, delta: float) -> float:
-    """Returns epsilon by Proposition 10 as printed: valid, larger than `epsilon`."""
+    """Returns epsilon by Proposition 10 as printed, at least `epsilon`; or inf."""
     log_inverse = -math.log(_checks.delta(delta))
-    single = self.single
-    try:
-      growth = math.exp(self.size / (single.omega - 1))
-    except OverflowError:
+    omega, exponent = self.single.omega, self.size / (self.single.omega - 1)
+    if math.isinf(omega) or exponent > 700:
       return math.inf
-    return growth * (single.omega**2 * single.rho + log_inverse)
+    return math.exp(exponent) * (omega * omega * self.single.rho + log_inverse)
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
@@ -295,8 +276,7 @@ def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
 
 def _largest_order(rho: float, s: float, omega: float) -> float | None:
   """Returns the largest omega' in (2, omega] up to condition (5)'s limit, or None."""
-  # The limit is omega' <= -log((omega' - 2) s) / rho, for sampling probability `s`.
-  # order rho + log((order - 2) s) increases from -inf at order two: it has one root.
+  # The limit is order rho + log((order - 2) s) <= 0. It increases from -inf at order 2.
   excess = lambda order: order * rho + math.log((order - 2) * s)
   low, high = 2 + 1e-12, 2 + 2 / s
   if omega <= low or excess(low) > 0:
@@ -310,9 +290,8 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
                 orders: int = CERTIFICATE_ORDERS) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` orders
-  up to the finite `omega`; the excess of rho falls with the square of `orders`. Raises
-  ValueError if omega or a divergence is infinite.
+  `divergence` maps an order to the Renyi divergence, and is evaluated at `orders` ones.
+  Raises ValueError if omega or a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):
@@ -349,8 +328,8 @@ def check_omega(value: object) -> float:
 def check_curve(orders: Sequence[float], divergences: Sequence[float]
                 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns arrays (n,); ValueError unless orders > 1 increase and divergences >= 0."""
-  order = _checks.vector('orders', list(orders))
-  divergence = _checks.vector('divergences', list(divergences))
+  order = _checks.vector('orders', orders)
+  divergence = _checks.vector('divergences', divergences)
   if order.shape != divergence.shape:
     raise ValueError(
         'Expected as many divergences as orders, got '

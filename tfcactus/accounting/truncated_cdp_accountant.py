@@ -27,9 +27,15 @@ class TCDPDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     guarantee: (rho, omega), for the accountant's neighbouring relation.
+
+  Raises:
+    ValueError: if the guarantee is no `TCDP`.
   """
 
   guarantee: truncated_cdp.TCDP
+
+  def __attrs_post_init__(self) -> None:
+    truncated_cdp.check_guarantee(self.guarantee)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +86,20 @@ class TCDPAccountant(PairAccountant):
       ValueError: if omega is out of that range, or a divergence up to omega is
         infinite, as without noise.
     """
-    if self._non_private:
+    if self.non_private:
       raise ValueError(
           'Expected releases with noise, got one without, which no truncated CDP holds '
           'for; compose the others alone.')
-    claimed = self._claimed(omega)
+    claim, omega = self._claim, truncated_cdp.check_omega(omega)
+    if omega > claim.omega:
+      raise ValueError(f'Expected omega <= {claim.omega!r}, the least omega composed, '
+                       f'got omega={omega!r}.')
     parts = self.compositions().values()
     if not parts:
-      return claimed
-    exact = truncated_cdp.certificate(
+      return truncated_cdp.TCDP(claim.rho, omega)
+    return truncated_cdp.certificate(
         lambda order: max(float(divergence_bounds(part, np.array([order]))[0])
-                          for part in parts), omega, orders=ORDERS.size)
-    return exact.compose(claimed)
+                          for part in parts), omega, orders=ORDERS.size).compose(claim)
 
   def best(self, target_delta: float) -> truncated_cdp.TCDP:
     """Returns the guarantee whose epsilon is least at `target_delta`.
@@ -118,22 +126,12 @@ class TCDPAccountant(PairAccountant):
     target = _checks.non_negative('target_epsilon', target_epsilon)
     return min((one.delta(target) for one in self._guarantees()), default=1.0)
 
-  def _claimed(self, omega: float) -> truncated_cdp.TCDP:
-    """Returns the claims' guarantee at `omega`; ValueError above the least omega."""
-    if not self._claims:
-      return truncated_cdp.TCDP(0.0, omega)
-    whole = self._claims[0].compose(*self._claims[1:])
-    if omega > whole.omega:
-      raise ValueError(
-          f'Expected omega <= {whole.omega!r}, the least omega composed, got '
-          f'omega={omega!r}.')
-    return truncated_cdp.TCDP(whole.rho, omega)
-
   @property
-  def _claims(self) -> list[truncated_cdp.TCDP]:
-    """The guarantee of each kind of `TCDPDpEvent` release, all repetitions together."""
-    return [step.guarantee.self_compose(count) for step, count in
-            self._counts.items() if isinstance(step, ClaimStep)]
+  def _claim(self) -> truncated_cdp.TCDP:
+    """The guarantee of all `TCDPDpEvent` releases together; (0, inf) without any."""
+    return truncated_cdp.TCDP(0.0).compose(*(
+        step.guarantee.self_compose(count) for step, count in self._counts.items()
+        if isinstance(step, ClaimStep)))
 
   def _guarantees(self) -> list[truncated_cdp.TCDP]:
     """Returns `_every_guarantee()`, cached until more is composed."""
@@ -143,13 +141,14 @@ class TCDPAccountant(PairAccountant):
 
   def _every_guarantee(self) -> list[truncated_cdp.TCDP]:
     """Returns a guarantee for each omega worth trying; [] if none is finite."""
-    if self._non_private:
+    if self.non_private:
       return []
-    top = min((claim.omega for claim in self._claims), default=math.inf)
+    claim = self._claim
     parts = self.compositions().values()
     if not parts:
-      return [self._claimed(top)]
-    orders = ORDERS if math.isinf(top) else np.append(ORDERS[ORDERS < top], top)
+      return [claim]
+    orders = ORDERS if math.isinf(claim.omega) else np.append(
+        ORDERS[ORDERS < claim.omega], claim.omega)
     # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
         np.max([divergence_bounds(part, chunk) for part in parts], axis=0)
@@ -159,5 +158,5 @@ class TCDPAccountant(PairAccountant):
     if not orders.size:
       return []
     rho = truncated_cdp.running_rho(orders, divergence)
-    return [truncated_cdp.TCDP(float(r), float(w)).compose(self._claimed(float(w)))
+    return [truncated_cdp.TCDP(float(r), float(w)).compose(claim)
             for r, w in zip(rho, orders)]

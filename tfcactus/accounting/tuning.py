@@ -1,32 +1,9 @@
 """Event (no accountant) of a search: the best of a secret number of private runs.
 
-The field calls this private selection; tuning of hyperparameters is its main use.
-
-Let P and Q be the laws of a run's result on two neighbouring data sets. Let f(x) be the
-mean of x^K for the number K of runs. Each run draws a uniform label, which breaks ties.
-If a = P(S) and b = Q(S) for the set S of results that rank below z, the winner has
-density p(z) f'(a) on one data set and q(z) f'(b) on the other. Let H bound the privacy
-profile of a run. Then a <= alpha b + H(alpha) for all alpha >= 0, so that b >= beta(a),
-the largest of 0 and (a - H(alpha)) / alpha. Since f' increases,
-
-    p f'(a) - e^epsilon q f'(b) <= p Phi(e^epsilon q / p),
-    Phi(y) = the largest of 0 and f'(a) - y f'(beta(a)) over a in [0, 1].
-
-Phi is convex and decreases. Chords between places x_j of q / p lie above it. They are a
-constant plus multiples c_j >= 0 of (x_j - q / p)^+, whose mean under P is
-x_j H(1 / x_j). So upper bounds on H bound the delta of the search, for every ranking.
-A search without runs (K = 0) shows nothing and adds nothing for epsilon >= 0.
-
-Phi itself is bounded in cells of a. f' is convex and lies below its chord. f'(beta(a))
-is convex and lies above the extended chord of the cell before. So two lines in y for
-each cell bound Phi.
-
-Lower bounds are those of explicit rankings. Results with low losses rank high, so that
-P(S) is large for its Q(S). Each result of high loss is moved to the place where its own
-gain p f'(a) - e^epsilon q f'(b) is largest.
-
-Source: the bound and the rankings are this library's. One constant for f'(a) / f'(b) is
-in Koskela, Redberg and Wang, "Privacy Profiles for Private Selection" (ICML 2024).
+The field calls this private selection; tuning of hyperparameters is its main use. The
+proof, and its symbols f, H, Phi, alpha and beta, are in docs/soundness.md, "The best of
+several runs". One constant for f'(a) / f'(b) is in Koskela, Redberg and Wang, "Privacy
+Profiles for Private Selection" (ICML 2024).
 """
 
 from __future__ import annotations
@@ -61,8 +38,8 @@ LEAST_DELTA = 1e-11
 """Delta of a search down to which its profile is followed."""
 
 POINTS, FEW_POINTS = 280, 70
-"""Points of one run's profile in each direction, and without a closed form, where a
-point takes long. Affects speed and width only."""
+"""Points of one run's profile in each direction: if it is one step or in closed form,
+and else, as a point takes longer. Affects speed and width only."""
 
 TUNED_POINTS = 1200
 """Points of the profile of a search. Affects speed and width only."""
@@ -125,12 +102,11 @@ class _Profile:
 class SearchDpEvent(events.SteppedDpEvent):
   """The best of a secret number of private runs; all else about them stays secret.
 
-  The number of runs is drawn from `runs`. The runs are independent, each with fresh
-  randomness. With many runs epsilon is far below that of all of them shown.
+  The runs are independent, each with fresh randomness.
 
   Attributes:
-    runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`. Only
-      `FixedRuns` may be public.
+    runs: Law of the number of runs, such as `LogarithmicRuns(mean=10)`; the number is
+      secret, except with `FixedRuns`.
     event: Event of one run, with every release that its score reads. If runs differ in
       cost, a list of (probability, event): each run draws its setting from this public
       law. Settings of one cost need no list.
@@ -171,9 +147,20 @@ class SearchDpEvent(events.SteppedDpEvent):
   @property
   def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
     """The settings that a run draws from, as (probability, event)."""
-    if isinstance(self.event, dp_accounting.DpEvent):
-      return ((1.0, self.event),)
-    return _checked_settings(self.event)
+    listed = self.event
+    if isinstance(listed, dp_accounting.DpEvent):
+      return ((1.0, listed),)
+    if not isinstance(listed, (list, tuple)) or not listed or not all(
+        isinstance(one, (list, tuple)) and len(one) == 2 and
+        isinstance(one[1], dp_accounting.DpEvent) for one in listed):
+      raise ValueError(
+          'Expected event to be the event of one run, or a list of (probability, event)'
+          f' that each run draws its setting from, got {listed!r}. Settings that are '
+          'all tried (a grid), or chosen by earlier runs, cost all runs: compose them '
+          'in a ComposedDpEvent.')
+    run_laws.check_sum((_checks.sampling_prob(prob, 'probability') for prob, _ in
+                        listed), 'probabilities of settings')
+    return tuple((float(prob), event) for prob, event in listed)
 
   @property
   def proved_relations(  # type: ignore[override]
@@ -208,22 +195,6 @@ class SearchDpEvent(events.SteppedDpEvent):
                       _Profile.of(epsilon, high[direction], high[other]).pair())
 
 
-def _checked_settings(settings: object
-                      ) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-  """Returns settings as ((probability, event), ...); ValueError for all others."""
-  if not isinstance(settings, (list, tuple)) or not settings or not all(
-      isinstance(one, (list, tuple)) and len(one) == 2 and
-      isinstance(one[1], dp_accounting.DpEvent) for one in settings):
-    raise ValueError(
-        'Expected event to be the event of one run, or a list of (probability, event) '
-        f'that each run draws its setting from, got {settings!r}. Settings that are '
-        'all tried (a grid), or chosen by earlier runs, cost all runs: compose them in '
-        'a ComposedDpEvent.')
-  run_laws.check_sum((_checks.sampling_prob(prob, 'probability') for prob, _ in
-                      settings), 'probabilities of settings')
-  return tuple((float(prob), event) for prob, event in settings)
-
-
 def _has_account(event: dp_accounting.DpEvent,
                  relation: dp_accounting.NeighboringRelation) -> bool:
   """Returns whether a run has pairs that serve several rows of a person too."""
@@ -246,13 +217,17 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   parts = [PhiAccountant(relation).compose(event).compositions()
            for _, event in settings]
   every = [part for found in parts for part in found.values()]
+  quick = all(sum(count for _, count in part.groups) == 1 or all(
+      step.loss is not None for step, _ in part.groups) for part in every)
   x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),
-                  POINTS if all(map(_is_quick, every)) else min(FEW_POINTS, POINTS))
+                  POINTS if quick else min(FEW_POINTS, POINTS))
   # A run with its setting is a mixture, whose profile is the mean of profiles. Values
   # of `own` have shape (2, points): lower and upper bounds on the delta of one run.
   own = {direction: np.sum([prob * _deltas(found[direction], x) for (prob, _), found
                             in zip(settings, parts)], axis=0) for direction in parts[0]}
-  composed = _all_runs(search, relation)
+  # All runs shown, as a composition, may cost less than the best of them.
+  composed = {} if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected else (
+      PhiAccountant(relation).compose(settings[0][1], int(runs.most)).compositions())
   uppers = {direction: _Upper.of(runs, _Profile.of(
       x, table[1], own[_REVERSED[direction]][1])) for direction, table in own.items()}
   end = min(max(upper.end() for upper in uppers.values()), max(
@@ -271,28 +246,13 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   return grid, high, won
 
 
-def _is_quick(part: Composition) -> bool:
-  """Returns whether a run is one step, or all its steps are in closed form."""
-  return all(step.loss is not None for step, _ in part.groups) or (
-      sum(count for _, count in part.groups) == 1)
-
-
-def _all_runs(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
-              ) -> dict[str, Composition]:
-  """Returns the compositions of all runs shown if they may cost less, else {}."""
-  runs, settings = search.runs, search.settings
-  if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected:
-    return {}
-  return PhiAccountant(relation).compose(settings[0][1], int(runs.most)).compositions()
-
-
 def _lower_pair(epsilon: np.ndarray, own: np.ndarray, reverse: np.ndarray
                 ) -> DominatingPair:
   """Returns a pair that a run dominates, made of (low, high) deltas at `epsilon`."""
   # `low` has lower bounds on H, `high` upper ones, both in their field `high`. They are
   # moved apart by the rounding of H, which would show in slopes between close points.
   low, high = (_Profile.of(epsilon, *tables) for tables in zip(own, reverse))
-  # Slope and height of the lines are points (alpha, H(alpha)) of the least profile.
+  # Slopes and heights of the lines are points (alpha, H(alpha)) of the least profile.
   lines = lower_lines(high.x, np.maximum(low.high - 8 * EPS, 0.0),
                       high.high + 8 * EPS, 0.0)
   return views.pair_from_profile(lines.slope[1:], np.clip(lines.height[1:], 0.0, 1.0))

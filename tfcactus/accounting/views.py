@@ -13,18 +13,16 @@ from tfcactus import _checks, _numerics
 from tfcactus.accounting.base import PairAccountant
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-from tfcactus.pairs.dominating_pair import DominatingPair, lower_hull
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, lower_hull
 
 CDF_STEP = 1e-5
-"""Distance of the losses between which a distribution function is bracketed."""
+"""Least distance of the losses between which a distribution function is bracketed."""
 
 
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   """Returns the hockey-stick divergence H(alpha) = sup_A P(A) - alpha Q(A).
 
-  Args:
-    pair: The pair.
-    alpha: Non-negative, any shape, which the result has too; alpha = e^epsilon.
+  `alpha` = e^epsilon is non-negative, of any shape, which the result has too.
   """
   ratio = np.asarray(alpha, dtype=np.float64)
   if not np.all(ratio >= 0):
@@ -75,12 +73,8 @@ def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingP
 def tradeoff(pair: DominatingPair, false_positive: npt.ArrayLike) -> np.ndarray:
   """Returns the trade-off function (f-DP): the least false negative rate of any test.
 
-  Args:
-    pair: The pair; a test tells P, the alternative, from Q, the null.
-    false_positive: Q-probability of rejecting, in [0, 1], any shape.
-
-  Returns:
-    One minus the P-probability with which the best test at that level rejects.
+  A test tells P, the alternative, from Q, the null. `false_positive`, in [0, 1] and of
+  any shape, is the Q-probability of rejecting Q.
   """
   level = _checks.shares('false_positive', false_positive)
   # The best tests reject the outcomes of largest loss (Neyman and Pearson).
@@ -121,7 +115,8 @@ def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
   """Returns the P-probability of losses of at most the finite `loss`, any shape."""
   order = np.argsort(pair.loss)
   mass = np.append(0.0, np.cumsum(pair.p[order]))
-  return mass[np.searchsorted(pair.loss[order], np.asarray(loss), side='right')]
+  return mass[np.searchsorted(
+      pair.loss[order], _checks.numbers_of('loss', loss), side='right')]
 
 
 def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> DominatingPair:
@@ -133,15 +128,16 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 
   Args:
     accountant: Holds the composition, in both directions.
-    epsilon: Shape (points,), increasing from 0: where the profile is evaluated.
+    epsilon: Shape (points,), increasing from 0, to 700 at most: where the profile is
+      evaluated.
 
   Raises:
-    ValueError: if the points do not increase from 0, or the accountant's direction is
-      not 'both'.
+    ValueError: for other points, or if the accountant's direction is not 'both'.
   """
   epsilon = _checks.vector('epsilon', epsilon)
-  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0):
-    raise ValueError(f'Expected epsilon to increase from 0, got epsilon={epsilon!r}.')
+  if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0) or epsilon[-1] > LARGEST_LOSS:
+    raise ValueError('Expected epsilon to increase from 0, to '
+                     f'{LARGEST_LOSS:g} at most, got epsilon={epsilon!r}.')
   accountant.check_both()
   return DominatingPair.from_symmetric_profile(
       np.exp(epsilon), np.array([accountant.get_delta(x) for x in epsilon]))
@@ -150,22 +146,23 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
   """Returns bounds on the probability under P that a composed loss is at most `loss`.
 
-  P and Q are the composed laws of the dominating pair. P's probability of a larger loss
-  is delta(loss) plus e^loss times Q's. Q's is minus the slope of the privacy profile,
-  which is convex in e^epsilon: difference quotients on both sides bracket the slope.
+  P and Q are the composed laws of the dominating pair.
 
   Args:
     composition: One direction of a composition, as in `PhiAccountant.compositions`.
     loss: Non-negative. At zero one side is not known, and the lower bound is zero.
   """
+  # P's probability of a larger loss is delta(loss) plus e^loss times Q's. Q's is minus
+  # the slope of the profile, convex in e^epsilon: difference quotients bracket it.
   loss = _checks.non_negative('loss', loss)
-  below, at, above = (composition.delta(max(x, 0.0)) for x in (
-      loss - CDF_STEP, loss, loss + CDF_STEP))
-  grown, fallen = np.expm1(CDF_STEP), -np.expm1(-min(CDF_STEP, loss))
+  step = max(CDF_STEP, 1e-9 * loss)
+  places = max(loss - step, 0.0), loss, loss + step
+  below, at, above = map(composition.delta, places)
+  grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
   # Bounds on e^loss times the Q-probability of a larger loss.
   low = max((at.lower - above.upper) / grown, 0.0)
   high = (below.upper - at.lower) / fallen if loss > 0 else 1.0
-  high = min(high, np.exp(loss), 1.0 - at.lower)
+  high = min(high, 1.0 - at.lower)
   lower = min(max(1 - at.upper - high, 0.0), 1.0)
   upper = min(1 - at.lower - low, 1.0)
   estimate = 1 - at.estimate - (below.estimate - above.estimate) / (grown + fallen)

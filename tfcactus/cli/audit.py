@@ -35,10 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(args: argparse.Namespace) -> audit.Claim | None:
-  """Returns the claim that the arguments of steps make, or None if there are none.
-
-  Raises ValueError for a relation or direction that canaries do not test.
-  """
+  """Returns the claim of the steps, if any; ValueError if canaries do not test it."""
   if args.noise is None and not args.step and not args.steps_file:
     return None
   relation = relations.NAMES[args.relation]
@@ -88,8 +85,12 @@ def _read(path: str) -> tuple[list[float], list[bool]]:
 def _run(args: argparse.Namespace) -> None:
   """Audits the scores in a file and prints the findings."""
   claim = _claim(args)
+  try:
+    scores, coins = _read(args.scores)
+  except csv.Error as error:
+    raise ValueError(f'Expected CSV in {args.scores!r}: {error}.') from None
   found = audit.audit_scores(
-      *_read(args.scores), delta=args.delta, claim=claim, guesses=args.guesses,
+      scores, coins, delta=args.delta, claim=claim, guesses=args.guesses,
       significance=args.significance, pilot=args.pilot)
   command.show(args, found.as_dict(), str(found))
 

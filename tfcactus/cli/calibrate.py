@@ -18,8 +18,7 @@ _SOLVERS: dict[str, Callable[[float, Callable[[Any], float]], float]] = {
     'noise_multiplier': calibration.calibrate_noise,
     'steps': calibration.calibrate_steps,
     'sampling_prob': calibration.calibrate_sampling_prob}
-"""For each argument that may be sought, a function of (target epsilon, function from
-the argument's value to epsilon) that returns the value."""
+"""Functions of (target epsilon, account) that find an argument, by its name."""
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +32,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> str:
-  """Returns the key of `_SOLVERS` to find; ValueError unless it alone is missing.
+  """Returns the argument to find; ValueError unless it alone is missing.
 
-  Sets args.steps to --steps, or to --epochs under allocation, and args.sampling_prob to
-  1 where it is neither given nor sought.
+  Sets args.steps, also by --epochs, and args.sampling_prob, by default to 1.
   """
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')

@@ -8,6 +8,7 @@ import fractions
 import json
 import os
 from typing import Callable
+import zipfile
 
 import numpy as np
 
@@ -49,6 +50,8 @@ def fraction(text: str) -> fractions.Fraction:
 def exact(text: str) -> fractions.Fraction:
   """Returns the number of a text as a fraction; ValueError if the text is none."""
   try:
+    if len(text.lower().partition('e')[2]) > 5:  # Such a power of ten takes minutes.
+      raise ValueError(text)
     return fractions.Fraction(text)
   except (ValueError, ZeroDivisionError):
     raise ValueError(
@@ -79,9 +82,8 @@ def option(name: str) -> str:
 
 def add_noise(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of closed-form noise: its family and its size."""
-  add = parser.add_argument
-  add('--noise', choices=planner.FAMILIES, default='gaussian',
-      help='noise distribution; default: %(default)s')
+  parser.add_argument('--noise', choices=planner.FAMILIES, default='gaussian',
+                      help='noise distribution; default: %(default)s')
   add_noise_size(parser)
 
 
@@ -116,7 +118,7 @@ def read_numbers(path: str) -> np.ndarray:
   try:
     return (np.load(path, allow_pickle=False) if path.endswith('.npy') else
             np.loadtxt(path, ndmin=1))
-  except (ValueError, OSError, EOFError) as error:
+  except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None

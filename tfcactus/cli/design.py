@@ -9,7 +9,7 @@ import math
 import sys
 import threading
 import time
-from typing import Any, Union
+from typing import Any
 
 from tfcactus import _checks, _format, design as design_lib, noise as noise_lib
 from tfcactus.cli import command, design_correlation, design_truncated
@@ -17,8 +17,6 @@ from tfcactus.search import optimal
 
 _QUIET_SECONDS = 2.0
 """Seconds between progress messages of a long solve."""
-
-_Request = Union[design_lib.Cactus, design_lib.Monotone, design_lib.Isotropic]
 
 _SOLVED = ('cactus', 'monotone', 'isotropic')
 """Kinds of noise that a budget and an objective determine."""
@@ -51,8 +49,7 @@ _DEFAULTS = {'power': 2.0, 'solver': 'interior-point'}
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of all kinds of noise."""
   add = parser.add_argument
-  add('mechanism', choices=(
-      *_SOLVED, *_PLANNED),
+  add('mechanism', choices=(*_SOLVED, *_PLANNED),
       help='kind of noise: cactus and monotone for scalar queries, isotropic for '
       'vectors, optimal for least epsilon of a plan, truncated for a bounded range, '
       'correlation for noise correlated over steps (BandMF, DP-FTRL)')
@@ -98,12 +95,13 @@ def _check(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> None:
   """Designs the kind of noise asked for, writes it to --out and reports."""
   _check(args)
+  suffix = '.json' if args.mechanism == 'correlation' else '.npz'
+  if args.out is not None and not args.out.endswith(suffix):
+    raise ValueError(f'Expected --out to end in "{suffix}", got {args.out!r}.')
   if args.mechanism == 'correlation':
     with _progress('designing a correlation'):
       design_correlation.run(args)
     return
-  if args.out is not None and not args.out.endswith('.npz'):
-    raise ValueError(f'Expected --out to end in ".npz", got {args.out!r}.')
   if args.mechanism == 'truncated':
     design_truncated.run(args)
     return
@@ -143,7 +141,8 @@ def _told(args: argparse.Namespace, table: noise_lib.Noise,
   return '\n'.join(lines)
 
 
-def _request(args: argparse.Namespace) -> _Request:
+def _request(args: argparse.Namespace
+             ) -> design_lib.Cactus | design_lib.Monotone | design_lib.Isotropic:
   """Returns the request of the arguments for one of `_SOLVED`."""
   shared: dict[str, Any] = {
       'power': args.power, 'bins': args.bins, 'cells': args.cells,

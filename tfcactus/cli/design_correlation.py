@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> None:
   plans: _Plans = []
   if args.epsilon is None:
     command.require(args, 'design correlation without --epsilon', 'bands')
+    if args.batches is not None or args.delta is not None:
+      raise ValueError('Expected --epsilon with --batches and --delta, got none.')
     steps = args.steps
     strategy = correlated.solved(_request(args)(args.bands), steps)
   else:

@@ -66,8 +66,10 @@ def run(args: argparse.Namespace) -> None:
           args.range, utility=args.utility, method=method, **request)
   if args.out is not None:
     found.noise.save(args.out)
-  command.show(args, {**_report(found), **report},
-               '\n'.join([_told(args, found), *words]))
+  command.show(args, {
+      'delta': found.delta.upper, 'utility': found.utility, 'omega': found.omega,
+      'method': found.method, 'certified': found.certified, 'seconds': found.seconds,
+      'digest': found.noise.digest, **report}, '\n'.join([_told(args, found), *words]))
 
 
 def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
@@ -86,14 +88,6 @@ def _learned(args: argparse.Namespace, method: str, request: dict[str, Any]
       table, method=method, seconds=time.perf_counter() - begun,
       **{name: request[name] for name in (
           'epsilon', 'steps', 'sampling_prob', 'norm')})
-
-
-def _report(found: truncated.TruncatedNoise) -> dict[str, Any]:
-  """Returns the noise and its account, ready for JSON."""
-  return {'delta': found.delta.upper, 'utility': found.utility,
-          'omega': found.omega, 'method': found.method,
-          'certified': found.certified, 'seconds': found.seconds,
-          'digest': found.noise.digest}
 
 
 def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:

@@ -55,8 +55,8 @@ def parser(commands: Sequence[Command] = COMMANDS) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None,
          commands: Sequence[Command] = COMMANDS) -> int:
   """Runs the command; returns 0, or 2 after printing one of the errors of `Command`."""
-  args = parser(commands).parse_args(argv)
   try:
+    args = parser(commands).parse_args(argv)
     args.run(args)
   except (ValueError, OSError, ImportError, design_lib.SolverError,
           dp_accounting.UnsupportedEventError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import numpy as np
 
@@ -69,27 +69,21 @@ def _quantile(args: argparse.Namespace, data: np.ndarray) -> Release:
       resolution=args.resolution, method='binary-search', seed=args.seed)
 
 
-class _Statistic(NamedTuple):
-  """A statistic: the function that releases it, and the options that it requires."""
-
-  release: Callable[[argparse.Namespace, np.ndarray], Release]
-  options: tuple[str, ...]
-
-
-_STATISTICS = {
-    'histogram': _Statistic(lambda args, data: release_lib.histogram(
+_STATISTICS: dict[str, tuple[
+    Callable[[argparse.Namespace, np.ndarray], Release], tuple[str, ...]]] = {
+    'histogram': (lambda args, data: release_lib.histogram(
         data, num_bins=args.bins, noise=_noise(args, releases=1),
         seed=args.seed, arithmetic=args.arithmetic), ('bins',)),
-    'most-frequent': _Statistic(lambda args, data: release_lib.most_frequent(
+    'most-frequent': (lambda args, data: release_lib.most_frequent(
         data, num_bins=args.bins, noise=_noise(args, releases=1), seed=args.seed),
-                                ('bins',)),
-    'thresholds': _Statistic(_thresholds, ('bins',)),
-    'quantile': _Statistic(_quantile, ('low', 'high')),
-    'sum': _Statistic(lambda args, data: release_lib.noisy_sum(
+                      ('bins',)),
+    'thresholds': (_thresholds, ('bins',)),
+    'quantile': (_quantile, ('low', 'high')),
+    'sum': (lambda args, data: release_lib.noisy_sum(
         data, l2_norm_clip=args.clip, noise=_noise(args, releases=1), seed=args.seed,
         arithmetic=args.arithmetic), ('clip',)),
 }
-"""Statistics by their names on the command line."""
+"""For each statistic, the function that releases it and the options it requires."""
 
 _IN_WHOLE_NUMBERS = ('histogram', 'sum')
 """Statistics that take `--arithmetic integer`."""
@@ -98,14 +92,14 @@ _IN_WHOLE_NUMBERS = ('histogram', 'sum')
 def _run(args: argparse.Namespace) -> None:
   """Releases the statistic of the records in a file, and prints it with its report."""
   data = command.read_numbers(args.data)
-  statistic = _STATISTICS[args.statistic]
-  command.require(args, f'release {args.statistic}', *statistic.options)
+  release, required = _STATISTICS[args.statistic]
+  command.require(args, f'release {args.statistic}', *required)
   if args.arithmetic != 'float' and args.statistic not in _IN_WHOLE_NUMBERS:
     raise ValueError(
         f'Expected --arithmetic float for {args.statistic}, got {args.arithmetic}: '
         f'only {" and ".join(_IN_WHOLE_NUMBERS)} add noise in whole numbers; leave '
         '--arithmetic out.')
-  result = statistic.release(args, data)
+  result = release(args, data)
   guarantee = result.guarantee(args.delta)
   value = np.asarray(result.value).tolist()
   command.show(args, {

@@ -72,13 +72,10 @@ class StepGroup:
 
     Raises ValueError for names or types that are wrong; `event` checks the numbers.
     """
-    number = lambda name: lambda v: _typed(name, (int, float), v)
-    kinds: dict[str, Callable[[Any], Any]] = {
-        'noise': str, 'noise_multiplier': number('noise_multiplier'),
-        'steps': lambda v: _typed('steps', (int,), v),
-        'sampling_prob': lambda v: command.exact(str(v)),
-        'sampling': str, 'bend': number('bend'),
-        'batches': lambda v: _typed('batches', (int,), v)}
+    kinds: dict[str, tuple[type, ...]] = {
+        'noise': (str,), 'noise_multiplier': (int, float), 'steps': (int,),
+        'sampling_prob': (int, float, str), 'sampling': (str,), 'bend': (int, float),
+        'batches': (int,)}
     if 'epochs' in values:
       if values.get('sampling') != 'allocation' or 'steps' in values:
         raise ValueError(
@@ -90,7 +87,10 @@ class StepGroup:
     if unknown or 'noise' not in values:
       raise ValueError(f'Expected noise and some of {", ".join(kinds)}, got '
                        f'{", ".join(values)}.')
-    return cls(**{name: kinds[name](value) for name, value in values.items()})
+    typed = {name: _typed(name, kinds[name], value) for name, value in values.items()}
+    if 'sampling_prob' in typed:
+      typed['sampling_prob'] = command.exact(typed['sampling_prob'])
+    return cls(**typed)
 
   def event(self) -> dp_accounting.DpEvent:
     """Returns the event of all steps of the group; ValueError for wrong fields."""
@@ -119,22 +119,17 @@ class StepGroup:
       raise ValueError(
           f'Expected noise in {", ".join(planner.FAMILIES)}, or the name of a '
           f'table: {error}') from error
-    if self.noise_multiplier is not None:
+    if self.noise_multiplier is not None or self.bend is not None:
       raise ValueError(
-          'Expected no --noise-multiplier with a table, which has its own, got '
-          f'{self.noise_multiplier}.')
+          'Expected no --noise-multiplier or --bend with a table, which has its own, '
+          f'got {self.noise_multiplier} and {self.bend}.')
     return table
-
-
-def _poisson(group: StepGroup, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """Returns the event of a step that draws each record independently."""
-  prob = float(group.sampling_prob)
-  return dp_accounting.PoissonSampledDpEvent(prob, event) if prob < 1 else event
 
 
 _SAMPLED: dict[str, Callable[[StepGroup, dp_accounting.DpEvent],
                              dp_accounting.DpEvent]] = {
-    'poisson': _poisson,
+    'poisson': lambda group, event: dp_accounting.PoissonSampledDpEvent(
+        float(group.sampling_prob), event) if group.sampling_prob < 1 else event,
     'fixed': lambda group, event: dp_accounting.SampledWithoutReplacementDpEvent(
         group.sampling_prob.denominator, group.sampling_prob.numerator, event),
     'allocation': lambda group, event: accounting.RandomAllocationDpEvent(
@@ -222,7 +217,7 @@ def _read(path: str) -> list[StepGroup]:
   with open(path, encoding='utf-8-sig') as file:  # Some editors write a mark.
     try:
       listed = json.load(file, object_pairs_hook=_distinct)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
       raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
   if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
     raise ValueError(f'Expected a JSON list of objects in {path!r}.')

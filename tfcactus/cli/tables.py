@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 import math
 from typing import Any
 
@@ -52,16 +51,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-  """Draws the tables to the file --out."""
-  axes = pictures.axes(2, 12)
-  _draw(args, [steps.named_table(name) for name in args.tables], *axes)
-  axes[0].figure.savefig(args.out, dpi=120)
-  print(f'written to {args.out}')
-
-
-def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
-          right: Any) -> None:
-  """Plots densities left, delta by epsilon right, with Gaussians of equal variance."""
+  """Draws densities, and delta by epsilon, beside Gaussians of equal variance."""
+  left, right = pictures.axes(2, 12)
+  tables = [steps.named_table(name) for name in args.tables]
   seen: set[tuple[int | None, float]] = set()  # (dim, sigma) of Gaussians drawn.
   for name, table in zip(args.tables, tables):
     colour = f'C{len(left.get_lines()) % 10}'
@@ -89,13 +81,12 @@ def _draw(args: argparse.Namespace, tables: Sequence[library.Table], left: Any,
   for axis in (left, right):
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
+  left.figure.savefig(args.out, dpi=120)
+  print(f'written to {args.out}')
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns points, with the densities of a table and a Gaussian of equal variance.
-
-  For a radial table they are radii, and densities of the radius.
-  """
+  """Returns points (radii), and densities of a table and a Gaussian of its variance."""
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)
@@ -115,17 +106,13 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
            style: dict[str, Any]) -> None:
-  """Plots upper bounds on delta, but at least 1e-12, for epsilon from 0 to a limit.
-
-  They are those of --steps steps at --sampling-prob. The limit is the epsilon at delta
-  1e-9, else at 1e-3, else 10: bounded noise has none at a delta below the probability
-  of infinite losses.
-  """
+  """Plots upper bounds on the delta of all steps, at least 1e-12, by epsilon."""
   event = accounting.noise_event(noise)
   if args.sampling_prob != 1:
     event = dp_accounting.PoissonSampledDpEvent(args.sampling_prob, event)
   accountant = accounting.PhiAccountant()
   accountant.compose(event, args.steps)
+  # Bounded noise has no epsilon at a delta below the probability of infinite losses.
   tops = (accountant.get_epsilon(delta) for delta in (1e-9, 1e-3))
   top = next(filter(math.isfinite, tops), 10.0)
   epsilon = np.linspace(0.0, top, _CURVE_POINTS)

@@ -17,6 +17,7 @@ from scipy import special
 import tensorflow as tf
 
 from tfcactus import _checks, _format, accounting, noise as noise_lib
+from tfcactus.accounting.bounds import crossing
 from tfcactus.learned import privacy_losses
 from tfcactus.noise import tiling
 
@@ -47,11 +48,10 @@ SMALLEST = 1e-300
 class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
-  The weight halves every `halving` epochs down to `least_weight`. If `utility` is
-  given, the weight multiplies the noise's utility divided by that bound, doubles every
-  `halving` epochs while the noise exceeds the bound, and the returned table meets the
-  bound. The accountant evaluates the noise about `CHECKS` times, and the table of least
-  delta is the result. The training loss is never reported as a guarantee.
+  The weight halves every `halving` epochs down to `least_weight`; while the noise
+  exceeds the bound `utility`, if given, it doubles instead. The returned table meets
+  that bound. The accountant evaluates the noise about `CHECKS` times, and the table of
+  least delta is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -155,23 +155,26 @@ class LearnedNoise:
         least, kept, waited = delta, [table], 0
       elif training.wide:
         waited += 1
-      self._show(done, training, delta, least)
+      if self.progress:
+        bar = ('=' * int(20 * done / self.epochs)).ljust(20, '.')
+        print(f'\r{done}/{self.epochs} [{bar}] loss {training.last:.4g} delta '
+              f'{_format.upper(delta, 4)} best {_format.upper(least, 4)}', end='',
+              file=sys.stderr, flush=True)
       seconds = time.perf_counter() - begun
       if waited >= self.patience or (
           self.max_seconds is not None and seconds > self.max_seconds):
         break
     if self.progress:
       print(file=sys.stderr)
-    return _described(kept[0], self, history)
-
-  def _show(self, done: int, training: Training, delta: float, best: float) -> None:
-    """Shows progress on stderr if `progress`: epochs done, loss, delta, least delta."""
-    if self.progress:
-      share = done / self.epochs
-      bar = ('=' * int(20 * share)).ljust(20, '.')
-      print(f'\r{done}/{self.epochs} [{bar}] loss {training.last:.4g} '
-            f'delta {_format.upper(delta, 4)} best {best:.4g}', end='', file=sys.stderr,
-            flush=True)
+    table = kept[0]
+    return noise_lib.ScalarTable(table.bins, table.log_density, table.log_tail_ratio, {
+        'mechanism': 'learned', 'solver': f'{self.model} {self.loss}',
+        'parameters': {name: value for name, value in dataclasses.asdict(self).items()
+                       if name != 'progress'},
+        'history': history, 'objective': None, 'lower_bound': None, 'gap': None,
+        'statement': 'Learned by gradient descent: a local optimum at best, chosen by '
+                     'the accountant among those seen in training.'},
+                                 table.edge_at_zero)
 
 
 def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
@@ -181,22 +184,6 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
     event = dp_accounting.PoissonSampledDpEvent(request.sampling_prob, event)
   return accounting.PhiAccountant().compose(event, request.steps).get_delta(
       request.epsilon)
-
-
-def _described(table: noise_lib.ScalarTable, request: LearnedNoise,
-               history: list[tuple[int, float, float]]) -> noise_lib.ScalarTable:
-  """Returns the table with the request and the history in its `info`."""
-  info = {
-      'mechanism': 'learned', 'solver': f'{request.model} {request.loss}',
-      'parameters': {
-          field.name: getattr(request, field.name)
-          for field in dataclasses.fields(request) if field.name != 'progress'},
-      'history': history, 'objective': None, 'lower_bound': None, 'gap': None,
-      'statement': 'Learned by gradient descent: a local optimum at best, '
-                   'chosen by the accountant among those seen in training.'}
-  return noise_lib.ScalarTable(
-      table.bins, table.log_density, table.log_tail_ratio, info,
-      table.edge_at_zero)
 
 
 class Training:
@@ -309,21 +296,13 @@ class Training:
 
 
 def _narrowed(log_mass: np.ndarray, cost: np.ndarray, budget: float) -> np.ndarray:
-  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`.
+  """Returns softmax(log_mass - a cost) for the least a >= 0 of cost within `budget`."""
+  def inside(a: float) -> bool:
+    """Returns whether the cost at `a` is within the budget."""
+    return bool(special.softmax(log_mass - a * cost) @ cost <= budget)
 
-  Bisection finds a slightly larger a, so that the cost never exceeds the budget.
-  """
-  w = special.softmax(log_mass)
-  low, high = 0.0, 1.0 / budget
-  if w @ cost <= budget:
-    return w
-  while special.softmax(log_mass - high * cost) @ cost > budget:
-    high *= 2
-  for _ in range(80):
-    middle = 0.5 * (low + high)
-    inside = special.softmax(log_mass - middle * cost) @ cost <= budget
-    low, high = (low, middle) if inside else (middle, high)
-  return special.softmax(log_mass - high * cost)
+  a = 0.0 if inside(0.0) else crossing(inside, 0.0, 1.0 / budget)[1]
+  return special.softmax(log_mass - a * cost)
 
 
 class SigmoidModel(tf.Module):

@@ -1,14 +1,8 @@
 """Differentiable bounds on delta for learning noise.
 
-The forward pass is that of PrivacyBuckets, an upper bound but for rounding: each
-outcome counts in the bucket above its privacy loss, and mass beyond the buckets moves
-up. Only the derivative with respect to a loss, which a count does not have, is
-replaced: by the slope between the buckets on either side, as if the bucket's label
-followed the loss.
-
-Delta is that of approximate DP (ADP) or of probabilistic DP (PDP). PDP counts a mass in
-full if its loss exceeds epsilon, else not at all. The slope sees this step only if the
-two buckets are further apart (`PDP_REACH`).
+The forward pass is that of PrivacyBuckets, an upper bound but for rounding. A count has
+no derivative with respect to a loss. The slope between the buckets on either side
+replaces it, as if the bucket's label followed the loss.
 
 Source: Sommer et al., "Learning Numeric Optimal Differentially Private Truncated
 Additive Mechanisms" (2021), Proposition 17 and sections 3.4.2 and 3.4.3.
@@ -22,7 +16,8 @@ from typing import Callable
 import tensorflow as tf
 
 PDP_REACH = 0.04
-"""Distance to the buckets on either side under PDP, as a share of h."""
+"""Distance to the buckets on either side under probabilistic DP, as a share of h. There
+a mass counts in full or not at all; closer buckets would not see this step."""
 
 Pair = tuple[tf.Tensor, tf.Tensor]
 
@@ -91,7 +86,7 @@ def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor
 
   @tf.custom_gradient
   def count(masses, loss, width):
-    """Returns (buckets, mass above); see the module's docstring for the gradient."""
+    """Returns (buckets -h..h, mass above them)."""
     place = tf.cast(tf.math.ceil(loss / width), tf.int64) + half
     place = tf.clip_by_value(place, 0, 2 * half + 1)
     counted = tf.math.unsorted_segment_sum(masses, place, 2 * half + 2)

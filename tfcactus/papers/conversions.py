@@ -1,34 +1,9 @@
 """Conversions of partial knowledge of a mechanism into safe bounds for accounting.
 
-A distribution function of the privacy loss, or bounds on it, becomes a dominating pair.
-Renyi divergences become upper bounds on a privacy profile, since finitely many orders
-determine no more. Divergences that are known at all real orders, to hundreds of digits,
-determine the profile by Post's formula:
-
-Let losses be at least -m, u = epsilon + m, and phi(s) = E_P exp(-s (loss + m)) over
-finite losses. For u > 0, delta(u - m) has the Laplace transform
-
-    F(s) = (1 - phi(s)) / s - (phi(s) - phi(1)) / (1 - s),
-
-and log phi(s) + s m is (s - 1) D_s(Q || P). Post's derivatives of F, as differences
-(Gaver, 1966), are means of delta: with rate a, k and T a sum of independent exponential
-variables of rates i a, i = k .. 2 k,
-
-    E delta(T - m) = c a * sum over j = 0 .. k of (-1)^j C(k, j) F((k + j) a)
-
-with c = (2 k)! / (k! (k - 1)!).
-
-The rate a is chosen such that E T = epsilon + m. delta decreases with slope at most
-one, so that its mean is off by at most half the standard deviation of T. This gives
-proved, wide bounds of about (epsilon + m) / (2 sqrt(k)). For smooth delta the error is
-of order 1 / k.
-
-The sum cancels to one part in 8^k: divergences are needed to more than k digits, which
-takes a closed form. The method serves comparisons: an integral over complex orders, as
-in `accounting.composition`, inverts the transform to twelve digits in float64.
-
-Source: appendix B of Zhu, Dong and Wang (AISTATS 2022) names Post's formula. The
-differences for F and the bounds are derived here.
+A distribution function of the privacy loss becomes a dominating pair. Renyi divergences
+at finitely many orders become upper bounds on a privacy profile; at all orders, to
+hundreds of digits, they determine the profile by Post's formula (docs/soundness.md,
+"Inversions of the papers").
 """
 
 from __future__ import annotations
@@ -46,11 +21,7 @@ from tfcactus import _checks, _numerics
 from tfcactus.accounting import truncated_cdp
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.losses.base import ROUNDOFF
-from tfcactus.pairs.dominating_pair import (
-  DominatingPair,
-  LARGEST_LOSS,
-  LEAST_MASS,
-)
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, LEAST_MASS
 
 SPARE_DIGITS = 60
 """Decimal digits besides two per term of the sum. Cancellation takes one digit per
@@ -64,11 +35,9 @@ def pair_from_loss_cdf(loss: npt.ArrayLike, cdf: npt.ArrayLike) -> DominatingPai
   """Returns a pair that dominates every pair whose loss CDF is at least `cdf`.
 
   Mass up to the first point, and between two points, moves to the upper point, mass
-  beyond the last point to infinity. Under P the loss only grows, and with it the
-  profile H(alpha) = E_P (1 - alpha e^-loss)+. `loss` increases; `cdf`, P-probabilities
-  of losses up to `loss` or lower bounds on them, does not fall. Raises ValueError for
-  other arrays, and unless the moved masses have E_P e^-loss <= 1, as any privacy loss
-  has.
+  beyond the last point to infinity. `loss` increases; `cdf`, P-probabilities of losses
+  up to `loss` or lower bounds on them, does not fall. Raises ValueError for other
+  arrays, and unless the moved masses have E_P e^-loss <= 1, as any privacy loss has.
 
   Source: appendix B of Zhu, Dong and Wang (AISTATS 2022).
   """
@@ -113,9 +82,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
   (2020), Proposition 12.
   """
-  order, divergence = truncated_cdp.check_curve(
-      _checks.vector('orders', orders).tolist(),
-      _checks.vector('divergences', divergences).tolist())
+  order, divergence = truncated_cdp.check_curve(orders, divergences)
   at = _checks.numbers_of('epsilon', epsilon)
   with np.errstate(invalid='ignore'):
     # (1 - alpha e^-x)+ <= c e^((order - 1) x) for the least c, where both touch.
@@ -130,14 +97,15 @@ def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,
                     epsilon: float, terms: int = 100) -> Bounds:
   """Returns bounds on delta at `epsilon`; the estimate is a mean of deltas around it.
 
+  The bounds are wide: about (epsilon + most) / (2 sqrt(terms)) on either side.
   `log_moment` takes s > 0 and returns log E_P exp(-s loss) over finite losses, which is
   (s - 1) D_s(Q || P), to the digits of the current decimal context. The caller vouches
   for it. No loss is below -`most` < 0; `terms` is k, at least two. Raises ValueError
   unless epsilon > -most, and if the result shows that log_moment lacks digits.
   """
   most, k = _checks.positive('most', most), _checks.integer('terms', terms, 2)
-  distance = _checks.real('epsilon', epsilon) + most
-  if distance <= 0:
+  epsilon = _checks.real('epsilon', epsilon)
+  if epsilon <= -most:
     raise ValueError(
         f'Expected epsilon > -most, got epsilon={epsilon!r}, most={most!r}; below, '
         'delta is one minus e^epsilon.')
@@ -168,7 +136,7 @@ def _moment(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float
 
 def _transform(log_moment: Callable[[Decimal], Decimal], s: Decimal, most: float,
                at_one: Decimal, near: Decimal) -> Decimal:
-  """Returns the Laplace transform F(s) of the module's formula; `at_one` is phi(1)."""
+  """Returns the Laplace transform F(s) of delta(u - most); `at_one` is phi(1)."""
   # The formula has no value at s = 1. Within `near` of it, the result is the mean of F
   # at two points beside it, since F is smooth.
   if abs(s - 1) < near:

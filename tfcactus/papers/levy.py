@@ -1,22 +1,10 @@
 """Composition and inversion of characteristic functions that a user supplies.
 
-With phi(t) = E_P[exp(i t loss)] over finite losses, w = phi(0) and any real epsilon,
-
-    delta(epsilon) = 1 - w / 2 + (1 / pi) * integral over t > 0 of
-                         Re(phi(t) exp(-i t epsilon) / (i t (1 + i t))) dt,
-
-which joins Levy's formula for the loss's distribution functions under P and Q. The
-midpoint rule of step 2 pi / X has three errors, all bounded:
-
-- aliasing: an alternating sum of the mass beyond epsilon + X and epsilon - X. Below, no
-  privacy loss has P-mass above e^-x beyond -x. Above, phi itself bounds a tail, scale
-  by scale, since E (1 - cos(t L))^n is at least P(pi/2 <= |t L| <= 3 pi/2);
-- truncation of the sum: by the given bound on |phi|, or by one;
-- rounding, by the given accuracy.
+docs/soundness.md, "Inversions of the papers", has the integral for delta and the three
+errors that are bounded: aliasing, truncation and rounding.
 
 Source: Algorithm 1, Theorem 16 and Lemma 17 of Zhu, Dong and Wang (AISTATS 2022);
-alternation as in Davies, "Numerical inversion of a characteristic function" (1973); the
-bounds are derived here.
+alternation as in Davies, "Numerical inversion of a characteristic function" (1973).
 """
 
 from __future__ import annotations
@@ -186,11 +174,7 @@ class LevyComposition:
         (phi, _checks.integer('count', count, 1)) for phi, count in groups))
 
   def delta(self, epsilon: float) -> Bounds:
-    """Returns bounds on the least delta at `epsilon` >= 0.
-
-    `estimate` is the value of the sum. Without `log_decay` its error may be far smaller
-    than the bounds are apart, but that is not proved.
-    """
+    """Returns bounds on the least delta at `epsilon` >= 0; `estimate` is the sum."""
     epsilon = _checks.non_negative('epsilon', epsilon)
     value, below, above = self._nodes(self._period(epsilon)).delta(epsilon)
     return self._clipped(1 - 0.5 * self.finite_mass + value, below, above)
@@ -199,9 +183,7 @@ class LevyComposition:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1).
 
     All are inf if `delta` is at most the mass of infinite losses. If a search fails,
-    `upper` is inf and `lower` may be zero. `estimate` is the epsilon at which the
-    estimate of delta is `delta`. Without `log_decay` its error may be far smaller than
-    the bounds are apart, but that is not proved.
+    `upper` is inf and `lower` may be zero.
     """
     delta = _checks.delta(delta)
     # Rounded down: for delta slightly above the mass at infinity epsilon is finite.

@@ -1,15 +1,9 @@
 """Statements on truncated CDP that neither training nor accounting needs.
 
-- Lower bounds on records and errors (packing arguments, section 6).
-- Tail bounds of the privacy loss under each definition of privacy (section 1.3). The
-  loss of two neighbours is Z = log(P(y) / Q(y)) for y drawn from P. Each function
-  bounds P(Z > loss) from above for every mechanism that satisfies the definition;
-  `loss` has any shape. The paper treats approximate definitions "up to constants"; the
-  bounds for them are derived here.
-- Sinh-normal noise in terms of truncated CDP (section 4); `tfcactus.noise.sinh_normal`
-  accounts for that noise exactly.
-- Divergences of subsampled releases (Lemma 15).
-
+They are lower bounds on records and errors (section 6 of the paper), upper bounds on
+P(Z > loss) for the privacy loss Z under each definition of privacy (section 1.3), with
+`loss` of any shape, sinh-normal noise in terms of truncated CDP (section 4), and
+divergences of subsampled releases. Those of approximate definitions are derived here.
 Source: Bun, Dwork, Rothblum and Steinke (STOC 2018).
 """
 
@@ -20,8 +14,9 @@ from typing import Callable
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
-from tfcactus import _checks
+from tfcactus import _checks, _numerics
 from tfcactus.accounting import truncated_cdp
 from tfcactus.noise.sinh_normal import renyi_divergence, renyi_limit, SinhNormal
 
@@ -34,7 +29,7 @@ def mutual_information(guarantee: truncated_cdp.TCDP, num_records: int) -> float
   # The smaller of rho n^2 (group privacy, n < omega) and the divergence of Proposition
   # 9, which Theorem 26 relaxes in its last step, for any distribution of n records.
   guarantee = truncated_cdp.check_guarantee(guarantee)
-  n = _checks.integer('num_records', num_records, 1)
+  n = _checks.integer('num_records', num_records, 1, truncated_cdp.MOST)
   squared = guarantee.rho * n * n if n < guarantee.omega else math.inf
   if math.isinf(guarantee.omega):
     return squared
@@ -45,15 +40,14 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
                                ) -> float:
   """Returns Theorem 26's bound on mutual information, in nats, as it is printed.
 
-  It is e^(n / (omega - 1)) omega^2 rho for n records, and infinite for zCDP.
+  It is e^(n / (omega - 1)) omega^2 rho for n records, inf beyond e^700 and for zCDP.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
-  n = _checks.integer('num_records', num_records, 1)
-  if math.isinf(guarantee.omega):
+  n = _checks.integer('num_records', num_records, 1, truncated_cdp.MOST)
+  omega = guarantee.omega
+  if math.isinf(omega) or n / (omega - 1) > 700:
     return math.inf
-  exponent = n / (guarantee.omega - 1)
-  growth = math.exp(exponent) if exponent < 700 else math.inf
-  return growth * guarantee.omega**2 * guarantee.rho
+  return math.exp(n / (omega - 1)) * omega * omega * guarantee.rho
 
 
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
@@ -61,10 +55,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 
   Raises ValueError unless num_bins > 4, or if that number is above 2^60.
   """
-  # With fewer records n, under (rho, omega)-tCDP for one replaced record, some data
-  # have a largest count error of n / 2 or more with probability above one half.
-  # Otherwise the largest count would identify n copies of a random value with
-  # probability one half. By Fano's inequality the answer would then hold
+  # With fewer records n, some data have a largest count error of n / 2 or more with
+  # probability above one half: else, by Fano's inequality, the largest count would tell
   # log(num_bins / 4) / 2 nats, more than `mutual_information` allows.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
@@ -93,8 +85,8 @@ def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> fl
     raise ValueError(
         'Expected a finite omega and rho > 0, of which Corollary 27 speaks, got '
         f'{guarantee}; fewest_records holds for all.')
-  return (guarantee.omega - 1) * math.log(
-      math.log(_bins(num_bins) / 4) / (2 * guarantee.omega**2 * guarantee.rho))
+  return (guarantee.omega - 1) * (math.log(math.log(_bins(num_bins) / 4) / (
+      2 * guarantee.rho)) - 2 * math.log(guarantee.omega))
 
 
 def _bins(num_bins: float) -> float:
@@ -231,11 +223,10 @@ def subsampled_divergence(divergence: Callable[[int], float], order: int,
   order = _checks.integer('order', order, 2)
   s = _checks.sampling_prob(sampling_prob)
   k = np.arange(2, order + 1)
-  log_binomial = np.array([
-      math.lgamma(order + 1) - math.lgamma(i + 1) - math.lgamma(order - i + 1)
-      for i in k])
-  rest = np.where(k < order, (order - k) * math.log1p(-s) if s < 1 else -np.inf, 0.0)
-  # With zero divergences the sum is one; log1p keeps the precision of the excess.
-  excess = np.exp(log_binomial + rest + k * math.log(s)) * np.expm1(
-      (k - 1) * np.array([divergence(int(i)) for i in k]))
-  return float(np.log1p(np.sum(excess))) / (order - 1)
+  log_moment = (k - 1) * np.maximum([divergence(int(i)) for i in k], 0.0)
+  # The moment is one plus the mean of e^log_moment - 1 over a binomial k.
+  weight = _numerics.log_binomial(k, order, s)
+  with np.errstate(divide='ignore', invalid='ignore'):
+    terms = np.where(weight > -np.inf, weight + log_moment + np.log(
+        -np.expm1(-log_moment)), -np.inf)
+  return float(np.logaddexp(0.0, special.logsumexp(terms))) / (order - 1)
