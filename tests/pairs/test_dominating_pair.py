@@ -152,6 +152,7 @@ def test_divergences_want_a_number(epsilon):
   """The divergence at NaN was zero."""
   pair = DominatingPair.from_masses([0.9, 0.1], [0.1, 0.9])
   assert pair.hockey_stick(np.inf) == 0
+  assert pair.hockey_stick(-np.inf) == pytest.approx(1, abs=1e-15)
   with pytest.raises(ValueError, match='epsilon'):
     pair.hockey_stick(epsilon)
 

@@ -179,9 +179,9 @@ class DominatingPair:
   def hockey_stick(self, epsilon: float) -> float:
     """Returns the hockey-stick divergence sup_A P(A) - e^epsilon Q(A).
 
-    Raises ValueError unless `epsilon` is a finite number of any sign, or inf.
+    Raises ValueError unless `epsilon` is a number, which may be negative or infinite.
     """
-    if epsilon != np.inf:
+    if epsilon not in (-np.inf, np.inf):
       epsilon = _checks.real('epsilon', epsilon)
     above = self.loss > epsilon
     gain = -np.expm1(epsilon - self.loss[above])

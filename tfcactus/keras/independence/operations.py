@@ -241,7 +241,7 @@ def _fused_norm(node: Node) -> list[Value]:
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
   size = node.shape(rows[0])[node.values[rows[0]].axis]
   for i in range(len(node.values)):
-    if node.shape(i) != [0]:
+    if node.op.inputs[i].shape.num_elements() != 0:
       dependence.check_same(node, i, axis if i in images else -given, size)
   others = Value(Dependence.ROW_WISE, 0, block)
   if given:
