@@ -304,6 +304,16 @@ def test_bounds_hold_where_nearly_everything_is_sampled(prob, epsilon):
   assert bounds.lower <= truth <= bounds.upper
 
 
+def test_more_steps_cost_no_less_than_one_with_very_little_noise():
+  """A bound on phi that was too small cut an integral short: delta fell by a quarter."""
+  little, much = (dp_accounting.PoissonSampledDpEvent(
+      prob, dp_accounting.GaussianDpEvent(sigma))
+                  for prob, sigma in ((0.3, 1 / 45), (0.01, 50.0)))
+  accountant = accounting.PhiAccountant().compose(little)
+  alone = accountant.delta_bounds(1100.0)  # In closed form.
+  assert accountant.compose(much, 3).delta_bounds(1100.0).upper >= alone.lower
+
+
 def test_misuse_is_refused_in_words():
   """An infinite order searched without end; rows of zero divided by zero."""
   pair = DominatingPair.from_masses([0.9, 0.1], [0.1, 0.9])

@@ -3,7 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from tests.accounting.oracles import precise_gaussian_delta
 from tests.representatives import representatives
@@ -54,6 +54,19 @@ def test_decay_bound_holds_along_the_line(mu, prob, direction):
   for start, value in zip(t, bound):
     assert np.max(seen[int(np.ceil(start / 0.25)):], initial=-np.inf) <= (
         value + 1e-9)
+
+
+@pytest.mark.parametrize('mu, prob, order', [
+    (10.0, 0.3, 3.0), (22.0, 1e-3, 0.3), (45.0, 0.3, 0.02), (45.0, 1e-3, 1.0)])
+def test_decay_bound_holds_for_little_noise(mu, prob, order):
+  # Likelihood ratios are above e^300 where the tilted density has its mass.
+  t = np.array([1e-3, 1e-2, 0.1])
+  y = np.linspace(-15.0, mu * (1 + order) + 15, 40_001)
+  log_u = np.logaddexp(np.log1p(-prob), np.log(prob) + mu * y - 0.5 * mu**2)
+  weight = special.softmax((1 + order) * log_u - 0.5 * y**2)
+  phi = np.exp(1j * t[:, None] * log_u) @ weight
+  bound = GaussianLoss(mu, prob, 'remove').log_decay(order, t)
+  assert np.all(np.log(np.abs(phi)) <= bound + 1e-9)
 
 
 @pytest.mark.parametrize('mu, prob, direction', CASES)
