@@ -305,7 +305,7 @@ def test_bounds_hold_where_nearly_everything_is_sampled(prob, epsilon):
 
 
 def test_more_steps_cost_no_less_than_one_with_very_little_noise():
-  """A bound on phi that was too small cut an integral short: delta fell by a quarter."""
+  """A bound on phi was too small, which cut an integral short."""
   little, much = (dp_accounting.PoissonSampledDpEvent(
       prob, dp_accounting.GaussianDpEvent(sigma))
                   for prob, sigma in ((0.3, 1 / 45), (0.01, 50.0)))

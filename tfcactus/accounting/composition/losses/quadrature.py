@@ -228,14 +228,14 @@ class SampledGaussian(base.ReleaseLoss):
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns log |u(z + i strip)|, and a lower bound on arg u there, (strip, y)."""
     # The shape of `strip` ends with one, which that of `y` replaces in the results.
-    # u = (1 - s)(1 + e^x e^{i strip}), with e^x factored out of the modulus if x > 0: it
-    # may overflow. The angle grows with x, which may therefore be capped.
+    # u = (1 - s)(1 + e^x e^{i strip}). For x > 0, e^x is factored out of the modulus: it
+    # may overflow. The angle grows with x, which may therefore be capped there.
     x = self.mu * y - 0.5 * self.mu**2 + math.log(
         self.sampling_prob / (1 - self.sampling_prob))
     a, e = np.exp(-np.abs(x)), np.exp(np.minimum(x, 300.0))
-    cosine = np.cos(strip)[..., None]
-    return (math.log1p(-self.sampling_prob) + np.maximum(x, 0.0) + 0.5 * np.log1p(
-        a * a + 2 * cosine * a), np.arctan2(np.sin(strip)[..., None] * e, 1 + cosine * e))
+    cosine, sine = np.cos(strip)[..., None], np.sin(strip)[..., None]
+    size = np.maximum(x, 0.0) + 0.5 * np.log1p(a * a + 2 * cosine * a)
+    return math.log1p(-self.sampling_prob) + size, np.arctan2(sine * e, 1 + cosine * e)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     # The line of integration is moved to Im z = b, where |u^(i t)| = exp(-t arg u).
