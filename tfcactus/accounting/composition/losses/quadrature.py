@@ -228,8 +228,8 @@ class SampledGaussian(base.ReleaseLoss):
   def _turned(self, y: np.ndarray, strip: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns log |u(z + i strip)|, and a lower bound on arg u there, (strip, y)."""
     # The shape of `strip` ends with one, which that of `y` replaces in the results.
-    # u = (1 - s)(1 + e^x e^{i strip}). For x > 0, e^x is factored out of the modulus: it
-    # may overflow. The angle grows with x, which may therefore be capped there.
+    # u = (1 - s)(1 + e^x e^{i strip}). For x > 0, e^x, which may overflow, is factored
+    # out of the modulus. The angle grows with x, which may therefore be capped there.
     x = self.mu * y - 0.5 * self.mu**2 + math.log(
         self.sampling_prob / (1 - self.sampling_prob))
     a, e = np.exp(-np.abs(x)), np.exp(np.minimum(x, 300.0))
