@@ -64,6 +64,13 @@ def test_files_that_are_no_scores_are_refused(capsys, tmp_path, text, said):
   assert said in capsys.readouterr().err
 
 
+def test_a_file_in_another_encoding_is_refused_by_name(capsys, tmp_path):
+  path = tmp_path / 'scores.csv'
+  path.write_bytes(b'score,present,gr\xf6\xdfe\n1,1,2\n')
+  assert main.main(['audit', str(path), '--delta', '1e-5']) == 2
+  assert 'Expected CSV, in UTF-8, in ' in capsys.readouterr().err
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name(capsys, scores):
   plain = output(capsys, 'audit', scores, '--delta', '1e-5')
   with open(scores, 'r+b') as file:

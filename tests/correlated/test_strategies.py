@@ -248,6 +248,7 @@ def test_more_bands_leave_less_and_one_is_independent_noise():
     (lambda: STRATEGIES[1].error(0), 'steps >= 1'),
     (lambda: STRATEGIES[4].matrix(-1), 'steps >= 1'),
     (lambda: correlated.from_config([1, 2]), 'a mapping with kind'),
+    (lambda: correlated.from_config({'kind': []}), 'a mapping with kind'),
     (lambda: correlated.from_config({'kind': 'banded_toeplitz', 'coefficients': [2.0,
                                      1.0]}), 'but: Expected columns of a norm'),
     (lambda: correlated.save(correlated.BandedStrategy(4), 'x.json'), 'solve.steps'),

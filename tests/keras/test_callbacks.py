@@ -71,6 +71,12 @@ def test_every_n_batches_epsilon_is_in_the_logs(make_plan):
   privatized(make_plan()).fit(poisson(steps_per_epoch=5), verbose=0, callbacks=[
       EpsilonCallback(every=2), Look()])
   assert seen[1::2] == [0.02, 0.04] and seen[0] is seen[2] is None
+  private = privatized(make_plan())
+  private.compile('sgd', 'mse', steps_per_execution=2)
+  seen.clear()
+  private.fit(poisson(steps_per_epoch=6), verbose=0, callbacks=[
+      EpsilonCallback(every=3), Look()])
+  assert seen == [None, 0.04, 0.06]
 
 
 def test_a_fit_on_arrays_reports_epsilon_of_its_passes(make_plan):

@@ -397,8 +397,13 @@ def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
 
 def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
              ) -> np.ndarray:
-  """Returns a ranking, from the worst on, of results with masses in order of loss."""
-  # Results of positive loss are moved; `table` and `slope` interpolate f'.
+  """Returns indices of results, the worst first: a ranking whose search costs much.
+
+  `p` and `q` are masses of results in ascending order of loss. The search of any
+  ranking bounds delta at `epsilon` from below; this ranking is found greedily.
+  """
+  # Results rank by falling loss, except those of positive loss that gain if they rank
+  # higher. `table` and `slope` interpolate f'.
   sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
   table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
   slope = runs.derivative(table)

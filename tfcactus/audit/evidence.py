@@ -109,7 +109,7 @@ class Audit:
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')
       left.legend()
-    if self.claimed is not None and found:  # There are p-values.
+    if found:  # There are p-values.
       right.axvline(self.significance / len(found), color='C3', label='limit')
       right.legend()
     left.figure.savefig(path, dpi=120)

@@ -6,7 +6,9 @@ from typing import Any
 
 
 def axes(columns: int, width: float, height: float = 5) -> Any:
-  """Returns the axes of a new figure in inches, an array if `columns` is above one.
+  """Returns the axes of a new figure, `width` by `height` inches.
+
+  They are an array if `columns` is above one.
 
   Raises ImportError if matplotlib is missing.
   """

@@ -62,7 +62,10 @@ def _claim(args: argparse.Namespace) -> audit.Claim | None:
 
 
 def _read(path: str) -> tuple[list[float], list[bool]]:
-  """Returns scores and coins of a file; ValueError naming the first line in error."""
+  """Returns scores and coins of a file; ValueError that names the first wrong line.
+
+  Raises csv.Error or UnicodeDecodeError for a file that is no CSV or not in UTF-8.
+  """
   scores, coins = [], []
   with open(path, encoding='utf-8-sig', newline='') as file:  # Excel writes a mark.
     lines = csv.DictReader(file)
@@ -87,8 +90,8 @@ def _run(args: argparse.Namespace) -> None:
   claim = _claim(args)
   try:
     scores, coins = _read(args.scores)
-  except csv.Error as error:
-    raise ValueError(f'Expected CSV in {args.scores!r}: {error}.') from None
+  except (csv.Error, UnicodeDecodeError) as error:
+    raise ValueError(f'Expected CSV, in UTF-8, in {args.scores!r}: {error}.') from None
   found = audit.audit_scores(
       scores, coins, delta=args.delta, claim=claim, guesses=args.guesses,
       significance=args.significance, pilot=args.pilot)

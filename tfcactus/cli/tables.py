@@ -86,7 +86,10 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns points (radii), and densities of a table and a Gaussian of its variance."""
+  """Returns points, a table's density there, and that of a Gaussian of equal variance.
+
+  For a radial table points are radii, and densities are of the radius.
+  """
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):
     reach = np.ceil(8 * sigma * table.bins)
@@ -95,6 +98,7 @@ def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray
     log_normal = -0.5 * (x / sigma)**2 - np.log(sigma * np.sqrt(2 * np.pi))
     return x, np.exp(table.log_density_at(x)), np.exp(log_normal)
   dim, inner = table.dim, np.append(0.0, table.radii[:-1])
+  # The central ball has no inner radius, and shells of less mass would not be seen.
   kept = (table.shell_mass > 1e-12) & (np.arange(inner.size) > 0)
   x = 0.5 * (inner + table.radii)[kept]
   density = (table.shell_mass / (table.radii - inner))[kept]

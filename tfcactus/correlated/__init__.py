@@ -76,7 +76,8 @@ def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strateg
   altered or of an unknown kind.
   """
   known = {each.kind: each for each in KINDS}
-  if not isinstance(config, Mapping) or config.get('kind') not in known:
+  if not isinstance(config, Mapping) or config.get(
+      'kind') not in tuple(known):
     raise ValueError(
         f'Expected {place} to hold a strategy, a mapping with kind {" or ".join(known)}'
         f', got {config!r}.')

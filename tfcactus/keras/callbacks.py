@@ -68,7 +68,8 @@ class EpsilonCallback(keras.callbacks.Callback):
       verbose: 1 to print the statement of the guarantee after each epoch.
       run_card: Path of a JSON file, rewritten after each epoch, that records the
         training and its cost; `PrivateModel` only, see `make_run_card`.
-      every: Also logs epsilon after every so many batches.
+      every: Also logs epsilon after every so many batches of an epoch, or after the
+        execution (`steps_per_execution`) in which they end.
       also: Names of further neighbouring relations, logged after each epoch: 'replace',
         which protects attributes, is logged as `epsilon_replace`, and 'zero-out' as
         `epsilon_zero_out`.
@@ -137,6 +138,7 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Passes the call on to the limit."""
+    self._logged = 0  # How many times `every` batches of the epoch have ended.
     self._limit.on_epoch_begin(epoch, logs)
 
   def on_train_batch_begin(self, batch: int,
@@ -146,9 +148,12 @@ class EpsilonCallback(keras.callbacks.Callback):
 
   def on_train_batch_end(self, batch: int,
                          logs: dict[str, Any] | None = None) -> None:
-    """Stops after the last step within the budget; logs epsilon if `every` is set."""
+    """Stops after the last step within the budget; logs epsilon after `every` batches.
+    """
     self._limit.on_train_batch_end(batch, logs)
-    if self._every is not None and (batch + 1) % self._every == 0:
+    # Keras calls this once for each execution, which may be of several batches.
+    if self._every is not None and (batch + 1) // self._every > self._logged:
+      self._logged = (batch + 1) // self._every
       self.guarantee, self.reason = self._training.ledger().guarantee()
       if self.guarantee is not None and logs is not None:
         self._log(self.guarantee, logs)

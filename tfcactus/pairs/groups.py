@@ -92,10 +92,14 @@ def mean_of(parts: Sequence[PairBounds], weights: np.ndarray, beyond: float = 0.
 
 def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
           ) -> DominatingPair:
-  """Returns the pair of the mean power curve, rounded up (`sign` 1) or down (-1)."""
+  """Returns the pair of the mean power curve, rounded up (`sign` 1) or down (-1).
+
+  `pairs` are those of one row, two rows and so on; `weights` begin with that of none.
+  """
   # Q is uniform on [0, 1], from the largest losses on, and each pair's P has a density,
   # its ratio e^loss, that decreases. Levels up to one half are measured from the
-  # largest losses (side 0), others from the smallest (1), where they are small.
+  # largest losses (side 0), others from the smallest (1), where they are small. There
+  # the curve is one minus the P-mass of smaller losses, which rounds the other way.
   steps = [_Steps.of(pair) for pair in pairs]
   masses, ratios = [], []
   for side, way in ((0, 1), (1, -1)):

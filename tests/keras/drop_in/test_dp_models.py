@@ -64,6 +64,10 @@ def test_vectorized_optimizers_are_the_same_ones():
   made = VectorizedDPKerasSGDOptimizer(0.5, 1.0, None, True, learning_rate=0.1)
   again = VectorizedDPKerasSGDOptimizer.from_config(made.get_config())
   assert again.get_config() == made.get_config()
+  with pytest.raises(ValueError, match='learning_rate and all further'):
+    VectorizedDPKerasSGDOptimizer(1.0, 1.1, None, 0.15)
+  with pytest.raises(TypeError, match='positional'):
+    VectorizedDPKerasSGDOptimizer(1.0, 1.1, None, False, 2)
 
 
 @pytest.mark.parametrize('make, words', [

@@ -187,7 +187,8 @@ class TiltedSum:
 
     The shape is (points,).
     """
-    # Multiplied by exp(log_factor(near)) they are sums of masses.
+    # Times exp(log_factor(near)) they are sums of P-masses (`shift` 0), or of Q-masses
+    # times e^near (`shift` 1).
     terms = np.maximum(self._mass, 0.0) * self._decay(near, shift)
     return np.cumsum(terms[::-1])[::-1]
 

@@ -123,10 +123,12 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
       break
     w, power = density.fit(steps)
     steps = np.maximum(steps * power, 0.0)
+    # L-BFGS works on `steps / scale`: the curvature in a decrement grows about as the
+    # mass beside it.
     between = np.maximum(0.5 * (w[1:] + w[:-1]), SMALL_MASS)
     scale = np.sqrt(np.min(between) / between)
     scale /= np.min(scale)
-    density.log_power = 0.0
+    density.log_power = 0.0  # `steps` have the power in them now.
 
     def objective(y, scale=scale):
       """Returns the log objective and its gradient with respect to `y`."""
@@ -189,7 +191,7 @@ class _Fitted:
     return w, math.exp(x)
 
   def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns log(objective + `LEAST_VALUE`), and its gradient in the decrements."""
+    """Returns log(objective + LEAST_VALUE) and its gradient with respect to `steps`."""
     w, power = self.fit(steps)
     value, by_w = self._value(w)
     gain = by_w - w @ by_w

@@ -136,7 +136,7 @@ def gathered(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def if_same(number: int, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns `values`; the step fails, on all replicas, if these differ in `number`.
+  """Returns `values`; the step fails, on all replicas, unless all have one `number`.
 
   `number`, below 2^63, stands for the bits of gradients that `place_test` saw.
   """

@@ -96,22 +96,27 @@ class DPKerasRMSpropOptimizer(_RMSprop):
 
 
 class _Vectorized(optimizers.Optimizer):
-  """Mixin that takes the arguments in the order of the Vectorized optimizers."""
+  """Mixin whose fourth argument is that of TensorFlow Privacy's Vectorized optimizers.
+  """
 
   def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
                num_microbatches: int | None = None,
-               unconnected_gradients_to_zero: bool = False, *args: Any,
-               **kwargs: Any):
-    """Initialises; arguments are those of `VectorizedDPKerasSGDOptimizer`."""
-    del unconnected_gradients_to_zero
-    super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, *args, **kwargs)
+               unconnected_gradients_to_zero: bool = False, **kwargs: Any):
+    """Initialises; raises ValueError if the fourth argument is no bool."""
+    if not isinstance(unconnected_gradients_to_zero, bool):
+      raise ValueError(
+          'Expected unconnected_gradients_to_zero to be True or False, got '
+          f'{unconnected_gradients_to_zero!r}; pass learning_rate and all further '
+          'arguments by name.')
+    super().__init__(l2_norm_clip, noise_multiplier, num_microbatches, **kwargs)
 
 
 @_registered
 class VectorizedDPKerasSGDOptimizer(_Vectorized, DPKerasSGDOptimizer):
   """`DPKerasSGDOptimizer` with the name and arguments of TensorFlow Privacy.
 
-  The fourth argument, unconnected_gradients_to_zero, is ignored: they are always zero.
+  The fourth argument, unconnected_gradients_to_zero, has no effect: such gradients are
+  always zero. Pass all further arguments by name.
   """
 
 

@@ -69,8 +69,9 @@ class Batching:
     """Returns the losses of examples and of microbatches; `losses` has shape (batch,).
 
     The loss of a microbatch is the mean over its examples. Without an expected batch
-    size, all batches must have one size, a multiple of the number of microbatches;
-    assertions in the graph fail otherwise.
+    size, all batches must have one size, a multiple of the number of microbatches.
+    Raises ValueError for a known size that is no multiple; assertions in the graph
+    check the rest.
     """
     if self.expected is not None:
       return Losses(losses, losses)

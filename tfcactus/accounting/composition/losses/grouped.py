@@ -179,7 +179,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
                            for start in range(0, y.size, block)], axis=1)
 
   def _block_ratios(self, y: np.ndarray) -> np.ndarray:
-    """Returns `_ratios` of a few nodes at once, shape (3, n)."""
+    """Returns `_ratios` of one block of outputs `y`, shape (3, n)."""
     j, log_w = self._rows
     size = j * self._shift
     exponent = size * (y - 0.5 * size)
@@ -194,7 +194,7 @@ class GroupedGaussian(quadrature.SampledGaussian):
     excess = np.sum(change, axis=0)
     near = np.abs(excess) < 0.5
     log_u = np.where(near, np.log1p(np.where(near, excess, 0.0)), peak + np.log(total))
-    # Rounding: of w_j, of e^x - 1 and of the sum relatively, of x by its products.
+    # w_j, e^x - 1 and the sum have relative errors; x has that of its products.
     terms /= total
     off = np.where(near, 2 * np.abs(change), terms) * (j.size + 4 + np.abs(log_w))
     off += terms * size * (np.abs(y) + size)

@@ -125,10 +125,12 @@ class Lattice:
     """Returns A_k / (t / unit)^k and bounds on its errors, shape (n + 1, nodes)."""
     rows, rest = self.n + 1, self._rest
     weights = self._weights(rows + 1)
+    # `own` and `sides` are sums of moduli, for the errors: their weights are real.
     own = self._sums(rest, weights)
     sides = self._sums(rest + self.mu * self.width, weights[:, :rows])
     a = own[:rows]
     if self.lift:
+      # At y + i lift, X^k and the density of y turn by these angles.
       turn = self.lift * (self.mu * np.arange(rows) - self.y[:, None])
       a = self._sums(rest, weights[:, :rows] * np.exp(1j * turn))
     return a, self._errors(weights[:, :rows], own, sides)

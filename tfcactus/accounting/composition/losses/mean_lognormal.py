@@ -95,7 +95,9 @@ class MeanLognormal:
 
   def reach(self, order: float, start: float) -> float:
     """Returns an Im q up to which the ray chosen for order + i start serves."""
-    # That of angles within 1.2 / sqrt(left) of the ray's. Affects speed and width only.
+    # At q = order + i t the integrand peaks at the angle atan(t / left). The ray serves
+    # peaks up to 1.2 / sqrt(left) beyond its own angle; where tan grows fast, near
+    # pi / 2, it serves twice `start`. This affects speed and the width of bounds only.
     left = _degree(order) - order
     angle = math.atan(start / left) + 1.2 / math.sqrt(left)
     return left * math.tan(angle) if angle < 1.2 else max(2 * start, 1.0)

@@ -287,7 +287,8 @@ def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
             loop: tf.Operation) -> tf.Tensor:
   """Returns a tensor as computed outside of the loop; NoRule if it may differ by step.
 
-  `around` has such tensors by the names of those inside; more are added.
+  `around` has such tensors by the names of those inside; more are added. `data` names
+  the tensors inside that hold examples or change from step to step.
   """
   op = tensor.op
   constant = None if tensor.name in around or tensor.dtype == tf.resource else (
