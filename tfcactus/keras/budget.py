@@ -50,6 +50,11 @@ class Limit(keras.callbacks.Callback):
         self.model.built or isinstance(self.model, HoldsLedger))
     if not self._find_later:
       self._find(ahead=1)
+    elif (first := self._training.plan.guarantee(1).upper) > self._goal:
+      raise ValueError(
+          f'Expected target_epsilon={self._goal} of the plan to allow a step, got a '
+          f'plan whose first step costs {_format.upper(first)}; plan more noise, or a '
+          'larger target.')
 
   def _find(self, ahead: int) -> None:
     """Finds how many steps the target, if any, allows.
@@ -77,7 +82,8 @@ class Limit(keras.callbacks.Callback):
           '; raise the budget or stop here.')
       raise ValueError(
           f'Expected target_epsilon={target} to allow a step more, but '
-          f'{coming.steps - 1} were released and the next would bring epsilon '
+          f'{coming.steps - ahead} were released and '
+          f'{"the next would bring" if ahead else "brought"} epsilon '
           f'to {_format.upper(guarantee.upper)}{remedy}')
     if self._max_steps is not None and coming.steps > self._max_steps:
       raise ValueError(
