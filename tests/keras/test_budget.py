@@ -194,6 +194,16 @@ def test_a_drop_in_optimizer_makes_no_step_that_a_target_forbids():
   assert model.optimizer.released_steps == 0
 
 
+def test_a_target_of_the_plan_needs_a_known_number_of_steps_in_an_execution():
+  model, batches = inner(), _batches()
+  model.compile(private.DPKerasSGDOptimizer.from_plan(_plan()), NONE,
+                steps_per_execution='auto')
+  with pytest.raises(ValueError, match="stop in time, got 'auto'"):
+    model.fit(batches.dataset(), verbose=0,
+              callbacks=[private.EpsilonCallback(batches=batches)])
+  assert model.optimizer.released_steps == 0
+
+
 @pytest.mark.parametrize('bad', [0, -1.0, 'small'])
 def test_invalid_targets_raise(bad):
   with pytest.raises(ValueError, match='target_epsilon'):

@@ -43,6 +43,10 @@ class Limit(keras.callbacks.Callback):
 
     Raises ValueError if a target allows no step; see `_find`.
     """
+    if self._goal is not None and compat.steps_per_execution(self.model) is None:
+      raise ValueError(
+          f'Expected compile(steps_per_execution=1) with target_epsilon={self._goal}, '
+          "so that training can stop in time, got 'auto'.")
     self._stopped, self._target, self._max_steps = False, None, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
