@@ -54,7 +54,8 @@ class Limit(keras.callbacks.Callback):
         self.model.built or isinstance(self.model, HoldsLedger))
     if not self._find_later:
       self._find(ahead=1)
-    elif (first := self._training.plan.guarantee(1).upper) > self._goal:
+    elif self._goal is not None and (
+        first := self._training.plan.guarantee(1).upper) > self._goal:
       raise ValueError(
           f'Expected target_epsilon={self._goal} of the plan to allow a step, got a '
           f'plan whose first step costs {_format.upper(first)}; plan more noise, or a '
