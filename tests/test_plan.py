@@ -102,7 +102,8 @@ def test_shuffled_epochs_are_accounted_without_amplification():
   assert (f'AllocatedBatches of 240 batches use each example once an epoch too, for '
           f'epsilon <= {_format.upper(other.upper)} with one added or removed.'
          ) in guarantee.statement
-  for silent in (plan(noise=noise.Laplace(2.0), dim=1), plan(sampling_prob=1.0)):
+  for silent in (plan(noise=noise.Laplace(2.0), dim=1), plan(sampling_prob=1.0), plan(
+      noise=noise.Gaussian(2.0), releases=[dp_accounting.GaussianDpEvent(1.0)])):
     assert 'AllocatedBatches' not in silent.guarantee(
         3, sampling=OnePassSampling).statement
 

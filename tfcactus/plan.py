@@ -389,10 +389,11 @@ class PrivacyPlan:
   def _allocation_instead(self, scheme: SamplingScheme, noise: noise_lib.Noise,
                           count: int) -> str:
     """Returns a sentence on the epsilon of random allocation in the scheme's place."""
-    # '' unless passes over several batches, in any order, are counted in floats, and
-    # Gaussian noise has a multiplier of at most 5: more takes seconds to account.
+    # '' unless passes over several batches, in any order, are counted in floats,
+    # without releases beside them, and Gaussian noise has a multiplier of at most 5:
+    # more takes seconds to account.
     if not (isinstance(scheme, OnePassSampling) and count and
-            self.arithmetic == 'float' and
+            self.arithmetic == 'float' and not self.releases and
             scheme.batches_per_epoch > 1 and 0 < (noise.gaussian_std or 0) <= 5):
       return ''
     event = dp_accounting.SelfComposedDpEvent(accounting.RandomAllocationDpEvent(

@@ -183,6 +183,27 @@ def test_a_drop_in_optimizer_keeps_the_target_where_one_execution_takes_all_step
     trained(4, steps_per_execution=4)
 
 
+@pytest.mark.skipif(KERAS_3, reason='Keras 3 builds a model before the first step')
+def test_a_drop_in_optimizer_makes_no_step_that_a_target_forbids():
+  model, batches = tf.keras.Sequential([tf.keras.layers.Dense(3)]), _batches()
+  model.compile(private.DPKerasSGDOptimizer.from_plan(
+      dataclasses.replace(_plan(), target_epsilon=0.01)), NONE)
+  with pytest.raises(ValueError, match='to allow a step, got a plan whose first'):
+    model.fit(batches.dataset(), verbose=0,
+              callbacks=[private.EpsilonCallback(batches=batches)])
+  assert model.optimizer.released_steps == 0
+
+
+def test_a_target_of_the_plan_needs_a_known_number_of_steps_in_an_execution():
+  model, batches = inner(), _batches()
+  model.compile(private.DPKerasSGDOptimizer.from_plan(_plan()), NONE,
+                steps_per_execution='auto')
+  with pytest.raises(ValueError, match="stop in time, got 'auto'"):
+    model.fit(batches.dataset(), verbose=0,
+              callbacks=[private.EpsilonCallback(batches=batches)])
+  assert model.optimizer.released_steps == 0
+
+
 @pytest.mark.parametrize('bad', [0, -1.0, 'small'])
 def test_invalid_targets_raise(bad):
   with pytest.raises(ValueError, match='target_epsilon'):

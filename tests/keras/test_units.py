@@ -124,6 +124,35 @@ def test_rows_of_weight_zero_need_no_finite_gradient(options):
       atol=1e-5)
 
 
+@tf.custom_gradient
+def hostile(x):
+  """Has a gradient where that of the output is zero."""
+  return tf.identity(x), lambda upstream: upstream + 100 * x
+
+
+class Hostile(layers.Layer):
+  """A layer whose custom gradient does not vanish with the weight of a row."""
+
+  def call(self, inputs):
+    return hostile(inputs)
+
+
+@pytest.mark.parametrize('options', [{}, pytest.param(
+    CASES['vectorised'], marks=pytest.mark.more)])
+def test_a_gradient_that_is_not_finite_changes_no_other_user(options):
+  ids, weights = np.repeat(np.arange(16), 2), np.array([1, 0] * 16, np.float32)
+  x, found = np.full((32, 6), 50, np.float32), []
+  x[::2] = 1  # Rows of weight one have outputs of zero, and others large ones.
+  for value in (2, -1):  # The logarithm of -1 is NaN, in a row of weight zero.
+    x[-1] = value
+    model = tf.keras.Sequential([
+        layers.Input((6,)), Log(), *model_of().layers, Hostile()])
+    found.append(moved(
+        users(x, np.zeros(32, int), ids=ids, k=2, sample_weight=weights),
+        privatized(plan_of(num_examples=16), model, physical_batch_size=16, **options)))
+  assert np.linalg.norm(found[0] - found[1]) <= 2 * CLIP
+
+
 @pytest.mark.more
 def test_class_weights_weigh_rows():
   private = privatized()

@@ -43,6 +43,10 @@ class Limit(keras.callbacks.Callback):
 
     Raises ValueError if a target allows no step; see `_find`.
     """
+    if self._goal is not None and compat.steps_per_execution(self.model) is None:
+      raise ValueError(
+          f'Expected compile(steps_per_execution=1) with target_epsilon={self._goal}, '
+          "so that training can stop in time, got 'auto'.")
     self._stopped, self._target, self._max_steps = False, None, None
     self._released = self._training.released_steps
     # A drop-in optimizer's account needs the weights, which the first step makes.
@@ -50,6 +54,12 @@ class Limit(keras.callbacks.Callback):
         self.model.built or isinstance(self.model, HoldsLedger))
     if not self._find_later:
       self._find(ahead=1)
+    elif self._goal is not None and (
+        first := self._training.plan.guarantee(1).upper) > self._goal:
+      raise ValueError(
+          f'Expected target_epsilon={self._goal} of the plan to allow a step, got a '
+          f'plan whose first step costs {_format.upper(first)}; plan more noise, or a '
+          'larger target.')
 
   def _find(self, ahead: int) -> None:
     """Finds how many steps the target, if any, allows.
@@ -77,7 +87,8 @@ class Limit(keras.callbacks.Callback):
           '; raise the budget or stop here.')
       raise ValueError(
           f'Expected target_epsilon={target} to allow a step more, but '
-          f'{coming.steps - 1} were released and the next would bring epsilon '
+          f'{coming.steps - ahead} were released and '
+          f'{"the next would bring" if ahead else "brought"} epsilon '
           f'to {_format.upper(guarantee.upper)}{remedy}')
     if self._max_steps is not None and coming.steps > self._max_steps:
       raise ValueError(

@@ -414,16 +414,23 @@ def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
 
 
 def averaged(form: GradientForm, views: int, keep: tf.Tensor) -> GradientForm:
-  """Returns means over each `views` rows; rows whose `keep` is False have to be zeros.
+  """Returns means over each `views` rows, which are of one example.
 
-  They may be NaN, since 0 * NaN = NaN, and then count as zeros.
+  Where such a mean is not finite, rows whose `keep` is False count as zeros: they have
+  weight zero, and 0 * NaN = NaN.
   """
   made = form.averaged(views)
-  finite = [tf.reduce_all(tf.math.is_finite(each)) for each in made.tensors()
-            if each.dtype.is_floating]
+  finite = tf.reduce_all([
+      tf.reduce_all(tf.math.is_finite(each), list(range(1, each.shape.rank)))
+      for each in made.tensors() if each.dtype.is_floating], 0)
+
+  def mended() -> list[tf.Tensor]:
+    """Returns the tensors with other means for these examples alone."""
+    return [tf.raw_ops.Select(condition=finite, x=mean, y=other) for mean, other in zip(
+        made.tensors(), form.where(keep).averaged(views).tensors())]
+
   # Nearly always all are finite, and nothing is copied.
-  return made._of(tf.cond(tf.reduce_all(finite), made.tensors, lambda: form.where(
-      keep).averaged(views).tensors()))  # pylint: disable=protected-access
+  return made._of(tf.cond(tf.reduce_all(finite), made.tensors, mended))  # pylint: disable=protected-access
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
