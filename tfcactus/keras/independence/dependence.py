@@ -16,9 +16,10 @@ from typing import Any, Callable, NamedTuple, Union
 import numpy as np
 import tensorflow as tf
 
-BATCH_SIZES = (5, 7)
+BATCH_SIZES = (5, 6)
 """Two numbers of examples. The analysis computes sizes for each and compares them: two
-suffice to tell integers c B^k, for B examples, apart by k."""
+suffice to tell integers c B^k, for B examples, apart by k. One is odd and one is even,
+so that products that overflow do not look alike: B^(2^30) is 1 for all odd B."""
 _FOLDED = 4096
 """Constants with more entries than this are not evaluated, to keep proofs fast."""
 
@@ -49,7 +50,8 @@ class Value(NamedTuple):
     dependence: What the tensor depends on.
     axis: If ROW_WISE, the axis of the examples.
     block: If ROW_WISE, the number of neighbouring positions per example on that axis;
-      if negative, the whole batch is repeated -block times there.
+      if negative, the whole batch is repeated -block times there. It is 0 in `NO_ITEMS`
+      and, if BATCH_SIZE, in the shape of a ROW_WISE tensor, whose axis is `axis`.
     varies: If CONSTANT, the axes along which entries may differ; None if they may
       differ along any axis.
     seed: If CONSTANT, the name of the only secret seed from which the tensor is
@@ -72,6 +74,7 @@ class Value(NamedTuple):
 
 CONSTANT = Value(Dependence.CONSTANT)  # Entries may differ along any axis.
 UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())  # All entries are equal.
+NO_ITEMS = UNIFORM._replace(block=0)  # A list without items.
 BATCH_SIZE = Value(Dependence.BATCH_SIZE)
 ROW_WISE = Value(Dependence.ROW_WISE)  # One position per example, on axis 0.
 
@@ -128,6 +131,11 @@ class Node(NamedTuple):
   def rows(self) -> list[int]:
     """Returns the indices of the inputs that are ROW_WISE."""
     return [i for i, v in enumerate(self.values) if v.dependence == Dependence.ROW_WISE]
+
+  def length(self) -> int | None:
+    """Returns the static size of the examples' axis in the first ROW_WISE input."""
+    first = self.rows()[0]
+    return self.shape(first)[self.values[first].axis]
 
 
 Transfer = Callable[[Node], Union[Value, list[Value]]]
@@ -246,18 +254,23 @@ def constant(tensor: tf.Tensor) -> Value:
       if value.size and not np.all(value == value.take([0], k))))
 
 
-def join(first: Value, second: Value) -> Value:
-  """Returns the least upper bound: a `Value` that covers both, UNKNOWN if none does."""
+def join(first: Value, second: Value, sized: bool) -> Value:
+  """Returns the least upper bound: a `Value` that covers both, UNKNOWN if none does.
+
+  `sized` tells that a CONSTANT value has the size of a ROW_WISE one along its axis.
+  """
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
+  if NO_ITEMS in (first, second):
+    return second if first == NO_ITEMS else first
   if first.dependence == second.dependence == Dependence.CONSTANT and not (
       first.seed or second.seed):
     if first.varies is None or second.varies is None:
       return CONSTANT
     return Value(Dependence.CONSTANT, varies=first.varies | second.varies)
   constant = min(first, second, key=lambda value: value.dependence)
-  if worst.dependence == Dependence.ROW_WISE and (
+  if worst.dependence == Dependence.ROW_WISE and sized and (
       constant.dependence == Dependence.CONSTANT and constant.varies is not None and
       worst.axis not in constant.varies):
     return worst
@@ -296,11 +309,11 @@ def as_multiples(sizes: Sequence[Sequence[int]]) -> list[tuple[int, bool]]:
   NotRowWise for sizes that depend on B in another way.
   """
   (n, m), found = BATCH_SIZES, []
-  for a, b in zip(*sizes):
+  for a, b in zip(*(map(int, shape) for shape in sizes)):
     if a == b:
-      found.append((int(a), False))
+      found.append((a, False))
     elif a * m == b * n and a > 0:  # a / n = b / m = c
-      found.append((int(a) // n, True))
+      found.append((a // n, True))
     else:
       raise unknown('has a size that depends on the number of examples, but is no '
                     'multiple of it')

@@ -53,7 +53,7 @@ _WHOLE = frozenset((
 """The operations in `_KEEPING` that use all entries of their input."""
 
 _MIXED = ' and constants'
-"""Suffix of the name of a seed that shares a tensor with constants."""
+"""Part of the name of a seed that shares a tensor with constants, before its place."""
 
 _SHAPES = frozenset(('Rank', 'Shape', 'Size'))
 """Operations whose result does not depend on the numbers in their input."""
@@ -89,7 +89,7 @@ class Draws:
     # the same example in all of them.
     algorithm = dependence.static(op.inputs[3]) if len(keys) > 1 else None
     use = (id(op.graph), op.type, op.outputs[0].dtype, tuple(node.out()),
-           str(algorithm), *(op.inputs[i].name for i in keys))
+           str(algorithm), *((op.inputs[i].name, node.values[i].seed) for i in keys))
     if self._uses.setdefault(seeds.pop(), use) != use:
       raise unknown('draws by a seed that another draw has, so that rows of '
                     'different examples may be alike')
@@ -105,20 +105,20 @@ def secret_seed() -> tf.Tensor:
 def seed_of(node: Node) -> str:
   """Returns the name of the one secret seed whose bits the output keeps, or ''.
 
-  The name has the suffix `_MIXED` once the seed was joined with constants.
+  Once the seed was joined with constants, `_MIXED` and that operation's name follow.
   """
   op = node.op
   if op.type == 'Placeholder':
     return f'{id(op.graph)} {op.name}' if _SECRET in op.name else ''
-  seeds = {value.seed for value in node.values if value.seed}
-  if len(seeds) != 1 or op.type not in _KEEPING:
+  found = [value.seed for value in node.values if value.seed]
+  if len(set(map(_root, found))) != 1 or op.type not in _KEEPING:
     return ''
-  seed, = seeds
+  seed = max(found, key=len)
   # The other inputs must be static, or they could change between loop iterations.
   if any(dependence.static(tensor) is None for tensor, value in zip(
       op.inputs, node.values) if not value.seed):
     return ''
-  if seed.endswith(_MIXED) and op.type not in _WHOLE:
+  if _MIXED in seed and op.type not in _WHOLE:
     return ''  # The operation may take only the constants.
   if any(not tensor.dtype.is_integer or tensor.dtype.size < 4 or
          not tensor.shape.num_elements() for tensor in op.outputs):
@@ -129,12 +129,12 @@ def seed_of(node: Node) -> str:
         (number != _RANGES[op.type]).any()):
       return ''
   joined = op.type == 'Pack' or op.type == 'ConcatV2' and len(op.inputs) > 2
-  return _root(seed) + _MIXED if joined else seed
+  return f'{_root(seed)}{_MIXED} {id(op.graph)} {op.name}' if joined else seed
 
 
 def _root(seed: str) -> str:
-  """Returns the name of a secret seed without the suffix `_MIXED`."""
-  return seed[:-len(_MIXED)] if seed.endswith(_MIXED) else seed
+  """Returns the name of a secret seed without `_MIXED` and what follows."""
+  return seed.partition(_MIXED)[0]
 
 
 def takes_seed_for_numbers(node: Node) -> bool:

@@ -20,7 +20,6 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
-  UNIFORM,
   unknown,
   Value,
 )
@@ -133,7 +132,9 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
   if kind == 'TensorListReserve':
-    return UNIFORM  # No entries yet: operations that set them give their dependence.
+    # An item that is not set is zeros of this shape. Where draws are held fixed, nothing
+    # is guaranteed.
+    return BATCH_SIZE if node.draws is not None else dependence.NO_ITEMS
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
@@ -191,7 +192,22 @@ def _if(node: Node) -> list[Value]:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
                    for name in ('then_branch', 'else_branch'))
-  return [dependence.join(a, b) for a, b in zip(first, second)]
+  tensors = (called(node.op, name).outputs for name in ('then_branch', 'else_branch'))
+  return _joined(node, first, second, *tensors)
+
+
+def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
+            one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> list[Value]:
+  """Returns values that cover those in `first` of tensors `one` and in `second`."""
+  found = []
+  for a, b, *tensors in zip(first, second, one, other):
+    axis = max(a, b, key=lambda value: value.dependence).axis
+    sizes = {tensor.shape[axis] if axis < (tensor.shape.rank or 0) else None
+             for tensor in tensors}
+    # Where draws are held fixed, nothing is guaranteed.
+    found.append(dependence.join(
+        a, b, node.draws is None or len(sizes) == 1 and None not in sizes))
+  return found
 
 
 def _while(node: Node) -> list[Value]:
@@ -204,7 +220,7 @@ def _while(node: Node) -> list[Value]:
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
     more = _body(node, 'body', values)
-    more = [dependence.join(a, b) for a, b in zip(values, more)]
+    more = _joined(node, values, more, node.op.inputs, called(node.op, 'body').outputs)
     if more == values:
       return values
     values = more

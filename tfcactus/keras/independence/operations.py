@@ -33,7 +33,7 @@ def _broadcast(node: Node) -> Value:
   for i, other in enumerate(node.values):
     if other.dependence != Dependence.ROW_WISE:  # So that no input is a list.
       dependence.check_same(
-          node, i, value.axis - len(out) + len(node.shape(i)), out[value.axis])
+          node, i, value.axis - len(out) + len(node.shape(i)), node.length())
   return value
 
 
@@ -47,7 +47,8 @@ def _added(node: Node) -> Value:
   """Follows AddN, which adds tensors, or lists of tensors item by item."""
   if node.op.outputs[0].dtype != tf.variant:
     return _broadcast(node)
-  value = functools.reduce(dependence.join, node.values)
+  value = functools.reduce(lambda first, second: dependence.join(
+      first, second, sized=node.draws is None), node.values)
   if value.dependence >= Dependence.UNKNOWN:
     raise unknown('adds lists whose dependence on the examples differs')
   return value
@@ -64,11 +65,10 @@ def _broadcast_to(node: Node) -> Value:
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
   """Raises NotRowWise if shape `i` may have the batch size elsewhere than on `axis`."""
-  rows = node.rows()[0]
-  if node.values[i].dependence != Dependence.BATCH_SIZE or (
-      node.shape(rows)[node.values[rows].axis] is not None) or (
-          node.op.inputs[i].op.type in ('Shape', 'ShapeN')):
-    return  # The number of examples is fixed, or an existing tensor has this shape.
+  value = node.values[i]
+  if value.dependence != Dependence.BATCH_SIZE or node.length() is not None or (
+      (value.axis, value.block) == (axis, 0)):
+    return  # The number of examples is fixed, or a ROW_WISE tensor has this shape.
   sizes = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
   if sizes is None or any(is_rows and k != axis for k, (_, is_rows) in enumerate(
       dependence.as_multiples([list(each) for each in sizes]))):
@@ -104,7 +104,7 @@ def _cross_entropy(node: Node) -> list[Value]:
           len(node.shape(i)) == 1 for i in rows)):
     raise mixed('goes over the examples')
   for i in range(len(node.values)):
-    dependence.check_same(node, i, 0, node.shape(rows[0])[0])
+    dependence.check_same(node, i, 0, node.length())
   return [value, value]
 
 
@@ -132,7 +132,7 @@ def _product(node: Node) -> Value:
   for i in (0, 1):
     dependence.check_same(
         node, i, value.axis - rank + len(node.shape(i)) if batch else -1,
-        node.out()[value.axis])
+        node.length())
   return value
 
 
@@ -149,8 +149,7 @@ def _einsum(node: Node) -> Value:
   if result.count(letter) > 1 or any(t.count(letter) > 1 for t in terms):
     raise unknown('takes a diagonal')
   for i, term in enumerate(terms):
-    dependence.check_same(
-        node, i, term.find(letter), node.out()[result.index(letter)])
+    dependence.check_same(node, i, term.find(letter), node.length())
   return Value(Dependence.ROW_WISE, result.index(letter), block)
 
 
@@ -197,7 +196,7 @@ def _leading(*data: int, sizes: int = -1) -> Transfer:
     if value.axis != 0:
       raise unknown('takes another axis than the first for the examples')
     for i in data:
-      dependence.check_same(node, i, 0, node.shape(node.rows()[0])[0])
+      dependence.check_same(node, i, 0, node.length())
     if sizes >= 0:
       _check_sizes(node, sizes, 0)
     return value
@@ -214,8 +213,8 @@ def _is_fixed(node: Node, i: int) -> bool:
 def _bias(node: Node) -> Value:
   """Follows BiasAdd; if examples are on the channel axis, all biases must be equal."""
   value = dependence.only_operand(node)
-  form = node.op.get_attr('data_format')
-  channels = 1 if form == b'NCHW' else len(node.shape(0)) - 1
+  first = node.op.type == 'BiasAdd' and node.op.get_attr('data_format') == b'NCHW'
+  channels = 1 if first else len(node.shape(0)) - 1
   if value.axis == channels:
     dependence.check_same(node, 1, 0, node.shape(0)[channels])
   return value
@@ -239,10 +238,9 @@ def _fused_norm(node: Node) -> list[Value]:
   if not given and axis != channels:
     raise mixed('normalizes over the examples')
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
-  size = node.shape(rows[0])[node.values[rows[0]].axis]
   for i in range(len(node.values)):
     if node.op.inputs[i].shape.num_elements() != 0:
-      dependence.check_same(node, i, axis if i in images else -given, size)
+      dependence.check_same(node, i, axis if i in images else -given, node.length())
   others = Value(Dependence.ROW_WISE, 0, block)
   if given:
     # dx = dy scale / sqrt(variance + epsilon). The gradients of scale and offset are
@@ -318,14 +316,17 @@ def _adds_over(node: Node) -> Value:
   raise mixed('adds over the examples')
 
 
-def _size(node: Node) -> Value:
+def _size(node: Node) -> Value | list[Value]:
   """Follows shapes, ranks and counts of entries: CONSTANT if known, else BATCH_SIZE."""
   if all(None not in node.shape(i) for i in range(len(node.values))):
     return CONSTANT
-  # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
-  if node.op.type != 'Shape' or node.shape(0).count(None) != 1 or (
-      node.shape(0)[node.values[0].axis] is not None):
+  if node.op.type not in ('Shape', 'ShapeN'):
     return BATCH_SIZE
+  # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
+  if node.op.type == 'ShapeN' or node.shape(0).count(None) != 1 or (
+      node.shape(0)[node.values[0].axis] is not None):
+    return [BATCH_SIZE._replace(axis=value.axis, block=0) if i in node.rows() else
+            BATCH_SIZE for i, value in enumerate(node.values)]
   return dependence.sized([np.asarray(shape) for shape in dependence.shapes(node)])
 
 

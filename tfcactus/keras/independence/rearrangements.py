@@ -87,10 +87,10 @@ def _shape_made(node: Node) -> list[int | None]:
   if asked is None or node.shape(0)[value.axis] is not None:
     return node.out()
   for sizes, shape in zip(asked, dependence.shapes(node)):
-    if None in shape:
+    rest = max(1, math.prod(int(size) for size in sizes if size != -1))
+    if None in shape or _product(shape) % rest:
       return node.out()
-    rest = math.prod(int(size) for size in sizes if size != -1)
-    found.append([_product(shape) // max(rest, 1) if size == -1 else int(size)
+    found.append([_product(shape) // rest if size == -1 else int(size)
                   for size in sizes])
   made = [None if is_rows else size for size, is_rows in dependence.as_multiples(found)]
   node.op.outputs[0].set_shape(made)  # TensorFlow does not infer this shape.
@@ -271,17 +271,22 @@ def _from_list(node: Node) -> Value:
 def _stack_list(node: Node) -> Value:
   """Follows TensorListStack, which adds axis 0; only items may hold the examples."""
   value = node.values[0]
-  if value.dependence != Dependence.ROW_WISE:
-    raise unknown('takes a shape that depends on the examples')
+  _check_item_shape(node)
   return value._replace(axis=value.axis + 1)
+
+
+def _check_item_shape(node: Node) -> None:
+  """Raises NotRowWise unless input 0 is a ROW_WISE list, and the last a fixed shape."""
+  # An item that is not set is zeros of this shape. Where draws are held fixed, nothing
+  # is guaranteed.
+  shape = node.values[-1].dependence
+  if node.rows() != [0] or node.draws is not None and shape != Dependence.CONSTANT:
+    raise unknown('takes a shape that depends on the examples')
 
 
 def _list_item(node: Node) -> Value:
   """Follows operations that take an item from a list (input 0), by a constant index."""
-  # The shape of an item (the last input) may depend on the number of examples.
-  if node.values[0].dependence != Dependence.ROW_WISE or any(
-      value.dependence == Dependence.ROW_WISE for value in node.values[1:]):
-    raise unknown('takes examples by what is in the data')
+  _check_item_shape(node)
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes an item by the number of examples')
   return node.values[0]
@@ -291,7 +296,13 @@ def _set_item(node: Node) -> Value:
   """Returns the value that covers a list's items (input 0) and the new item (last)."""
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  return dependence.join(node.values[0], node.values[-1])
+  items, item = node.values[0], node.values[-1]
+  # A constant item must have the size of the others along the examples' axis. Where
+  # draws are held fixed, nothing is guaranteed.
+  sized = node.draws is None or item.dependence == Dependence.CONSTANT and (
+      node.draws.number is not None and items.axis < len(node.shape(-1)) and
+      node.shape(-1)[items.axis] == node.draws.number * abs(items.block))
+  return dependence.join(items, item, sized)
 
 
 TRANSFER: dict[str, Transfer] = {
