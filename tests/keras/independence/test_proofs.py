@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.representatives import representatives
-from tfcactus.keras.independence import dependence, graph_proof
+from tfcactus.keras.independence import dependence, draws, graph_proof
 from tfcactus.keras.independence.dependence import Dependence
 
 _B, _T, _D = 4, 3, 4  # Axes of one size, so that a shape does not tell them apart.
@@ -457,7 +457,69 @@ def _by_size(number):
 
 _TWO = tf.Variable(2)
 
+
+
+def _one_by_its_size(x, choice, made):
+  """Returns rows of x, cut as many times as a tensor of one row has rows."""
+  joined = [made(tf.equal(choice, number), x) for number in (2, 3)]
+  return x[:, 0] * 0 + tf.reduce_sum(tf.reshape(
+      joined[0], tf.stack([tf.shape(joined[1])[0], -1])), 1)
+
+
+def _branches(chosen, x):
+  return tf.cond(chosen, lambda: x, lambda: tf.ones([1, _D]))
+
+
+def _rounds(chosen, x):
+  return tf.while_loop(
+      lambda i, _: i < tf.cast(chosen, tf.int32), lambda i, _: (i + 1, x),
+      (0, tf.ones([1, _D])), shape_invariants=(
+          tf.TensorShape([]), tf.TensorShape([None, _D])))[1]
+
+
+def _items(chosen, x):
+  items = tf.TensorArray(tf.float32, 2, infer_shape=False).write(0, x).write(
+      1, tf.ones([1, _D]))
+  return tf.ensure_shape(items.read(tf.cast(chosen, tf.int32)), [None, _D])
+
+
+def _list_item(x, reserved, read):
+  """Returns an item that was never set, zeros of a shape, of a list with item x."""
+  items = tf.raw_ops.TensorListReserve(
+      element_shape=reserved, num_elements=2, element_dtype=tf.float32)
+  if read is not None:
+    items = tf.raw_ops.TensorListSetItem(input_handle=items, index=0, item=x)
+  return tf.raw_ops.TensorListGetItem(
+      input_handle=items, index=1, element_dtype=tf.float32,
+      element_shape=[-1, -1] if read is None else read)
+
+
+def _parity(number):
+  """Returns 1 for odd numbers and 0 for even ones, by products that overflow."""
+  for _ in range(31):
+    number = number * number
+  return number
+
+
+def _twice(x):
+  return tf.stack([tf.shape(x)[0]] * 2)
+
+
 _UNLIKE_OTHERS = {
+    **{f'{made.__name__} of one row, {rows}': (
+        lambda x, made=made: _one_by_its_size(x, _TWO, made), [rows, _D])
+       for made in (_branches, _rounds) for rows in (_B, None)},
+    'items of one row': (
+        lambda x: _one_by_its_size(x, _TWO, _items), [None, _D]),
+    'the shape of a square': (lambda x: tf.reduce_sum(tf.broadcast_to(
+        x[:, :1], tf.shape(tf.zeros(_twice(x)))), 1), [None, _D]),
+    'no item of a square': (lambda x: x * tf.reduce_sum(tf.cos(
+        _list_item(x, _twice(x), None))), [None, _D]),
+    'no item read as a square': (lambda x: tf.reduce_sum(tf.cos(
+        _list_item(x, -1, _twice(x))), 1), [None, _D]),
+    'a product that overflows': (lambda x: tf.reduce_sum(tf.reshape(x, tf.stack([
+        -1, tf.gather([2 * _D, _D], _parity(tf.shape(x)[0]))])), 1), [None, _D]),
+    'one example or five': (lambda x: x + tf.zeros([5, _D]), [None, _D]),
     'rows of indices': (lambda x: tf.gather(
         x, np.arange(2 * _B).reshape(_B, 2) % _T, axis=1, batch_dims=-1), [_B, _T]),
     'labels broadcast to a matrix': (
@@ -491,3 +553,32 @@ def test_operations_with_unlike_arguments_are_not_proved(name):
   function, shape = _UNLIKE_OTHERS[name]
   graph = tf.function(function).get_concrete_function(tf.TensorSpec(shape)).graph
   assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, shape[0])
+
+
+@pytest.mark.parametrize('loop', [False, True])
+def test_draws_of_one_function_from_shifted_counters_are_not_proved(loop):
+  @tf.function
+  def drawn(x, key, counter):
+    return x + tf.raw_ops.StatelessRandomNormalV2(
+        shape=[_B, _D], key=key, counter=counter, alg=1)
+
+  @tf.function
+  def function(x):
+    seed = draws.secret_seed()
+    key, _ = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    # Rows of the second draw are those of the first from the second row on.
+    first, second = (tf.concat([
+        tf.constant([place], tf.uint64), tf.cast(seed[:1], tf.uint64)], 0)
+                     for place in (0, 1))
+    if loop:
+      return tf.while_loop(lambda i, *_: i < 2, lambda i, x, one, other: (
+          i + 1, drawn(2 * x, key, one), other, one), (0, x, first, second))[1]
+    return drawn(x, key, first) - drawn(x, key, second)
+
+  graph = function.get_concrete_function(tf.TensorSpec([_B, _D])).graph
+  assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, _B)
+
+
+def test_a_bias_without_a_data_format_is_followed():
+  assert _found(lambda x: tf.raw_ops.BiasAddV1(value=x, bias=tf.ones([_D])), None) == (
+      dependence.ROW_WISE)

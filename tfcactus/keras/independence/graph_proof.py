@@ -132,8 +132,8 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
   if kind == 'TensorListReserve':
-    # An item that is not set is zeros of this shape. Where draws are held fixed, nothing
-    # is guaranteed.
+    # An item that is not set is zeros of this shape. Where draws are held fixed,
+    # nothing is guaranteed.
     return BATCH_SIZE if node.draws is not None else dependence.NO_ITEMS
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
