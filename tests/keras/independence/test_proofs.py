@@ -477,12 +477,6 @@ def _rounds(chosen, x):
           tf.TensorShape([]), tf.TensorShape([None, _D])))[1]
 
 
-def _items(chosen, x):
-  items = tf.TensorArray(tf.float32, 2, infer_shape=False).write(0, x).write(
-      1, tf.ones([1, _D]))
-  return tf.ensure_shape(items.read(tf.cast(chosen, tf.int32)), [None, _D])
-
-
 def _list_item(x, reserved, read):
   """Returns an item that was never set, zeros of a shape, of a list with item x."""
   items = tf.raw_ops.TensorListReserve(
@@ -509,8 +503,6 @@ _UNLIKE_OTHERS = {
     **{f'{made.__name__} of one row, {rows}': (
         lambda x, made=made: _one_by_its_size(x, _TWO, made), [rows, _D])
        for made in (_branches, _rounds) for rows in (_B, None)},
-    'items of one row': (
-        lambda x: _one_by_its_size(x, _TWO, _items), [None, _D]),
     'the shape of a square': (lambda x: tf.reduce_sum(tf.broadcast_to(
         x[:, :1], tf.shape(tf.zeros(_twice(x)))), 1), [None, _D]),
     'no item of a square': (lambda x: x * tf.reduce_sum(tf.cos(

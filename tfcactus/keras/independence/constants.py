@@ -46,30 +46,18 @@ def value(node: Node) -> Value | list[Value]:
   if not node.op.inputs:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
-    return _filled(node)
+    return UNIFORM
   if kind == 'TensorListElementShape':
     return operations.element_shape(node)
   if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
-  if kind in ('Identity', 'IdentityN'):
+  if kind == 'IdentityN':
     return node.values
   if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
     return UNIFORM
   return Value(Dependence.CONSTANT, varies=_varies(node))
-
-
-def _filled(node: Node) -> Value:
-  """Returns UNIFORM for a tensor of one number, NO_ITEMS for a list without items."""
-  kind, draws = node.op.type, node.draws
-  if kind == 'TensorListReserve' and draws is not None and draws.number is None:
-    shape = dependence.static(node.op.inputs[0])
-    if shape is None or -1 not in shape:
-      return UNIFORM  # Items that are not set count as zeros of this shape.
-  empty = kind in ('EmptyTensorList', 'TensorListReserve') or (
-      node.values[0] == dependence.NO_ITEMS)
-  return dependence.NO_ITEMS if empty else UNIFORM
 
 
 def _varies(node: Node) -> Axes | None:

@@ -50,8 +50,8 @@ class Value(NamedTuple):
     dependence: What the tensor depends on.
     axis: If ROW_WISE, the axis of the examples.
     block: If ROW_WISE, the number of neighbouring positions per example on that axis;
-      if negative, the whole batch is repeated -block times there. It is 0 in `NO_ITEMS`
-      and, if BATCH_SIZE, in the shape of a ROW_WISE tensor, whose axis is `axis`.
+      if negative, the whole batch is repeated -block times there. If BATCH_SIZE,
+      it is 0 in the shape of a ROW_WISE tensor with the examples on `axis`.
     varies: If CONSTANT, the axes along which entries may differ; None if they may
       differ along any axis.
     seed: If CONSTANT, the name of the only secret seed from which the tensor is
@@ -74,7 +74,6 @@ class Value(NamedTuple):
 
 CONSTANT = Value(Dependence.CONSTANT)  # Entries may differ along any axis.
 UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())  # All entries are equal.
-NO_ITEMS = UNIFORM._replace(block=0)  # A list without items.
 BATCH_SIZE = Value(Dependence.BATCH_SIZE)
 ROW_WISE = Value(Dependence.ROW_WISE)  # One position per example, on axis 0.
 
@@ -254,7 +253,7 @@ def constant(tensor: tf.Tensor) -> Value:
       if value.size and not np.all(value == value.take([0], k))))
 
 
-def join(first: Value, second: Value, sized: bool) -> Value:
+def join(first: Value, second: Value, sized: bool = True) -> Value:
   """Returns the least upper bound: a `Value` that covers both, UNKNOWN if none does.
 
   `sized` tells that a CONSTANT value has the size of a ROW_WISE one along its axis.
@@ -262,8 +261,6 @@ def join(first: Value, second: Value, sized: bool) -> Value:
   worst = max(first, second, key=lambda value: value.dependence)
   if worst.dependence >= Dependence.UNKNOWN or first == second:
     return worst
-  if NO_ITEMS in (first, second):
-    return second if first == NO_ITEMS else first
   if first.dependence == second.dependence == Dependence.CONSTANT and not (
       first.seed or second.seed):
     if first.varies is None or second.varies is None:

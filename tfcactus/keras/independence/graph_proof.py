@@ -20,6 +20,7 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
+  UNIFORM,
   unknown,
   Value,
 )
@@ -134,7 +135,7 @@ def _of_sizes(node: Node) -> Value | list[Value]:
   if kind == 'TensorListReserve':
     # An item that is not set is zeros of this shape. Where draws are held fixed,
     # nothing is guaranteed.
-    return BATCH_SIZE if node.draws is not None else dependence.NO_ITEMS
+    return BATCH_SIZE if node.draws is not None else UNIFORM
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
@@ -201,12 +202,15 @@ def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
   """Returns values that cover those in `first` of tensors `one` and in `second`."""
   found = []
   for a, b, *tensors in zip(first, second, one, other):
-    axis = max(a, b, key=lambda value: value.dependence).axis
-    sizes = {tensor.shape[axis] if axis < (tensor.shape.rank or 0) else None
+    rows = max(a, b, key=lambda value: value.dependence)
+    sizes = {tensor.shape[rows.axis] if rows.axis < (tensor.shape.rank or 0) else None
              for tensor in tensors}
-    # Where draws are held fixed, nothing is guaranteed.
+    if node.draws is not None and node.draws.number is not None:
+      sizes = sizes - {None} | {node.draws.number * abs(rows.block)}
+    # Values of lists have no sizes. Where draws are held fixed, nothing is guaranteed.
     found.append(dependence.join(
-        a, b, node.draws is None or len(sizes) == 1 and None not in sizes))
+        a, b, node.draws is None or tensors[0].dtype == tf.variant or (
+            len(sizes) == 1 and None not in sizes)))
   return found
 
 

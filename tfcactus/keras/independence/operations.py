@@ -47,8 +47,7 @@ def _added(node: Node) -> Value:
   """Follows AddN, which adds tensors, or lists of tensors item by item."""
   if node.op.outputs[0].dtype != tf.variant:
     return _broadcast(node)
-  value = functools.reduce(lambda first, second: dependence.join(
-      first, second, sized=node.draws is None), node.values)
+  value = functools.reduce(dependence.join, node.values)
   if value.dependence >= Dependence.UNKNOWN:
     raise unknown('adds lists whose dependence on the examples differs')
   return value

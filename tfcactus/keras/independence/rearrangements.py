@@ -296,13 +296,7 @@ def _set_item(node: Node) -> Value:
   """Returns the value that covers a list's items (input 0) and the new item (last)."""
   if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  items, item = node.values[0], node.values[-1]
-  # A constant item must have the size of the others along the examples' axis. Where
-  # draws are held fixed, nothing is guaranteed.
-  sized = node.draws is None or item.dependence == Dependence.CONSTANT and (
-      node.draws.number is not None and items.axis < len(node.shape(-1)) and
-      node.shape(-1)[items.axis] == node.draws.number * abs(items.block))
-  return dependence.join(items, item, sized)
+  return dependence.join(node.values[0], node.values[-1])
 
 
 TRANSFER: dict[str, Transfer] = {
