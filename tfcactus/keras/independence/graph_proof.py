@@ -193,7 +193,8 @@ def _if(node: Node) -> list[Value]:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
                    for name in ('then_branch', 'else_branch'))
-  tensors = (called(node.op, name).outputs for name in ('then_branch', 'else_branch'))
+  tensors = (getattr(called(node.op, name), 'outputs', ())
+             for name in ('then_branch', 'else_branch'))
   return _joined(node, first, second, *tensors)
 
 
@@ -224,7 +225,8 @@ def _while(node: Node) -> list[Value]:
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
     more = _body(node, 'body', values)
-    more = _joined(node, values, more, node.op.inputs, called(node.op, 'body').outputs)
+    made = getattr(called(node.op, 'body'), 'outputs', ())
+    more = _joined(node, values, more, node.op.inputs, made)
     if more == values:
       return values
     values = more

@@ -88,7 +88,7 @@ def _shape_made(node: Node) -> list[int | None]:
     return node.out()
   for sizes, shape in zip(asked, dependence.shapes(node)):
     rest = max(1, math.prod(int(size) for size in sizes if size != -1))
-    if None in shape or _product(shape) % rest:
+    if None in shape or -1 in sizes and _product(shape) % rest:
       return node.out()
     found.append([_product(shape) // rest if size == -1 else int(size)
                   for size in sizes])
