@@ -111,7 +111,7 @@ def _clip(change: Callable[..., Any]) -> Any:
 
 
 def _per_layer(true: Any, gradients: Any, norm: Any, takes_part: Any, kind: str,
-               groups: Any, scales: Any) -> Any:
+               groups: Any, scales: Any = None) -> Any:
   del kind
   return true(gradients, norm * len(set(groups))**0.5, takes_part, 'per_layer', groups,
               scales)
