@@ -33,7 +33,7 @@ class BandedToeplitz(base.Strategy):
   _numbers: tuple[float, ...]
 
   def __init__(self, coefficients: Any):
-    """Raises ValueError unless `coefficients` are as above and noise does not grow."""
+    """Raises ValueError unless `coefficients` are as above and pass `check_growth`."""
     numbers = _checks.vector('coefficients', coefficients)
     if numbers[0] <= 0 or (numbers.size == 1 and numbers[0] != 1):
       raise ValueError(

@@ -172,7 +172,7 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
 
 def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype: Any
            ) -> np.ndarray:
-  """Returns a batch as `dtype`, or as objects; ValueError unless of NumPy `kinds`.
+  """Returns a batch as `dtype`, or as objects; ValueError for other NumPy kinds.
 
   `each` converts single values where NumPy cannot. `words` names the kinds in errors.
   """
@@ -193,7 +193,9 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
   if array.ndim == 0 or array.dtype.kind not in kinds + 'O':
     raise ValueError(f'Expected rows of {words}, got an array of shape {array.shape} '
                      f'and type {array.dtype}.')
-  if dtype is not object and np.can_cast(array.dtype, dtype, 'same_kind'):
+  # Large words of uint64 would wrap to negative ones.
+  if dtype is not object and np.can_cast(
+      array.dtype, dtype, 'safe' if array.dtype.kind == 'u' else 'same_kind'):
     with np.errstate(all='ignore'):  # A warning would tell of values.
       return array.astype(dtype)
   found = np.empty(array.size, np.float64 if dtype == np.float64 else object)

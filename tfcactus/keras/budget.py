@@ -132,7 +132,8 @@ class Limit(keras.callbacks.Callback):
                         ) -> None:
     """Stops training after the last execution that the target allows.
 
-    After the first step of a drop-in optimizer, finds how many steps these are.
+    If `on_train_begin` could not find how many steps the target allows, as for a
+    drop-in optimizer of an unbuilt model, finds it after the first step.
     """
     if self._find_later:
       self._find(ahead=0)

@@ -20,8 +20,9 @@ from tfcactus.keras.step.clip_norm import ClipNorm
 
 def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
            weights: tf.Tensor, batch: BatchResult, penalty: tf.Tensor) -> Any:
-  """Updates loss and metrics on the examples drawn, without padding; returns logs.
+  """Updates loss and metrics on the examples drawn; returns logs.
 
+  Leaves out padding, examples of weight zero, and those whose loss is not finite.
   `x`, `y` (in the user's structure) and `weights` (as `losses` returns them) are a
   logical batch, and `batch` the result of a step on it. `penalty`, the loss of weight
   regularizers, is added to each example's loss. Raises ValueError, while the first step

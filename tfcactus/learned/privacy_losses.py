@@ -23,7 +23,7 @@ Pair = tuple[tf.Tensor, tf.Tensor]
 
 
 def outcome_pairs(full: tf.Tensor, bins: int, sampling_prob: float) -> list[Pair]:
-  """Returns pairs (P, Q) of outcome masses; without sampling one stands for both."""
+  """Returns (P, Q), outcome masses, for each direction; without sampling, one pair."""
   # `full` has the masses of all cells from left to right, shape (2 n,). The neighbour's
   # noise is shifted by the sensitivity; P and Q have shape (2 n + bins,).
   nothing = tf.zeros([bins], full.dtype)

@@ -40,7 +40,7 @@ def probabilities() -> list[int]:
   They are rounded down.
   """
   one = 1 << _PRECISION
-  # 1 / q = e^(2^-(b + 1)) by its series, whose 16th term is below 2^-500.
+  # 1 / q = e^(2^-(_BITS + 1)) by its series, whose 16th term is below 2^-500.
   term = power = one
   for number in range(1, 17):
     term = (term >> (_BITS + 1)) // number

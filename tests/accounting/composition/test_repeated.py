@@ -3,6 +3,7 @@
 import dp_accounting
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
 from tests.accounting.composition.losses.test_grouped import accountant, poisson
 from tests.representatives import representatives
@@ -95,3 +96,30 @@ def test_every_event_with_an_account_has_one_for_several_rows():
     one, two = (accountant(event, rows, 3, neighboring_relation=relation).get_epsilon(
         1e-4) for rows in (1, 2))
     assert one < two < np.inf
+
+
+@pytest.mark.parametrize('sigma, rows', [(0.06, 2), (0.045, 36), (0.03, 2), (0.02, 8)])
+def test_brackets_hold_beyond_the_exponents_of_floats(sigma, rows):
+  """Lower bounds were inf, and 1 for delta; a round of refinement did not end."""
+  one = accounting.PhiAccountant().compose(dp_accounting.GaussianDpEvent(sigma))
+  found = Repeated(one.compositions()['remove'], rows, 0.0)
+  mu = rows / sigma
+
+  def exact(epsilon):
+    return stats.norm.cdf(mu / 2 - epsilon / mu) - np.exp(
+        epsilon + stats.norm.logcdf(-epsilon / mu - mu / 2))
+
+  most = optimize.brentq(lambda epsilon: exact(epsilon) - 1e-5, 0, mu * (mu + 10))
+  bounds = found.epsilon(1e-5)
+  assert bounds.lower <= most * (1 + 1e-9) and most * (1 - 1e-9) <= bounds.upper
+  for epsilon in (0.9 * most, most, 1.1 * most, 800.0):
+    bounds = found.delta(epsilon)
+    assert bounds.lower <= exact(epsilon) * (1 + 1e-6) + 1e-300
+    assert exact(epsilon) * (1 - 1e-6) <= bounds.upper
+
+
+def test_many_rows_in_nearly_every_sample_have_no_infinite_lower_bound():
+  """All 36 rows without sampling cost less than 801."""
+  one = accounting.PhiAccountant().compose(
+      dp_accounting.PoissonSampledDpEvent(0.99999, dp_accounting.GaussianDpEvent(1.0)))
+  assert one.compositions()['remove'].repeated(36).epsilon(1e-5).lower < 801

@@ -28,6 +28,9 @@ cover two such ranges, from zero on."""
 LARGEST = 650.0
 """Largest epsilon at which delta is computed: e^epsilon is a float."""
 
+LEAST_LEVEL = 1e-290
+"""Least level b of a set that is looked at; smaller ones would lose digits, or be 0."""
+
 FINER = 4.0
 """Ratio of the distances of lines from one round to the next."""
 
@@ -83,7 +86,8 @@ class Lines:
 
   def index(self, level: np.ndarray) -> np.ndarray:
     """Returns the number of the line that is least at each level."""
-    return np.searchsorted(-self.kinks, -level)
+    # At level 0 it is the last one, also if kinks are too small for a float.
+    return np.where(level > 0, np.searchsorted(-self.kinks, -level), self.kinks.size)
 
   def __call__(self, level: np.ndarray) -> np.ndarray:
     """Returns the bound at each level in [0, 1]."""
@@ -98,13 +102,16 @@ class Lines:
     return (value - self.height[at]) / self.slope[at]
 
   def kinks_of_power(self, rows: int) -> np.ndarray:
-    """Returns the kinks in (0, 1] of the bound applied `rows` times, and level 1."""
+    """Returns kinks above `LEAST_LEVEL` of the bound applied `rows` times, and level 1.
+
+    Of lower bounds, whose first line has slope zero, only those of one application.
+    """
     kinks = np.append(self.kinks, self.preimages(np.ones(1)))
-    kinks = np.append(kinks[(kinks > 0) & (kinks < 1)], 1.0)
+    kinks = np.append(kinks[(kinks > LEAST_LEVEL) & (kinks < 1)], 1.0)
     found = [kinks]
     for _ in range(rows - 1):
       level = self.preimages(found[-1])
-      found.append(level[(level > 0) & (level <= 1)])
+      found.append(level[(level > LEAST_LEVEL) & (level <= 1)])
     return np.unique(np.concatenate(found))
 
   def best(self, rows: int, gain: Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -147,7 +154,9 @@ class Repeated:
 
     def solve(lines: Lines, sign: int) -> tuple[float, float]:
       """Returns an epsilon, rounded up (`sign` 1) or down (-1), and the deciding b."""
-      if lines.power(np.zeros(1), self.rows)[0] > delta:
+      # Where R_k(b) <= delta, no smaller level matters, since R_k is concave.
+      least = np.array([0.0, LEAST_LEVEL if sign > 0 else 0.0])
+      if np.max(lines.power(least, self.rows)) > delta:
         return math.inf, 0.0
       level, value = lines.best(self.rows, lambda b, r: (r - delta) / b)
       if not value > delta:
@@ -163,9 +172,13 @@ class Repeated:
       """Returns a delta, rounded up (`sign` 1) or down (-1), and the deciding b."""
       slope = math.exp(min(epsilon, LARGEST))
       level, value = lines.best(self.rows, lambda b, r: r - slope * b)
-      at_zero = float(lines.power(np.zeros(1), self.rows)[0])
+      # All levels below `LEAST_LEVEL` give at most the first, at least the second.
+      least = np.array([LEAST_LEVEL if sign > 0 else 0.0])
+      at_least = float(lines.power(least, self.rows)[0])
+      if sign < 0 and epsilon > LARGEST:  # The capped slope is no lower bound.
+        return at_least, level
       room = sign * self.rows * ROUNDOFF * (value + slope * level)
-      return min(max(value - slope * level + room, at_zero, 0.0), 1.0), level
+      return min(max(value - slope * level + room, at_least, 0.0), 1.0), level
 
     return self._refined(max(epsilon / self.rows, LEAST_SCALE), solve)
 
@@ -176,7 +189,7 @@ class Repeated:
   def _refined(self, scale: float, solve: Callable[[Lines, int], tuple[float, float]]
                ) -> Bounds:
     """Returns bounds by `solve`, from lines that get closer where they matter."""
-    spacing = scale / FIRST
+    spacing = min(scale, 0.5 * LARGEST) / FIRST
     known = {x: self.one.delta(x) for x in spacing * np.arange(2 * FIRST + 1)}
     done = 0
     while True:
@@ -195,7 +208,7 @@ class Repeated:
       levels = np.concatenate(chain)
       levels = levels[levels < 1]
       beyond = np.any(lines.index(levels) == lines.slope.size - 1)
-      if beyond and x[-1] < LARGEST and high[-1] > TINY and (
+      if beyond and x[-1] * (1 + 1 / FIRST) <= LARGEST and high[-1] > TINY and (
           high[-1] < FALLS * high[-1 - FIRST]):
         new = x[-1] * np.linspace(1, 2, FIRST + 1)[1:]
       else:

@@ -279,6 +279,7 @@ class Engine:
     """Returns the results of `clip_and_sum`, and a list of other results in `floatx`.
 
     These are predictions, masks, losses and added losses, or zeros in their place.
+    `numbers` are those of `run`: sums along shadow weights follow those of the weights.
     """
     with patches.drawing(self._model, self._keys):
       found = self._pass(batch)
