@@ -110,7 +110,7 @@ class Strategy(abc.ABC):
 
   @property
   def replays(self) -> bool:
-    """Whether a step's noise takes its own draw and the one before, and no other."""
+    """Whether a step's noise is computed from its own and the previous draw alone."""
     return False
 
   @property

@@ -155,8 +155,7 @@ class Repeated:
     def solve(lines: Lines, sign: int) -> tuple[float, float]:
       """Returns an epsilon, rounded up (`sign` 1) or down (-1), and the deciding b."""
       # Where R_k(b) <= delta, no smaller level matters, since R_k is concave.
-      least = np.array([0.0, LEAST_LEVEL if sign > 0 else 0.0])
-      if np.max(lines.power(least, self.rows)) > delta:
+      if self._near_zero(lines, sign) > delta:
         return math.inf, 0.0
       level, value = lines.best(self.rows, lambda b, r: (r - delta) / b)
       if not value > delta:
@@ -172,15 +171,18 @@ class Repeated:
       """Returns a delta, rounded up (`sign` 1) or down (-1), and the deciding b."""
       slope = math.exp(min(epsilon, LARGEST))
       level, value = lines.best(self.rows, lambda b, r: r - slope * b)
-      # All levels below `LEAST_LEVEL` give at most the first, at least the second.
-      least = np.array([LEAST_LEVEL if sign > 0 else 0.0])
-      at_least = float(lines.power(least, self.rows)[0])
+      at_least = self._near_zero(lines, sign)  # What the levels left out give.
       if sign < 0 and epsilon > LARGEST:  # The capped slope is no lower bound.
         return at_least, level
       room = sign * self.rows * ROUNDOFF * (value + slope * level)
       return min(max(value - slope * level + room, at_least, 0.0), 1.0), level
 
     return self._refined(max(epsilon / self.rows, LEAST_SCALE), solve)
+
+  def _near_zero(self, lines: Lines, sign: int) -> float:
+    """Returns a bound on R_k below `LEAST_LEVEL`: upper (`sign` 1) or lower (-1)."""
+    level = LEAST_LEVEL if sign > 0 else 0.0
+    return float(lines.power(np.array([level]), self.rows)[0])
 
   def stays_below(self, epsilon: float, delta: float) -> bool:
     """Returns whether a few lines show (epsilon, delta)-DP; False proves nothing."""

@@ -36,7 +36,8 @@ def is_standing_in() -> bool:
 
 
 FAILURES = (NotImplementedError, TypeError, ValueError)
-"""What `over_rows` raises if it cannot vectorise a function, or the function raises."""
+"""Exceptions that `over_rows` raises for a function that it cannot vectorise, or passes
+on from the function."""
 
 
 def own_words(error: BaseException) -> str:
