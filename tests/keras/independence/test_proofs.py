@@ -488,6 +488,62 @@ def _list_item(x, reserved, read):
       element_shape=[-1, -1] if read is None else read)
 
 
+def _rows_by(x, other):
+  """Returns sums of x over as many rows as another tensor has, one an example."""
+  return tf.reduce_sum(tf.reshape(x, tf.stack([tf.shape(other)[0], -1])), 1) * tf.ones(
+      [tf.shape(x)[0]])
+
+
+def _one_row(items=None):
+  """Returns a list that may hold items of any number of rows, with one row at 1."""
+  items = tf.raw_ops.TensorListReserve(
+      element_shape=[-1, _D], num_elements=2, element_dtype=tf.float32) if (
+          items is None) else items
+  return tf.raw_ops.TensorListSetItem(
+      input_handle=items, index=1, item=tf.ones([1, _D]))
+
+
+def _beside(x, items=None, index=0):
+  """Returns a list with the examples x at `index`."""
+  items = tf.raw_ops.TensorListReserve(
+      element_shape=[-1, _D], num_elements=2, element_dtype=tf.float32) if (
+          items is None) else items
+  return tf.raw_ops.TensorListSetItem(input_handle=items, index=index, item=x)
+
+
+def _read(items, shape=(-1, _D)):
+  return tf.raw_ops.TensorListGetItem(
+      input_handle=items, index=1, element_dtype=tf.float32, element_shape=shape)
+
+
+_LISTS = {
+    'a list of unlike items': lambda x: _one_row(_beside(x)),
+    'a list of unlike items, examples last': lambda x: _beside(x, _one_row()),
+    'a list out of a vector of lists': lambda x: _beside(
+        x, tf.reshape(tf.fill([1], _one_row()), [])),
+    'the sum of unlike lists': lambda x: tf.raw_ops.AddN(
+        inputs=[_beside(x), _one_row()]),
+    'one of two unlike lists': lambda x: tf.cond(
+        tf.equal(_TWO, 3), lambda: _beside(x, index=1), _one_row),
+    'a list with zeros of another shape': lambda x: tf.cond(
+        tf.equal(_TWO, 3), lambda: _beside(x, _reserved(), 1), _reserved),
+    'a list like one with another shape': lambda x: tf.cond(
+        tf.equal(_TWO, 3), lambda: _beside(x, _reserved_like(), 1), _reserved_like),
+}
+
+
+def _reserved(shape=None):
+  """Returns a list whose items are zeros of a shape that is settled when it runs."""
+  return tf.raw_ops.TensorListReserve(
+      element_shape=tf.stack([_TWO, _D]) if shape is None else shape, num_elements=2,
+      element_dtype=tf.float32)
+
+
+def _reserved_like():
+  return _reserved(tf.raw_ops.TensorListElementShape(
+      input_handle=_reserved(), shape_type=tf.int32))
+
+
 def _parity(number):
   """Returns 1 for odd numbers and 0 for even ones, by products that overflow."""
   for _ in range(31):
@@ -503,6 +559,10 @@ _UNLIKE_OTHERS = {
     **{f'{made.__name__} of one row, {rows}': (
         lambda x, made=made: _one_by_its_size(x, _TWO, made), [rows, _D])
        for made in (_branches, _rounds) for rows in (_B, None)},
+    **{name: (lambda x, made=made: _rows_by(x, _read(made(x))), [None, _D])
+       for name, made in _LISTS.items()},
+    'an item that is not set, read by another shape': (lambda x: _rows_by(
+        x, _read(_beside(x), tf.stack([_TWO, _D]))), [None, _D]),
     'the shape of a square': (lambda x: tf.reduce_sum(tf.broadcast_to(
         x[:, :1], tf.shape(tf.zeros(_twice(x)))), 1), [None, _D]),
     'no item of a square': (lambda x: x * tf.reduce_sum(tf.cos(

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Callable
 
-import tensorflow as tf
-
 from tfcactus.keras.independence import (
   dependence,
   draws as draws_lib,
@@ -23,7 +21,6 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   UNIFORM,
-  unknown,
   Value,
 )
 
@@ -35,20 +32,13 @@ def value(node: Node) -> Value | list[Value]:
   """Returns the abstract value of an operation's outputs if all inputs are CONSTANT.
 
   It is CONSTANT, but ROW_WISE for draws with numbers of their own for each example.
-  Raises NotRowWise for a draw that does not give each example its own numbers, and for
-  an operation that uses a secret seed for anything but a draw.
+  Raises NotRowWise for a draw that does not give each example its own numbers.
   """
   kind = node.op.type
-  if seed := draws_lib.seed_of(node):
-    return Value(Dependence.CONSTANT, seed=seed)
-  if draws_lib.takes_seed_for_numbers(node):
-    raise unknown('takes a seed for numbers')
   if not node.op.inputs:
     return dependence.constant(node.op.outputs[0]) if node.op.outputs else CONSTANT
   if kind in _FILLING:
     return UNIFORM
-  if kind == 'TensorListElementShape':
-    return operations.element_shape(node)
   if kind in draws_lib.SHAPE_ARGUMENT:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
@@ -69,29 +59,19 @@ def _varies(node: Node) -> Axes | None:
     return None
 
 
-def _axes(node: Node, i: int) -> Axes:
-  """Returns the axes along which input `i` may vary; axes of size 1 do not vary."""
-  varies = node.values[i].varies
-  shape = node.shape(i)
-  every = range(len(shape)) if varies is None else varies
-  return frozenset(k for k in every if shape[k] != 1)
-
-
 def _entrywise(node: Node) -> Axes | None:
   """Returns the axes of the result along which an input varies."""
-  if node.op.outputs[0].dtype == tf.variant:  # A list, such as the sum of two lists.
-    return _of_items(*node.values)
   # The second input of these two holds sizes, no entries of the output.
   first = range(1 if node.op.type in ('BroadcastTo', 'Tile') else len(node.values))
   rank = len(node.out())  # Shapes are aligned at their last axes.
   return frozenset(axis + rank - len(node.shape(i)) for i in first
-                   for axis in _axes(node, i))
+                   for axis in node.varying(i))
 
 
 def _reduce(node: Node) -> Axes:
   """Returns the input's varying axes in the result, but those that are reduced."""
   gone = set(node.axes(1))
-  kept = _axes(node, 0) - gone
+  kept = node.varying(0) - gone
   return kept if node.op.get_attr('keep_dims') else _moved_up(kept, gone)
 
 
@@ -106,7 +86,7 @@ def _matmul(node: Node) -> Axes:
   for i, flipped in enumerate(dependence.transposed(node.op)):
     own = len(node.shape(i))
     outer = own - 2 + (i != int(flipped))  # Rows of x or columns of y: not summed over.
-    for axis in _axes(node, i):
+    for axis in node.varying(i):
       if axis < own - 2:
         found.add(axis + rank - own)
       elif axis == outer:
@@ -117,32 +97,32 @@ def _matmul(node: Node) -> Axes:
 def _convolution(node: Node) -> Axes:
   """Returns all axes, but the batch axis 0 only if the images vary along it."""
   others = frozenset(range(1, len(node.out())))
-  return others | (_axes(node, 0) & {0})
+  return others | (node.varying(0) & {0})
 
 
 def _concat(node: Node) -> Axes:
   """Returns the joined axis, and all axes along which an input varies."""
   last = len(node.values) - 1
   return frozenset({node.whole(last) % len(node.out())}).union(
-      *(_axes(node, i) for i in range(last)))
+      *(node.varying(i) for i in range(last)))
 
 
 def _pack(node: Node) -> Axes:
   """Returns the new axis, and each axis of the result along which an input may vary."""
   at = node.op.get_attr('axis') % len(node.out())
   return frozenset({at}).union(
-      axis + (at <= axis) for i in range(len(node.values)) for axis in _axes(node, i))
+      axis + (at <= axis) for i in range(len(node.values)) for axis in node.varying(i))
 
 
 def _expand(node: Node) -> Axes:
   """Returns the input's varying axes in the result, which has a new axis."""
   at = node.whole(1) % len(node.out())
-  return frozenset(axis + (at <= axis) for axis in _axes(node, 0))
+  return frozenset(axis + (at <= axis) for axis in node.varying(0))
 
 
 def _transpose(node: Node) -> Axes:
   """Returns the input's varying axes in the result, which has another order."""
-  return frozenset(node.axes(1).index(axis) for axis in _axes(node, 0))
+  return frozenset(node.axes(1).index(axis) for axis in node.varying(0))
 
 
 def _reshape(node: Node) -> Axes | None:
@@ -154,7 +134,7 @@ def _reshape(node: Node) -> Axes | None:
       node.shape(0), node.out()))
   if 0 in before + after:
     return None
-  varies, found = _axes(node, 0), set[int]()
+  varies, found = node.varying(0), set[int]()
   i = k = 0
   while i < len(before) or k < len(after):
     first, start, sizes = i, k, [1, 1]
@@ -176,20 +156,20 @@ def _einsum(node: Node) -> Axes | None:
   if any(len(set(term)) < len(term) for term in (*terms, result)):
     return None
   return frozenset(result.index(term[axis]) for i, term in enumerate(terms)
-                   for axis in _axes(node, i) if term[axis] in result)
+                   for axis in node.varying(i) if term[axis] in result)
 
 
 def _squeeze(node: Node) -> Axes | None:
   """Returns the input's varying axes in the result; None if `squeeze_dims` is empty."""
   rank = len(node.shape(0))
   gone = {axis % rank for axis in node.op.get_attr('squeeze_dims')}
-  return _moved_up(_axes(node, 0), gone) if gone else None
+  return _moved_up(node.varying(0), gone) if gone else None
 
 
 def _sliced(node: Node) -> Axes:
   """Returns all axes of the result but whole axes of the input that do not vary."""
   whole = rearrangements.slice_axes(node, node.shape(0))
-  kept = {whole[axis] for axis in whole if axis not in _axes(node, 0)}
+  kept = {whole[axis] for axis in whole if axis not in node.varying(0)}
   return frozenset(range(len(node.out()))) - kept
 
 
@@ -197,19 +177,7 @@ def _bias(node: Node) -> Axes | None:
   """Returns the axes along which the input varies, and the channels; None for NCHW."""
   if node.op.get_attr('data_format') == b'NCHW':
     return None
-  return _axes(node, 0) | {len(node.out()) - 1}
-
-
-def _of_items(*values: Value) -> Axes | None:
-  """Returns the axes along which any item of lists, or any new item, may vary."""
-  own = [each.varies for each in values if each.varies is not None]
-  return frozenset[int]().union(*own) if len(own) == len(values) else None
-
-
-def _stack(node: Node) -> Axes | None:
-  """Returns the new axis 0, and each axis of the result along which items may vary."""
-  varies = node.values[0].varies
-  return None if varies is None else frozenset({0}).union(k + 1 for k in varies)
+  return node.varying(0) | {len(node.out()) - 1}
 
 
 _VARIES: dict[str, Callable[[Node], Axes | None]] = {
@@ -219,23 +187,15 @@ _VARIES: dict[str, Callable[[Node], Axes | None]] = {
     **dict.fromkeys(('Conv2D', 'Conv3D'), _convolution),
     'BiasAdd': _bias, 'ConcatV2': _concat, 'Einsum': _einsum, 'ExpandDims': _expand,
     'Pack': _pack, 'Reshape': _reshape, 'Squeeze': _squeeze, 'StridedSlice': _sliced,
-    'TensorListStack': _stack, 'Transpose': _transpose,
-    **dict.fromkeys(('TensorListPushBack', 'TensorListSetItem'),
-                    lambda node: _of_items(node.values[0], node.values[-1])),
-    # Parts of a tensor, and items of a list, may vary where the whole may.
-    'Split': lambda node: _axes(node, 1),
-    **dict.fromkeys(('SplitV', 'Slice'), lambda node: _axes(node, 0)),
-    **dict.fromkeys(('TensorListGetItem', 'TensorListPopBack'),
-                    lambda node: node.values[0].varies),
-    # Items are slices along axis 0, whose axes move down by one.
-    'TensorListFromTensor': lambda node: frozenset(
-        axis - 1 for axis in _axes(node, 0) if axis),
+    'Transpose': _transpose,
+    # Parts of a tensor may vary where the whole may.
+    'Split': lambda node: node.varying(1),
+    **dict.fromkeys(('SplitV', 'Slice'), lambda node: node.varying(0)),
 }
 """Rules that return the axes along which an output may vary, or None for any axis.
 
 Outputs of operations that are not listed may vary along any axis.
 """
 
-_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike', 'TensorListReserve',
-                       'EmptyTensorList'))
-"""Operations that fill a tensor with one number, or make a list without entries."""
+_FILLING = frozenset(('Fill', 'ZerosLike', 'OnesLike'))
+"""Operations that fill a tensor with one number."""

@@ -58,6 +58,9 @@ class Value(NamedTuple):
       computed, or '' if there is none; see `draws`.
     sizes: If BATCH_SIZE, and the tensor holds integers c B^k of B examples: those for
       each B in `BATCH_SIZES`.
+    item: If CONSTANT, for a list or the shape of its items: what is known of the shape
+      of all items, None if nothing. A size of -1 says that nothing tells the size, None
+      that items may have different ones.
     why: If UNKNOWN or MIXED, the operation and what it does.
     operation: If UNKNOWN or MIXED, the name of the operation.
   """
@@ -68,6 +71,7 @@ class Value(NamedTuple):
   varies: frozenset[int] | None = None
   sizes: Any = None
   seed: str = ''
+  item: tuple[int | None, ...] | None = None
   why: str = ''
   operation: str = ''
 
@@ -126,6 +130,12 @@ class Node(NamedTuple):
     """Returns the axes of input 0 that the constant input `i` names, in its order."""
     rank = len(self.shape(0))
     return [int(axis) % rank for axis in np.ravel(self.static(i))]
+
+  def varying(self, i: int) -> frozenset[int]:
+    """Returns the axes along which CONSTANT input `i` may vary, none of size 1."""
+    varies, shape = self.values[i].varies, self.shape(i)
+    every = range(len(shape)) if varies is None else varies
+    return frozenset(k for k in every if shape[k] != 1)
 
   def rows(self) -> list[int]:
     """Returns the indices of the inputs that are ROW_WISE."""

@@ -12,6 +12,7 @@ from tfcactus.keras.independence import (
   constants,
   dependence,
   draws as draws_lib,
+  lists,
   operations,
 )
 from tfcactus.keras.independence.dependence import (
@@ -20,7 +21,6 @@ from tfcactus.keras.independence.dependence import (
   Dependence,
   Node,
   NotRowWise,
-  UNIFORM,
   unknown,
   Value,
 )
@@ -92,16 +92,21 @@ def _evaluate(op: tf.Operation, values: list[Value],
   """Returns an operation's output values; MIXED or UNKNOWN if no rule accepts it."""
   node = Node(op, values, draws)
   worst = max(values, key=lambda value: value.dependence, default=CONSTANT)
+  constant = worst.dependence == Dependence.CONSTANT
   found: Value | list[Value]
   try:
-    if worst.dependence == Dependence.CONSTANT:
-      found = constants.value(node)
-    elif worst.dependence >= Dependence.UNKNOWN:
+    if worst.dependence >= Dependence.UNKNOWN:
       found = worst
-    elif op.type in CALLS:
+    elif constant and (seed := draws_lib.seed_of(node)):
+      found = Value(Dependence.CONSTANT, seed=seed)
+    elif op.type in CALLS and not constant:
       found = CALLS[op.type](node)
     elif draws_lib.takes_seed_for_numbers(node):
       raise unknown('takes a seed for numbers')
+    elif lists.has_lists(op):
+      found = lists.value(node)
+    elif constant:
+      found = constants.value(node)
     elif worst.dependence == Dependence.BATCH_SIZE:
       found = _of_sizes(node)
     elif op.type in operations.TRANSFER:
@@ -132,10 +137,6 @@ def _of_sizes(node: Node) -> Value | list[Value]:
     return _computed_size(node)
   if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
     node.draws.check(node)
-  if kind == 'TensorListReserve':
-    # An item that is not set is zeros of this shape. Where draws are held fixed,
-    # nothing is guaranteed.
-    return BATCH_SIZE if node.draws is not None else UNIFORM
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
@@ -208,10 +209,10 @@ def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
              for tensor in tensors}
     if node.draws is not None and node.draws.number is not None:
       sizes = sizes - {None} | {node.draws.number * abs(rows.block)}
-    # Values of lists have no sizes. Where draws are held fixed, nothing is guaranteed.
-    found.append(dependence.join(
-        a, b, node.draws is None or tensors[0].dtype == tf.variant or (
-            len(sizes) == 1 and None not in sizes)))
+    # Where draws are held fixed, nothing is guaranteed.
+    found.append(
+        lists.join(node, a, b) if tensors[0].dtype == tf.variant else dependence.join(
+            a, b, node.draws is None or len(sizes) == 1 and None not in sizes))
   return found
 
 
@@ -245,6 +246,5 @@ _MONOMIAL = frozenset((
 """Operations that map integers c B^k, for B examples, to integers of that form."""
 
 _SHAPE_ARGUMENT = {
-    'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, 'TensorListReserve': 0,
-    **draws_lib.SHAPE_ARGUMENT}
+    'Fill': 0, 'BroadcastTo': 1, 'Tile': 1, **draws_lib.SHAPE_ARGUMENT}
 """{type of operation: the input that determines the shape of the output}."""

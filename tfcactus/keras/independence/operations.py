@@ -6,8 +6,6 @@ To support another operation, write its transfer function and list it in `TRANSF
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import tensorflow as tf
 
@@ -31,7 +29,7 @@ def _broadcast(node: Node) -> Value:
     raise mixed('pairs each example with others')
   value, out = found.pop(), node.out()
   for i, other in enumerate(node.values):
-    if other.dependence != Dependence.ROW_WISE:  # So that no input is a list.
+    if other.dependence != Dependence.ROW_WISE:
       dependence.check_same(
           node, i, value.axis - len(out) + len(node.shape(i)), node.length())
   return value
@@ -41,16 +39,6 @@ def _aligned(node: Node, i: int) -> Value:
   """Returns a ROW_WISE input's value in an output that has more first axes."""
   value = node.values[i]
   return value._replace(axis=value.axis + len(node.out()) - len(node.shape(i)))
-
-
-def _added(node: Node) -> Value:
-  """Follows AddN, which adds tensors, or lists of tensors item by item."""
-  if node.op.outputs[0].dtype != tf.variant:
-    return _broadcast(node)
-  value = functools.reduce(dependence.join, node.values)
-  if value.dependence >= Dependence.UNKNOWN:
-    raise unknown('adds lists whose dependence on the examples differs')
-  return value
 
 
 def _broadcast_to(node: Node) -> Value:
@@ -329,14 +317,6 @@ def _size(node: Node) -> Value | list[Value]:
   return dependence.sized([np.asarray(shape) for shape in dependence.shapes(node)])
 
 
-def element_shape(node: Node) -> Value:
-  """Follows TensorListElementShape, the shape of a list's items."""
-  # Values of lists do not tell whether it depends on the number of examples. It does
-  # not where that number is known; where draws are held fixed, nothing is guaranteed.
-  known = node.draws is None or node.draws.number is not None
-  return CONSTANT if known else BATCH_SIZE
-
-
 REDUCTIONS = frozenset(('Sum', 'Mean', 'Max', 'Min', 'Prod', 'All', 'Any',
                          'EuclideanNorm'))
 """Operations that reduce the axes in their second input."""
@@ -394,7 +374,7 @@ _ALONG = 'goes along the examples'
 
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
-    **dict.fromkeys(ELEMENTWISE, _broadcast), 'AddN': _added,
+    **dict.fromkeys(ELEMENTWISE, _broadcast),
     'BroadcastTo': _broadcast_to,
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
@@ -434,8 +414,7 @@ TRANSFER: dict[str, Transfer] = {
     'DepthwiseConv2dNativeBackpropFilter': _depthwise_filter,
     **dict.fromkeys(('FusedBatchNormV3', 'FusedBatchNormGradV3'), _fused_norm),
     **dict.fromkeys(('ZerosLike', 'OnesLike'), lambda node: node.values[0]),
-    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank', 'TensorListLength'), _size),
-    'TensorListElementShape': element_shape,
+    **dict.fromkeys(('Shape', 'ShapeN', 'Size', 'Rank'), _size),
     'LookupTableFindV2': _find, 'MapDefun': _map_each,
     'UnsortedSegmentSum': _segments,
     'Select': _select, 'Einsum': _einsum, 'BiasAdd': _bias, 'BiasAddV1': _bias,

@@ -260,53 +260,11 @@ def _one_hot(node: Node) -> Value:
   return value._replace(axis=value.axis + (0 <= axis <= value.axis))
 
 
-def _from_list(node: Node) -> Value:
-  """Follows TensorListFromTensor: examples on an axis a > 0 are on a - 1 in items."""
-  value = dependence.only_operand(node)
-  if value.axis == 0:
-    raise unknown('goes through the examples one after another')
-  return value._replace(axis=value.axis - 1)
-
-
-def _stack_list(node: Node) -> Value:
-  """Follows TensorListStack, which adds axis 0; only items may hold the examples."""
-  value = node.values[0]
-  _check_item_shape(node)
-  return value._replace(axis=value.axis + 1)
-
-
-def _check_item_shape(node: Node) -> None:
-  """Raises NotRowWise unless input 0 is a ROW_WISE list, and the last a fixed shape."""
-  # An item that is not set is zeros of this shape. Where draws are held fixed, nothing
-  # is guaranteed.
-  shape = node.values[-1].dependence
-  if node.rows() != [0] or node.draws is not None and shape != Dependence.CONSTANT:
-    raise unknown('takes a shape that depends on the examples')
-
-
-def _list_item(node: Node) -> Value:
-  """Follows operations that take an item from a list (input 0), by a constant index."""
-  _check_item_shape(node)
-  if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
-    raise unknown('takes an item by the number of examples')
-  return node.values[0]
-
-
-def _set_item(node: Node) -> Value:
-  """Returns the value that covers a list's items (input 0) and the new item (last)."""
-  if any(value.dependence != Dependence.CONSTANT for value in node.values[1:-1]):
-    raise unknown('takes examples by what is in the data')
-  return dependence.join(node.values[0], node.values[-1])
-
-
 TRANSFER: dict[str, Transfer] = {
     'ConcatV2': _concat, 'ExpandDims': _expand, 'GatherNd': _gather_nd,
     'GatherV2': _gather, 'OneHot': _one_hot, 'Pack': _pack, 'Reshape': _reshape,
     'ResourceGather': _gather, 'Squeeze': _squeeze,
     'StridedSlice': _strided_slice, 'StridedSliceGrad': _strided_slice_grad,
-    'TensorListFromTensor': _from_list, 'TensorListGetItem': _list_item,
-    'TensorListPopBack': _list_item, 'TensorListPushBack': _set_item,
-    'TensorListSetItem': _set_item, 'TensorListStack': _stack_list,
     'Transpose': _transpose, 'Unpack': _unpack,
     **dict.fromkeys(('MirrorPad', 'MirrorPadGrad', 'Pad', 'PadV2'), leaving_alone(
         lambda node, axis: np.any(node.static(1)[axis]), unknown,

@@ -1,0 +1,179 @@
+"""Rules for operations on lists of tensors (TensorList), as `tf.TensorArray` makes.
+
+The items of a ROW_WISE list have their examples on one axis, of one size. So a CONSTANT
+list can join it only if what `Value.item` tells of its items agrees. An item that was
+never set is zeros, in a shape that the list or its reader gives. Of a list of lists, a
+`Value` describes the innermost items.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Union
+
+import tensorflow as tf
+
+from tfcactus.keras.independence import dependence
+from tfcactus.keras.independence.dependence import (
+  BATCH_SIZE,
+  CONSTANT,
+  Dependence,
+  Node,
+  UNIFORM,
+  unknown,
+  Value,
+)
+
+_Item = Union[tuple[Union[int, None], ...], None]
+"""The type of `Value.item`."""
+
+
+def has_lists(op: tf.Operation) -> bool:
+  """Returns whether an operation takes or makes a list."""
+  return any(tensor.dtype == tf.variant for tensor in (*op.inputs, *op.outputs))
+
+
+def value(node: Node) -> Value | list[Value]:
+  """Returns abstract values of outputs; no input is UNKNOWN or MIXED."""
+  rule, rows = _RULES.get(node.op.type), node.rows()
+  if rule is _new and node.draws is None:
+    return UNIFORM  # Nothing is guaranteed where draws are held fixed.
+  if not rows and BATCH_SIZE.dependence in [each.dependence for each in node.values]:
+    return BATCH_SIZE
+  if rows and rule is None:
+    raise unknown('is not known to treat each example alone')
+  return CONSTANT if rule is None else rule(node)
+
+
+def join(node: Node, *lists: Value) -> Value:
+  """Returns a value that covers the items of all these lists, UNKNOWN if none does."""
+  found, item = lists[0], None
+  rows = max(lists, key=lambda each: each.dependence)
+  for each in lists:
+    if each.dependence == Dependence.CONSTANT:
+      item = _merged(item, each.item)
+  alike = node.draws is None or item is None or (
+      rows.axis < len(item) and item[rows.axis] in (-1, _size(node, rows)))
+  for each in lists[1:]:
+    found = dependence.join(found, each, alike)
+  return found._replace(item=item) if found.dependence == Dependence.CONSTANT else found
+
+
+def _merged(one: _Item, other: _Item) -> _Item:
+  """Returns the `Value.item` of a list with the items of two lists."""
+  if one is None or other is None:
+    return other if one is None else one
+  if len(one) != len(other):
+    return ()
+  return tuple(b if a == -1 else a if b in (-1, a) else None
+               for a, b in zip(one, other))
+
+
+def _size(node: Node, rows: Value) -> int:
+  """Returns the size of the examples' axis; -1 if the number of examples is unknown."""
+  number = node.draws.number
+  return -1 if number is None else number * abs(rows.block)
+
+
+def _new(node: Node) -> Value:
+  """Follows TensorListReserve and EmptyTensorList; input 0 is the shape of items."""
+  if node.rows():
+    raise unknown('takes a shape that depends on the examples')
+  if node.op.get_attr('element_dtype') == tf.variant:
+    return UNIFORM
+  shape = dependence.static(node.op.inputs[0])
+  if shape is not None:
+    return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
+  told = node.values[0].item  # Of another list, by `_item_shape`.
+  return CONSTANT if told is None else UNIFORM._replace(item=told)
+
+
+def _item_shape(node: Node) -> Value:
+  """Follows TensorListElementShape: sizes of a list's items, -1 if they are not set."""
+  found, = node.values
+  if node.draws is not None and node.draws.number is None:
+    return BATCH_SIZE  # A value does not tell whether sizes depend on the number.
+  if found.dependence == Dependence.ROW_WISE:
+    return CONSTANT._replace(item=(*[None] * found.axis, -1))
+  return CONSTANT._replace(item=() if found.varies is None else found.item)
+
+
+def _from_tensor(node: Node) -> Value:
+  """Follows TensorListFromTensor: an axis a > 0 of the tensor is a - 1 in items."""
+  tensor = node.op.inputs[0]
+  if node.rows():
+    rows = dependence.only_operand(node)
+    if rows.axis == 0:
+      raise unknown('goes through the examples one after another')
+    return rows._replace(axis=rows.axis - 1)
+  if tensor.dtype == tf.variant or tensor.shape.rank is None:
+    return CONSTANT
+  return Value(
+      Dependence.CONSTANT, item=tuple(node.shape(0)[1:]),
+      varies=frozenset(axis - 1 for axis in node.varying(0) if axis))
+
+
+def _take(node: Node) -> list[Value]:
+  """Follows operations that take an item from a list (input 0), by a constant index."""
+  found = node.values[0]
+  if node.rows():
+    _check_shape(node)
+    if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
+      raise unknown('takes an item by the number of examples')
+  return [found if output.dtype == tf.variant else found._replace(item=None)
+          for output in node.op.outputs]
+
+
+def _stack(node: Node) -> Value:
+  """Follows TensorListStack, which adds axis 0; only items may hold the examples."""
+  found = node.values[0]
+  if node.rows():
+    _check_shape(node)
+    return found._replace(axis=found.axis + 1)
+  if found.varies is None or node.op.outputs[0].dtype == tf.variant:
+    return CONSTANT
+  return Value(Dependence.CONSTANT,
+               varies=frozenset({0}).union(axis + 1 for axis in found.varies))
+
+
+def _check_shape(node: Node) -> None:
+  """Raises NotRowWise unless the last input is a shape for items of a ROW_WISE list."""
+  if node.rows() != [0]:
+    raise unknown('takes a shape that depends on the examples')
+  if node.draws is None or node.op.get_attr('element_dtype') == tf.variant:
+    return  # Nothing is guaranteed where draws are held fixed.
+  rows, tensor = node.values[0], node.op.inputs[-1]
+  if node.values[-1].dependence != Dependence.CONSTANT:
+    raise unknown('takes a shape that depends on the examples')
+  shape = dependence.static(tensor)
+  if shape is None or shape.ndim and (
+      shape.size <= rows.axis or shape[rows.axis] not in (-1, _size(node, rows))):
+    raise unknown('takes a shape that is not known to suit the examples')
+
+
+def _put(node: Node) -> Value:
+  """Follows operations that put an item (the last input) into a list (input 0)."""
+  if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
+    raise unknown('takes examples by what is in the data')
+  item, tensor = node.values[-1], node.op.inputs[-1]
+  if item.dependence == Dependence.CONSTANT and tensor.dtype != tf.variant:
+    item = item._replace(
+        item=() if tensor.shape.rank is None else tuple(tensor.shape.as_list()))
+  return join(node, node.values[0], item)
+
+
+def _zeros(node: Node) -> Value:
+  """Follows ZerosLike of a list: its items become zeros."""
+  found, = node.values
+  return found if node.rows() else found._replace(varies=frozenset())
+
+
+_RULES: dict[str, Callable[[Node], Value | list[Value]]] = {
+    'AddN': lambda node: join(node, *node.values),  # Adds lists item by item.
+    'EmptyTensorList': _new, 'TensorListReserve': _new, 'ZerosLike': _zeros,
+    'Identity': lambda node: node.values[0], 'IdentityN': lambda node: node.values,
+    'TensorListElementShape': _item_shape, 'TensorListFromTensor': _from_tensor,
+    'TensorListGetItem': _take, 'TensorListPopBack': _take,
+    'TensorListLength': lambda node: CONSTANT,
+    'TensorListPushBack': _put, 'TensorListSetItem': _put, 'TensorListStack': _stack}
+"""Rules by operation. Other operations on lists make CONSTANT or BATCH_SIZE outputs;
+none is followed if a list holds examples."""
