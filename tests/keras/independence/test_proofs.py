@@ -634,3 +634,14 @@ def test_draws_of_one_function_from_shifted_counters_are_not_proved(loop):
 def test_a_bias_without_a_data_format_is_followed():
   assert _found(lambda x: tf.raw_ops.BiasAddV1(value=x, bias=tf.ones([_D])), None) == (
       dependence.ROW_WISE)
+
+
+def test_a_size_that_is_used_twice_sixty_times_is_computed_at_once():
+  def doubled(x):
+    size = tf.stack([tf.shape(x)[1], 2])
+    for _ in range(60):
+      size = tf.minimum(tf.maximum(size, size), size * 1)
+    return size
+
+  graph = tf.function(doubled).get_concrete_function(tf.TensorSpec([None, _D])).graph
+  np.testing.assert_array_equal(dependence.static(graph.outputs[0]), [_D, 2])

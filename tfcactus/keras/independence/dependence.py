@@ -158,11 +158,22 @@ def shape_of(tensor: tf.Tensor) -> list[int | None]:
   return tensor.shape.as_list()
 
 
-def static(tensor: tf.Tensor) -> np.ndarray | None:
+def static(tensor: tf.Tensor, known: dict[str, np.ndarray | None] | None = None
+           ) -> np.ndarray | None:
   """Returns the entries of a constant tensor; None if they are not known.
 
-  Computes them only from tensors of at most `_FOLDED` entries.
+  Computes them only from tensors of at most `_FOLDED` entries. `known` has what this
+  function returned for other tensors of the graph, by name, and gets more.
   """
+  known = {} if known is None else known
+  if tensor.name not in known:
+    known[tensor.name] = _entries(tensor, known)
+  return known[tensor.name]
+
+
+def _entries(tensor: tf.Tensor, known: dict[str, np.ndarray | None]
+             ) -> np.ndarray | None:
+  """Returns what `static` returns for a tensor that is not in `known`."""
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -172,11 +183,13 @@ def static(tensor: tf.Tensor) -> np.ndarray | None:
     return np.asarray(size, tensor.dtype.as_numpy_dtype)
   if op.type not in _FOLDING:
     return None
-  inputs = [static(operand) for operand in op.inputs]
-  known = [value for value in inputs if value is not None and value.size <= _FOLDED]
-  if len(known) < len(inputs):
-    return None
-  return folded(op, known)[tensor.value_index]
+  inputs = []
+  for operand in op.inputs:
+    entries = static(operand, known)
+    if entries is None or entries.size > _FOLDED:
+      return None
+    inputs.append(entries)
+  return folded(op, inputs)[tensor.value_index]
 
 
 def size_taken(op: tf.Operation) -> int | None:
