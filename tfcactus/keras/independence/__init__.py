@@ -1,6 +1,6 @@
 """Proofs that a traced graph computes each row from one example only.
 
-`graph_proof` runs the analysis and `dependence` has its abstract values. The rules for
-operations are in `operations`, `rearrangements` and `constants`, those for random draws
-in `draws`.
+`graph_proof` runs the analysis, and `dependence` has its abstract values. Rules for
+operations are in `operations`, `rearrangements`, `constants` and `lists`, those for
+random draws in `draws`.
 """

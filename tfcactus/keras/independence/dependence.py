@@ -2,8 +2,8 @@
 
 The proof is an abstract interpretation: from the inputs of the graph on, each tensor
 gets a `Dependence`. An operation on ROW_WISE inputs is followed only by a transfer
-function in `operations`, `rearrangements` or `graph_proof.CALLS`. All other operations
-then make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the conditions
+function in `operations`, `rearrangements`, `lists` or `graph_proof.CALLS`. All others
+make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the conditions
 under which each row of a random draw belongs to one example.
 """
 
