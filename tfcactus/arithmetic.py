@@ -2,8 +2,7 @@
 
 In the mode 'integer' a step scales the vector of the sum of clipped gradients and the
 counts (`step_counts`), rounds it to whole numbers, adds discrete Gaussian noise as
-whole numbers, and scales back. The proof of its account is in docs/soundness.md ("Whole
-numbers").
+whole numbers, and scales back. Proof of its account: docs/soundness_whole_numbers.md.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ LARGEST_DIM = 2**30
 
 _LEAST, _MOST = 2.0**-80, 2.0**80
 """Range of clipping norms and noise multipliers without overflow in float64. Underflow
-is covered, and moves of an adaptive clipping norm by 2^20 (docs/soundness.md)."""
+is covered, and moves of an adaptive clipping norm by 2^20
+(docs/soundness_whole_numbers.md)."""
 
 _SQUARE = ' times the square of the number of replicas'
 

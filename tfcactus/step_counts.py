@@ -17,7 +17,7 @@ from tfcactus.noise import Noise
 
 _LARGEST_SHARE = 1 - 2.0**-20
 """Part of the squared sensitivity that counts may take. So close to one, the rounding
-of the part would reach the margin of clipping (docs/soundness.md, "Numbers")."""
+of the part would reach the margin of clipping (docs/soundness_numbers.md)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -197,7 +197,7 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     dominate the release for a change by `shift` sensitivities. There is no account if
     the value returned is one or more.
     """
-    # Every loss gives a bound: docs/soundness.md, "Whole numbers in releases".
+    # Every loss gives a bound: docs/soundness_releases.md, "Whole numbers in releases".
     bounds = known_pair(_noise_of(self.event), shift)
     pair, always = bounds.upper, bounds.lower.p_inf
     loss, order = np.linspace(0.0, 80.0, 1601), np.argsort(pair.loss)

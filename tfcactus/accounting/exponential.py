@@ -1,7 +1,7 @@
 """Event and dominating pair (no accountant) of the exponential mechanism.
 
-One of k options is drawn with probability proportional to exp(c score). docs/
-soundness.md, "Statistics", derives the largest profile of such a mechanism.
+One of k options is drawn with probability proportional to exp(c score).
+docs/soundness_releases.md derives the largest profile of such a mechanism.
 
 Source: McSherry and Talwar, "Mechanism Design via Differential Privacy" (FOCS 2007);
 Dong, Durfee and Rogers, "Optimal Differential Privacy Composition for Exponential

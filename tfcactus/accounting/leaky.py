@@ -1,8 +1,9 @@
 """Leaky Gaussian parts (no accountant): what a release takes from an adaptive budget.
 
 L(leak, mu) is the pair that shows which data set it is with probability `leak`, and is
-a shift by mu of a standard normal variable otherwise. docs/soundness.md, "The account
-of a data set", proves how such parts compose, and when one dominates a release.
+a shift by mu of a standard normal variable otherwise. docs/soundness_accounting.md
+("The account of a data set") proves how such parts compose, and when one dominates a
+release.
 
 Source: for Gaussian releases alone, Koskela, Tobaben and Honkela, "Individual Privacy
 Accounting with Gaussian Differential Privacy" (ICLR 2023).

@@ -1,9 +1,9 @@
 """Event (no accountant) of a search: the best of a secret number of private runs.
 
 The field calls this private selection; tuning of hyperparameters is its main use. The
-proof, and its symbols f, H, Phi, alpha and beta, are in docs/soundness.md, "The best of
-several runs". One constant for f'(a) / f'(b) is in Koskela, Redberg and Wang, "Privacy
-Profiles for Private Selection" (ICML 2024).
+proof, and its symbols f, H, Phi, alpha and beta, are in docs/soundness_accounting.md,
+"The best of several runs". One constant for f'(a) / f'(b) is in Koskela, Redberg and
+Wang, "Privacy Profiles for Private Selection" (ICML 2024).
 """
 
 from __future__ import annotations

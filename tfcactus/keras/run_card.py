@@ -28,7 +28,7 @@ SUMS = (
     'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
     'same numbers; noisy sums on a grid of 2^-30 times their sensitivity, or times '
     'their noise if that is larger')
-"""Statement on sums and release of clipped gradients (docs/soundness.md, "Numbers")."""
+"""Statement on sums and release of clipped gradients (docs/soundness_numbers.md)."""
 
 WHOLE_SUMS = (
     'float64, whatever TensorFlow rounds in float32 products; norms and sums of the '
@@ -180,8 +180,9 @@ def _rounding(model: PrivateModel) -> list[str]:
   """Returns a line on rounding beyond the clipping margin; [] if this covers it."""
   excess = model._step.excess
   return [
-      'rounding of sums beyond the margin below the clipping norm (docs/soundness.md, '
-      f'"Numbers"): {relations.in_units("one example", model.plan.unit)} may change a '
+      'rounding of sums beyond the margin below the clipping norm '
+      '(docs/soundness_numbers.md): '
+      f'{relations.in_units("one example", model.plan.unit)} may change a '
       f'sum by up to {_format.upper(excess, 2)} clipping norms more than epsilon counts'
   ] if excess else []
 

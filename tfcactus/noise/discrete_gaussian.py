@@ -2,8 +2,8 @@
 
 One alias table has the discrete Gaussian of scale s = 2^11, P(k) ~ e^(-k^2 / 2 s^2),
 cut at 16 s. With m = 2^10, three of its draws make z = m^2 x2 + m x1 + x0; a fourth
-makes the noise 2^10 times finer. docs/soundness.md ("Whole numbers") proves that a
-whole number plus z is within `DISTANCE`, in total variation, of a random rounding of
+makes the noise 2^10 times finer. docs/soundness_whole_numbers.md proves that a whole
+number plus z is within `DISTANCE`, in total variation, of a random rounding of
 that number plus Gaussian noise of standard deviation `SCALE`: z reveals no more.
 """
 

@@ -2,8 +2,7 @@
 
 A cell of the table is 2^b whole numbers wide (`cell_bits`), and its ends are whole. The
 density of the noise is constant on a cell, so that rounding it down gives each whole
-number of the cell the same probability. docs/soundness.md ("Whole numbers in releases")
-has the proof.
+number of the cell the same probability. Proof: docs/soundness_releases.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Let X have the Laplace law of scale b = `SCALE`. The whole part G of 2 |X| is geometric:
 P(G >= n) = q^n with q = e^(-1 / 2b). |X| rounds to (G + 1) // 2. Binary digits of G
 are independent: digit j is one with probability q^(2^j) / (1 + q^(2^j)).
-docs/soundness.md ("Whole numbers in releases") has the proof.
+Proof: docs/soundness_releases.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pairs for a replaced or zeroed record: mixtures that share what others release.
 
-docs/soundness.md, "Replaced and zeroed records in samples", proves the worst pairs for
+docs/soundness_formulas.md ("Replaced and zeroed records") proves the worst pairs for
 noise whose density never increases with its norm, and the bound for other noise by
 advanced joint convexity. Radial tables: see `noise.radial_table`.
 
@@ -73,7 +73,7 @@ def mixed_profile(out: DominatingPair, other: DominatingPair,
   for pair in (out, other):
     value, _, error = envelope.profile_at(pair, log_a)
     values.append(np.maximum(value, 0.0) + error)
-  # `share` is 1 - b of the derivation in docs/soundness.md.
+  # `share` is 1 - b of the derivation in docs/soundness_formulas.md.
   share = (1 - sampling_prob) * -np.expm1(-log_a)
   value = sampling_prob * (share * values[0] + (1 - share) * values[1])
   alpha = 1 + sampling_prob * np.expm1(log_a)

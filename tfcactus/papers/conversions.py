@@ -2,8 +2,8 @@
 
 A distribution function of the privacy loss becomes a dominating pair. Renyi divergences
 at finitely many orders become upper bounds on a privacy profile; at all orders, to
-hundreds of digits, they determine the profile by Post's formula (docs/soundness.md,
-"Inversions of the papers").
+hundreds of digits, they determine the profile by Post's formula
+(docs/soundness_accounting.md, "Inversions of the papers").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Composition and inversion of characteristic functions that a user supplies.
 
-docs/soundness.md, "Inversions of the papers", has the integral for delta and the three
-errors that are bounded: aliasing, truncation and rounding.
+docs/soundness_accounting.md ("Inversions of the papers") has the integral for delta
+and the three errors that are bounded: aliasing, truncation and rounding.
 
 Source: Algorithm 1, Theorem 16 and Lemma 17 of Zhu, Dong and Wang (AISTATS 2022);
 alternation as in Davies, "Numerical inversion of a characteristic function" (1973).

@@ -1,7 +1,7 @@
 """Interior points of an ordered domain, and quantiles, by search in a dyadic tree.
 
 An answer of rank error w is a j with g(j) > -w and g(j - 1) < w for the `Balance` g.
-docs/soundness.md ("Statistics") has the function f = (g + w) / 2w and both methods.
+docs/soundness_releases.md has the function f = (g + w) / 2w and both methods.
 
 Source: section 5.3 of Bun, Dwork, Rothblum and Steinke (STOC 2018), which gives no
 constants; those here are accounted exactly and tested by counting.

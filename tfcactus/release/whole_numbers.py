@@ -1,7 +1,7 @@
 """Releases in whole numbers: values are scaled and rounded, and get whole noise.
 
 The scale leaves room for what rounding adds to the sensitivity: noise is a little
-larger than asked for. docs/soundness.md ("Whole numbers in releases") has the proof.
+larger than asked for. Proof: docs/soundness_releases.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 delta(epsilon) is an integral of M(s) e^(-s epsilon) / (s (s + 1)) over Re s = c, with M
 the moment generating function of the total loss under P. Values of phi(t) = M(c + i t)
 / M(c) on nodes t = 0, h, 2 h, ... serve every epsilon nearby. All errors are bounded:
-docs/soundness.md, "Contours".
+docs/soundness_formulas.md, "Contours".
 
 Source: phi is Definition 11 of Zhu, Dong and Wang (AISTATS 2022).
 """

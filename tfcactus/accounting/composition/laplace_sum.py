@@ -1,8 +1,8 @@
 """Several Laplace releases of one scale: a finite sum, in integer arithmetic.
 
 The derivation, with the names h_k, W_k and the bound on the error, is in
-docs/soundness.md, "Laplace releases". n is the number of releases, a the largest loss
-of one: shift over scale.
+docs/soundness_formulas.md, "Laplace releases". n is the number of releases, a the
+largest loss of one: shift over scale.
 
 Source: the moments are from Table 2 of Zhu, Dong and Wang (AISTATS 2022).
 """

@@ -1,7 +1,7 @@
 """Contours for compositions whose epsilon comes from a few rare large losses.
 
 No single tilt serves them. So the composition is split by its largest loss into
-measures, each with a tilt of its own (docs/soundness.md, "Contours"). To
+measures, each with a tilt of its own (docs/soundness_formulas.md, "Contours"). To
 `contour.Contour` a measure is a loss like any other (`gaussian_parts.RareLoss`). The
 upper bound counts measures that have no contour because they are negligible.
 """

@@ -18,8 +18,8 @@ within `MOST_ROUNDINGS`."""
 MOST_ROUNDINGS = 3.4e10
 """Limit on the examples of a batch times the roundings of each (rows of a physical
 batch, plus physical batches, plus replicas), up to which `CLIP_MARGIN` covers the
-rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness.md). Where
-Gram matrices give norms, rows count once per position, and roundings
+rounding of the sum: 2.02 * MOST_ROUNDINGS * 2^-53 < 7.8e-6 (docs/soundness_numbers.md).
+Where Gram matrices give norms, rows count once per position, and roundings
 `gram.MOST_CANCELLATION` times."""
 
 _AT_ONCE = 2**25
@@ -57,7 +57,7 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
   sums, which rounds them further.
   """
   # A term of a product is rounded 2 bands times. All products that an example changes
-  # hold each other example twice at most (docs/soundness.md, "Whole numbers").
+  # hold each other example twice at most (docs/soundness_whole_numbers.md).
   more = 4 * bands if bands > 1 else 0
   if _roundings(examples + 1, rows, more=more) <= MOST_ROUNDINGS:
     return
@@ -93,7 +93,7 @@ def excess(drawn: float, rows: int, positions: int) -> float:
   sums over `drawn` examples, those of all replicas together, in physical batches of
   `rows`. `positions` is the most that Gram norms were used for, 0 for none.
 
-  Source: docs/soundness.md, "Numbers", points 4 and 5.
+  Source: docs/soundness_numbers.md, points 4 and 5.
   """
   roundings = _roundings(drawn, rows, max(positions, 1)) * (
       gram.MOST_CANCELLATION if positions else 1)

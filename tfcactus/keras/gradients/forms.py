@@ -4,7 +4,7 @@ Every form holds float32 (or float64) numbers. The norm and the float64 clipped 
 exactly these numbers, so the norm needs an allowance for its own rounding only: an
 example that is clipped to C contributes at most C (1 + `NORM_ERROR`). How the numbers
 were rounded before, say by TensorFloat-32, does not matter. Squares that overflow make
-the norm infinite, and the example is dropped. Proof: docs/soundness.md, "Numbers".
+the norm infinite, and the example is dropped. Proof: docs/soundness_numbers.md.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
   Kernels of more than `most_positions` are written out, and those for which that is
   faster than Gram matrices. If `lean`, none are, for lack of memory; the effect on the
-  sensitivity is in docs/soundness.md, "Numbers".
+  sensitivity is in docs/soundness_numbers.md.
   """
   positions = gram_positions(gradients)
   if lean or not positions:

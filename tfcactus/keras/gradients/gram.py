@@ -3,7 +3,7 @@
 With inputs a_t of length d and output gradients g_t of length p at T positions,
 ||sum_t a_t g_t^T||^2 = sum_{s,t} (a_s . a_t) (g_s . g_t), which needs no kernel of d p
 entries. The sum may cancel. So an allowance for its rounding is added, in units of S^2
-with S = sum_t ||a_t|| ||g_t||. Proof: docs/soundness.md, "Numbers", point 2. Source: Li
+with S = sum_t ||a_t|| ||g_t||. Proof: docs/soundness_numbers.md, point 2. Source: Li
 et al., "Large Language Models Can Be Strong Differentially Private Learners" (2022).
 """
 

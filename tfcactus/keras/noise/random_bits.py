@@ -3,7 +3,7 @@
 If a mask, as of Dropout, depended on a row's place and a known seed, one example more
 would change the masks of all later rows. So draws of a model in a private step use keys
 of the operating system (of the seed of `privatize`, if any), new for each physical
-batch, whatever `set_random_seed` or a layer's `seed` says (docs/soundness.md, "Masks").
+batch, whatever `set_random_seed` or a layer's `seed` says (docs/soundness_step.md).
 Stateless draws from a seed of the user stay constants: the same for every example.
 """
 

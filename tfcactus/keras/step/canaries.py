@@ -4,7 +4,7 @@ Each canary is in the data by a fair, secret coin. Those in the data are drawn b
 scheme of the same kind and rate as the examples. A canary adds nothing along the
 model's weights; its gradient along the shadow weights (`gradients.shadow`) is known.
 The noisy averages along the shadow weights are kept here; the optimizer does not get
-them. Neither the model nor the guarantee changes (docs/soundness.md, "Canaries").
+them. Neither the model nor the guarantee changes (docs/soundness_step.md, "Canaries").
 """
 
 from __future__ import annotations

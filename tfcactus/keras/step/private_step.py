@@ -114,7 +114,7 @@ class Step:
         lean=physical_batch.is_lean(
             self._model, found, self._given_rows or mean / self._replicas,
             self.views * self._each),
-        drawn=mean + 8 * deviation)  # As docs/soundness.md says, "Numbers", point 5.
+        drawn=mean + 8 * deviation)  # docs/soundness_numbers.md, point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
     """Returns mean and deviation of a Poisson draw's size, or of one of `shares`."""

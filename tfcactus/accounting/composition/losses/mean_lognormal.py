@@ -4,7 +4,7 @@ Each variable is X = exp(mu y - mu^2 / 2) with y standard normal. For an integer
 q, the moment is n! / Gamma(n - q) times the integral over t > 0 of t^(-q - 1) B_n(t),
 where B_n(t) = E[(t L)^n exp(-t L)] / n! is computed by `lognormal_lattice`. The
 integral is a trapezoidal rule in u = log t, for large Im q along a ray of complex t.
-All errors are bounded: docs/soundness.md, "Moments of a mean of lognormals".
+All errors are bounded: docs/soundness_formulas.md, "Moments of a mean of lognormals".
 """
 
 from __future__ import annotations

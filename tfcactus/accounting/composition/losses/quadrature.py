@@ -4,7 +4,7 @@ At an output y, which is standard normal without the record, z = mu y - mu^2 / 2
 = 1 - s + s e^z is the likelihood ratio at sampling probability s. M(t) is E[u^(1 + t)]
 if the record is removed, E[u^-t] if it is added. log u is analytic for |Im z| < pi,
 which bounds the error of the trapezoidal rule, and |M(c + i t)| at large t
-(docs/soundness.md, "Subsampled Gaussians").
+(docs/soundness_formulas.md, "Subsampled Gaussians").
 """
 
 from __future__ import annotations
