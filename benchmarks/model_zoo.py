@@ -43,7 +43,6 @@ TOPICS = {'tabular': 'Tables and recommendation', 'vision': 'Images and video',
           'structures': 'Structures and own layers',
           'transfer': 'Fine-tuning and precisions', 'odd': 'Unusual models'}
 """Modules of tests/keras/zoo, and what the tables call them."""
-RECENT = ('hub', 'applications', 'keras_io', 'sequences')
 KINDS = ('refused', 'failed', 'wrong')
 MISSING = '–'
 COLUMNS = {'slowdown': ('slowdown', '.2f'),
@@ -136,12 +135,6 @@ def models_tables(found: dict) -> str:
   """Returns a section with a table for each topic."""
   return '\n\n'.join(f'## {TOPICS[topic]}\n\n{_table(found, names)}'
                      for topic, names in _names(found).items() if names)
-
-
-def recent_table(found: dict) -> str:
-  """Returns the table of models that others wrote, or that keras.io shows."""
-  names = _names(found)
-  return _table(found, [name for topic in RECENT for name in names[topic]])
 
 
 def reasons(found: dict) -> str:
@@ -251,7 +244,6 @@ def main() -> None:
 def show(both: dict) -> None:
   """Writes the tables from the results for both versions of Keras."""
   _results.show('model_zoo_summary', summary_table(both))
-  _results.show('model_zoo_recent', recent_table(both))
   _results.show('model_zoo', models_tables(both))
   _results.show('model_zoo_reasons', reasons(both))
 
