@@ -148,8 +148,11 @@ def reasons(found: dict) -> str:
       results = _results_of(found, name)
       words = [' '.join(words_of(each).split()) for each in results]
       if any(words):
-        said = _by_version([each or (_outcome(result) if result else '')
-                            for each, result in zip(words, results)])
+        # Both Keras, names of operations apart: one of them says it.
+        alike = len({re.sub(r"'[^']*'", '', each) for each in words}) == 1
+        said = words[-1] if alike else _by_version([
+            each or (_outcome(result) if result else '')
+            for each, result in zip(words, results)])
         # Indented, so that no sign in the words is taken for Markdown.
         lines = textwrap.wrap(said, 84, break_long_words=False, break_on_hyphens=False)
         parts.append(f'**{name}**\n\n' + '\n'.join(f'    {line}' for line in lines))
