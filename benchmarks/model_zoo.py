@@ -46,7 +46,6 @@ TOPICS = {'tabular': 'Tables and recommendation', 'vision': 'Images and video',
 KINDS = ('refused', 'failed', 'wrong')
 MISSING = '–'
 COLUMNS = {'slowdown': ('slowdown', '.2f'),
-           'first step, times plain': ('first_step', '.1f'),
            'memory, MB': ('memory_above_plain_mb', '+.0f')}
 """Numbers of a model: the head of the column, the key of the results, the format."""
 
