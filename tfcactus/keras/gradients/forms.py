@@ -340,7 +340,7 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
   Kernels of more than `most_positions` are written out, and those for which that is
   faster than Gram matrices. If `lean`, none are, for lack of memory; the effect on the
-  sensitivity is in docs/soundness_numbers.md.
+  sensitivity is in docs/soundness.md, "Numbers".
   """
   positions = gram_positions(gradients)
   if lean or not positions:
