@@ -22,7 +22,7 @@ def test_arrays_of_numbers_beyond_floats_are_refused_by_name(check):
 
 
 @pytest.mark.parametrize('check', [_checks.vector, _checks.numbers_of])
-@pytest.mark.parametrize('value', [['1', '2.5'], [1 + 2j], 'ab'])
+@pytest.mark.parametrize('value', [['1', '2.5'], [1 + 2j], 'ab', [True, 1], [True, .5]])
 def test_arrays_of_other_things_than_real_numbers_are_refused_by_name(check, value):
   with pytest.raises(ValueError, match='Expected sizes to be a'):
     check('sizes', value)

@@ -143,6 +143,12 @@ def test_statistics_of_all_records_count_on_both_sides():
   assert found.statement.startswith('All. ') and 'A split by coin' in found.statement
 
 
+def test_only_searches_have_a_guarantee_of_a_search():
+  with pytest.raises(ValueError, match='search to be a SearchDpEvent, got Gaussian'):
+    guarantee_lib.search_guarantee(
+        dp_accounting.GaussianDpEvent(1.0), 1e-5, 'add-or-remove')
+
+
 def test_marks_reach_the_sides():
   sides = lists(np.random.default_rng(4))
   found = claimed(sides, 0.05).given('If so.').seeded_by('noise')

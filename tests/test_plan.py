@@ -397,6 +397,20 @@ def test_auto_needs_a_target(settings):
     tfcactus.PrivacyPlan.for_training(**TRAINING, **settings)
 
 
+@pytest.mark.parametrize('name, value', [('steps', 3), ('sampling_prob', 0.9)])
+def test_what_batch_size_and_epochs_determine_is_refused(name, value):
+  with pytest.raises(ValueError, match=f'Expected no {name}, which follows from'):
+    tfcactus.PrivacyPlan.for_training(
+        **TRAINING, noise=noise.Gaussian(1.0), **{name: value})
+
+
+@pytest.mark.parametrize('relation', [
+    'replace', dp_accounting.NeighboringRelation.REPLACE_ONE])
+def test_a_relation_in_place_of_steps_is_refused_by_its_name(relation):
+  with pytest.raises(ValueError, match='relation by name, as in'):
+    plan().guarantee(relation)
+
+
 @representatives('target, kind', [
     ({'target_advantage': 0.1}, None), ({'target_tpr': (0.05, 0.01)}, None),
     ({'target_tpr': (0.05, 0.01)}, RandomAllocationSampling)])

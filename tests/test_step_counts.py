@@ -100,6 +100,7 @@ def test_tables_have_a_dimension_for_each_count():
     (lambda: NoisyAccuracy(0.0), 'count_stddev > 0'),
     (lambda: NoisyAccuracy(float('nan')), 'finite'),
     (lambda: NoisyAccuracy(output=True), 'name or index of an output'),
+    (lambda: AdaptiveClipping(geometric_update='no'), 'geometric_update to be True or'),
 ])
 def test_refusals_in_words(call, words):
   with pytest.raises(ValueError, match=words):

@@ -137,13 +137,17 @@ def numbers_of(name: str, value: object) -> np.ndarray:
 
 
 def _real(name: str, what: str, value: object) -> np.ndarray:
-  """Returns a float64 copy of `value`; ValueError for texts and complex numbers.
+  """Returns a float64 copy of `value`; ValueError for texts, booleans, complex numbers.
 
   Entries of an array of objects are converted one by one, as by float().
   """
   try:
     given = np.asarray(value)
-    if given.dtype.kind not in 'biufO':
+    # NumPy takes a boolean beside numbers for a number.
+    entries = value if isinstance(value, (list, tuple)) else (
+        given.flat if given.dtype.kind == 'O' else ())
+    if given.dtype.kind not in 'iufO' or any(
+        isinstance(each, (bool, np.bool_)) for each in entries):
       raise TypeError('Expected real numbers.')
     return np.array(given, dtype=np.float64)
   except (TypeError, ValueError, OverflowError) as error:

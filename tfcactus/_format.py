@@ -19,7 +19,7 @@ def upper(value: float, digits: int = DIGITS) -> str:
 
 
 def lower(value: float, digits: int = DIGITS) -> str:
-  """Returns `value` as text, rounded down to at most `digits` >= 1 such digits."""
+  """Returns `value` as text, rounded down; `digits` as for `upper`."""
   return _rounded(value, digits, decimal.ROUND_FLOOR)
 
 

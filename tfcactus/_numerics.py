@@ -109,11 +109,11 @@ def log_phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float,
   # sums phi - 1, so that the log keeps its digits when a million steps multiply it. The
   # points are uniform: each t is one of about sqrt(count) coarse points plus one of
   # about sqrt(count) fine ones, and exp(i t loss) the product of two exponentials.
-  short = max(int(math.sqrt(count)), 1)
-  coarse = -(-count // short)
-  fine = expm1_i(np.multiply.outer(spacing * np.arange(short), loss))
-  wide = expm1_i(np.multiply.outer(spacing * short * np.arange(coarse), loss))
-  weighted = wide * weight
+  num_fine = max(int(math.sqrt(count)), 1)
+  num_coarse = -(-count // num_fine)
+  fine = expm1_i(np.multiply.outer(spacing * np.arange(num_fine), loss))
+  coarse = expm1_i(np.multiply.outer(spacing * num_fine * np.arange(num_coarse), loss))
+  weighted = coarse * weight
   # e^(i(x+y)) - 1 = (e^ix - 1)(e^iy - 1) + (e^ix - 1) + (e^iy - 1).
   table = product(weighted, fine.T)
   table += np.sum(weighted, axis=1)[:, None]
@@ -125,12 +125,12 @@ def phi_table(loss: np.ndarray, weight: np.ndarray, spacing: float, count: int,
               start: float = 0.0) -> np.ndarray:
   """Returns sum(weight exp(i t loss)) at t = start + spacing * (0..count-1)."""
   # Coarse and fine points are as in `log_phi_table`; the result has shape (count,).
-  short = max(int(math.sqrt(count)), 1)
-  coarse = -(-count // short)
-  fine = np.exp(1j * np.multiply.outer(spacing * np.arange(short), loss))
-  wide = np.exp(1j * np.multiply.outer(
-      start + spacing * short * np.arange(coarse), loss))
-  return product(wide * weight, fine.T).ravel()[:count]
+  num_fine = max(int(math.sqrt(count)), 1)
+  num_coarse = -(-count // num_fine)
+  fine = np.exp(1j * np.multiply.outer(spacing * np.arange(num_fine), loss))
+  coarse = np.exp(1j * np.multiply.outer(
+      start + spacing * num_fine * np.arange(num_coarse), loss))
+  return product(coarse * weight, fine.T).ravel()[:count]
 
 
 def log_expm1(x: float | np.ndarray) -> float | np.ndarray:

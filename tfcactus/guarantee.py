@@ -14,8 +14,6 @@ from tfcactus.accounting import attacks, events
 from tfcactus.accounting.attacks import AttackReport
 from tfcactus.relations import Relation
 
-_ACCOUNTANT = 'tfcactus PhiAccountant'
-
 _UNPROVEN = (
     'NOT a privacy guarantee: the exact account of one number, over all its '
     'changes up to the clip norm, applied to i.i.d. scalar noise on a clipped '
@@ -231,21 +229,28 @@ def validations(releases: Iterable[object]) -> list[accounting.ValidationDpEvent
 def default_relation(given: Relation | None,
                      proved: Sequence[dp_accounting.NeighboringRelation],
                      releases: Iterable[object]) -> Relation:
-  """Returns `given`, or the first of `proved` that validations have, or the first."""
-  return given if given is not None else next((relation for relation in proved if all(
-      relation in event.proved_relations for event in validations(releases))),
-                       proved[0])
+  """Returns `given`; if None, the first of `proved` that is proved for validations too.
+
+  Returns the first of `proved` if none is.
+  """
+  if given is not None:
+    return given
+  for relation in proved:
+    if all(relation in event.proved_relations for event in validations(releases)):
+      return relation
+  return proved[0]
 
 
 def words_beside(releases: Sequence[object]) -> tuple[str, str]:
-  """Returns words for a plan's data, and a sentence that counts releases, or ''.
+  """Returns words for the data of a plan, and a sentence that counts its releases.
 
-  It leaves out validations on one side of a split, on which `_of_sides` has its own.
+  The sentence is '' without releases. It leaves out validations on one side of a split,
+  about which `_of_sides` writes a sentence.
   """
-  held = validations(releases)
-  others = len(releases) - sum(1 for event in held if event.by)
-  return 'the training and validation data' if held else 'the training set', (
-      f' Covers {others} statistics released beside the training.' if others else '')
+  validated = validations(releases)
+  count = len(releases) - sum(1 for event in validated if event.by)
+  return 'the training and validation data' if validated else 'the training set', (
+      f' Covers {count} statistics released beside the training.' if count else '')
 
 
 def conditions(event: object) -> list[str]:
@@ -276,17 +281,17 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   ValueError if a release has no known cost for the relation.
   """
   relation, releases = relations.check(relation), tuple(releases)
-  held = [each for each in validations(releases) if each.by]
-  for each in held:
-    events.check_split(each.by, relation)
-  if held and rows_of_one == 1:
-    beside = [each for each in releases if each not in held]
-    return _of_sides(held, *(
-        guarantee(event, steps, delta, relation, statement=words, releases=own,
-                  proven=proven, sampled_alike=sampled_alike, distance=far)
-        for steps, words, own, far in (
-            (count, statement, beside, distance),
-            (0, _HELD_OUT, [*beside, *(each.all_releases for each in held)], 0.0))))
+  split = [each for each in validations(releases) if each.by]
+  for validation in split:
+    events.check_split(validation.by, relation)
+  if split and rows_of_one == 1:
+    beside = [each for each in releases if each not in split]
+    return _of_sides(split, guarantee(
+        event, count, delta, relation, statement=statement, releases=beside,
+        proven=proven, sampled_alike=sampled_alike, distance=distance), guarantee(
+        event, 0, delta, relation, proven=proven, sampled_alike=sampled_alike,
+        statement='For any one record on the validation side: all planned releases of '
+        'validation.', releases=[*beside, *(each.all_releases for each in split)]))
   accountant = accounting.PhiAccountant(
       relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike,
       distance=distance if count else 0.0)
@@ -301,26 +306,22 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
   bounds = accountant.epsilon_bounds(delta)
   found = Guarantee(
       float(bounds.lower), float(bounds.estimate), float(bounds.upper), delta, count,
-      relations.label(relation), accountant=_ACCOUNTANT, proven=proven,
+      relations.label(relation), accountant='tfcactus PhiAccountant', proven=proven,
       account=accountant,
       statement=statement if proven else f'{_UNPROVEN} {statement}')
   return found.given(*dict.fromkeys(conditions(
       [*releases, event] if count else releases)))
 
 
-_HELD_OUT = (
-    'For any one record on the validation side: all planned releases of validation.')
-
-
-def _of_sides(held: Sequence[accounting.ValidationDpEvent], training: Guarantee,
+def _of_sides(split: Sequence[accounting.ValidationDpEvent], training: Guarantee,
               validation: Guarantee) -> Guarantee:
   """Returns the maximum of the guarantees of both sides, with a statement for both."""
   note = (
-      f'A split by {held[0].by} puts each record on one side, and only that side costs '
-      f'it anything: epsilon <= {_format.upper(training.upper)} for who is on the '
+      f'A split by {split[0].by} puts each record on one side, and only that side '
+      f'costs it anything: epsilon <= {_format.upper(training.upper)} for who is on the '
       f'training side, and epsilon <= {_format.upper(validation.upper)} for who is on '
-      f'the validation side, by {sum(each.releases for each in held)} planned releases '
-      'of validation. The guarantee is the maximum.')
+      f'the validation side, by {sum(each.releases for each in split)} planned '
+      'releases of validation. The guarantee is the maximum.')
   return dataclasses.replace(
       training, account=None, sides=(training, validation),
       conditions=tuple(dict.fromkeys((*training.conditions, *validation.conditions))),
@@ -351,8 +352,10 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
 
   Raises:
     ValueError: if an argument is out of range, a run has no account for the relation,
-      or a validation is among `releases`.
+      or `releases` have a validation.
   """
+  if not isinstance(search, accounting.SearchDpEvent):
+    raise ValueError(f'Expected search to be a SearchDpEvent, got {search!r}.')
   relation = relations.check(neighboring_relation)
   searches = _checks.integer('searches', searches, 1)
   if relation not in search.proved_relations:
@@ -364,9 +367,6 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(
             search.runs, validation.all_releases, score='released'))))
-  public = relations.public(
-      relation, 'The law of the number of runs and all that a run takes as public',
-      'record')
   releases = tuple(releases)
   if validations(releases):
     raise ValueError('Expected releases without validation, got one; give the '
@@ -375,5 +375,6 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
       f'the results of {searches} searches, one each')
   beside = f', and {len(releases)} statistics released beside it' if releases else ''
   return guarantee(search, searches, _checks.delta(delta), relation, statement=(
-      f'{relations.protected(relation, "record", "the data")}: {shown}{beside}. '
-      f'{public}.'), releases=releases)
+      f'{relations.protected(relation, "record", "the data")}: {shown}{beside}. ' +
+      relations.public(relation, 'The law of the number of runs and all that a run '
+                       'takes as public', 'record') + '.'), releases=releases)

@@ -31,8 +31,6 @@ from tfcactus.sampling import OnePassSampling, PoissonSampling, SamplingScheme
 from tfcactus.sampling.base import whole_batches
 from tfcactus.step_counts import AdaptiveClipping, NoisyAccuracy
 
-ACCOUNTINGS = ('proven', 'scalar-unproven')
-
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyPlan:
@@ -113,7 +111,7 @@ class PrivacyPlan:
           f'delta={self.delta!r} for {self.num_examples} examples: it allows a '
           'mechanism that publishes one example as it is, whatever epsilon is. Take '
           f'delta={0.1 / self.num_examples:.1g} or less.', self.unit), stacklevel=1)
-    _checks.choice('accounting', self.accounting, ACCOUNTINGS)
+    _checks.choice('accounting', self.accounting, ('proven', 'scalar-unproven'))
     if self.accounting == 'scalar-unproven' and self.noise.dim != 1:
       raise ValueError(
           "Expected scalar noise with accounting='scalar-unproven', got "
@@ -168,27 +166,6 @@ class PrivacyPlan:
     Raises:
       ValueError: if an argument is out of range, or not one of noise and targets given.
     """
-    return cls._for_training(
-        dict(target_epsilon=target_epsilon, target_tpr=target_tpr,
-             target_advantage=target_advantage), noise, correlation,
-        batch_size=batch_size, epochs=epochs, num_examples=num_examples,
-        num_units=num_units, sampling=sampling, delta=delta, l2_norm_clip=l2_norm_clip,
-        **settings)
-
-  @classmethod
-  def _for_training(cls, targets: dict[str, Any], noise: noise_lib.Noise | None,
-                    correlation: correlated.AnyCorrelation | str, *, batch_size: int,
-                    epochs: int, num_examples: int | None, num_units: int | None,
-                    sampling: type[SamplingScheme] | None, **settings: Any
-                   ) -> PrivacyPlan:
-    """Returns the plan of `for_training`; `targets` not given are None."""
-    if isinstance(correlation, str) and (
-        correlation != 'auto' or noise is not None or
-        [*targets.values()] == [None] * len(targets)):
-      raise ValueError(
-          "Expected correlation='auto' with a target, such as target_epsilon, and no "
-          'noise, which depends on the number of bands, or a request such as '
-          f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
     unit = settings.get('unit', 'example')
     size, other = (num_examples, num_units) if unit == 'example' else (
         num_units, num_examples)
@@ -196,13 +173,36 @@ class PrivacyPlan:
       raise ValueError(
           "Expected num_examples with unit='example', or num_units with another unit, "
           f'got {unit=}, {num_examples=} and {num_units=}.')
+    return cls._for_training(
+        dict(target_epsilon=target_epsilon, target_tpr=target_tpr,
+             target_advantage=target_advantage), noise, correlation, size, batch_size,
+        epochs, sampling, delta=delta, l2_norm_clip=l2_norm_clip, **settings)
+
+  @classmethod
+  def _for_training(cls, targets: dict[str, Any], noise: noise_lib.Noise | None,
+                    correlation: correlated.AnyCorrelation | str, size: int,
+                    batch_size: int, epochs: int, sampling: type[SamplingScheme] | None,
+                    **settings: Any) -> PrivacyPlan:
+    """Returns the plan of `for_training` for `size` examples or units.
+
+    `targets` has None for each target that is not given.
+    """
+    for name in {'sampling_prob', 'steps'} & set(settings):
+      raise ValueError(f'Expected no {name}, which follows from batch_size and epochs, '
+                       f'got {name}={settings[name]!r}; make a PrivacyPlan instead.')
+    if isinstance(correlation, str) and (
+        correlation != 'auto' or noise is not None or
+        [*targets.values()] == [None] * len(targets)):
+      raise ValueError(
+          "Expected correlation='auto' with a target, such as target_epsilon, and no "
+          'noise, which depends on the number of bands, or a request such as '
+          f'tfcactus.correlated.BandedStrategy(bands=16), got {correlation!r}.')
     if isinstance(correlation, str):
       batches = 1 / PoissonSampling.prob_of_batch_size(batch_size, size)
       return workload.least_error(
           workload.numbers_of_bands(batches), lambda bands: cls._for_training(
-              targets, None, correlated.BandedStrategy(bands), batch_size=batch_size,
-              epochs=epochs, num_examples=num_examples, num_units=num_units,
-              sampling=sampling, **settings))[0]
+              targets, None, correlated.BandedStrategy(bands), size, batch_size, epochs,
+              sampling, **settings))[0]
     bands = getattr(correlated.check(correlation), 'bands', None)
     kind, groups = sampling_lib.suitable(sampling, bands), bands or 1
     scheme = kind.of_batch_size(batch_size, size, groups)
@@ -247,9 +247,8 @@ class PrivacyPlan:
   @property
   def strategy(self) -> correlated.Strategy | None:
     """The strategy that `correlation` was solved to; None for independent noise."""
-    found = self.correlation
-    assert not isinstance(found, correlated.Correlation), 'It was solved.'
-    return found
+    assert not isinstance(self.correlation, correlated.Correlation), 'It was solved.'
+    return self.correlation
 
   @property
   def groups(self) -> int:
@@ -359,6 +358,9 @@ class PrivacyPlan:
       raise ValueError(
           f'Expected rows_of_one of at most num_examples={self.num_examples}, got '
           f'rows_of_one={rows}: nobody has more rows than there are.')
+    if isinstance(steps, (str, dp_accounting.NeighboringRelation)):
+      raise ValueError(f'Expected steps to be an integer, got steps={steps!r}; give a '
+                       'relation by name, as in guarantee(neighboring_relation=...).')
     scheme = self._scheme(sampling)
     count = self._draws(scheme) if steps is None else _checks.integer(
         'steps', steps, 0, 2**53)
@@ -405,14 +407,12 @@ class PrivacyPlan:
 
   def _scheme(self, sampling: type[SamplingScheme] | None) -> SamplingScheme:
     """Returns the sampling scheme, by default the plan's."""
-    bands = None if self.strategy is None else self.strategy.bands
-    return sampling_lib.suitable(sampling, bands).of_plan(self)
+    return sampling_lib.suitable(
+        sampling, None if self.strategy is None else self.groups).of_plan(self)
 
   def _draws(self, scheme: SamplingScheme) -> int:
     """Returns how many draws (steps or epochs) all planned steps take, rounded up."""
-    if not scheme.draws_epochs:
-      return self.steps
-    return -(-self.steps // scheme.batches_per_epoch)
+    return -(-self.steps // (scheme.batches_per_epoch if scheme.draws_epochs else 1))
 
   def steps_within(self, epsilon: float, *,
                    neighboring_relation: Relation | None = None,
