@@ -27,18 +27,15 @@ def test_only_seeds_repeat():
 
 def test_shapes_and_ranges():
   rng = SystemRandom(3)
-  for draw in (rng.random, rng.standard_normal,
-               lambda size: rng.integers(0, 7, size)):
+  for draw in (rng.random, rng.standard_normal):
     assert draw((2, 3)).shape == (2, 3)
     assert draw(4).shape == (4,)
     assert np.shape(draw(())) == ()
-  whole = rng.integers(-2, 5, 70_000)
-  assert stats.chisquare(np.bincount(whole + 2, minlength=7)).pvalue > 1e-3
+  whole = rng.integers(7, 70_000)
+  assert stats.chisquare(np.bincount(whole, minlength=7)).pvalue > 1e-3
   # Three quarters of the range of a word: a remainder would favour the first.
-  large = rng.integers(0, 3 * 2**61, 40_000) / (3 * 2**61)
+  large = rng.integers(3 * 2**61, 40_000) / (3 * 2**61)
   assert stats.kstest(large, 'uniform').pvalue > 1e-3
-  with pytest.raises(ValueError, match='low < high'):
-    rng.integers(3, 3, 5)
 
 
 class Uniforms:

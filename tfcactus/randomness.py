@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import threading
-from typing import Any, Callable, Protocol, Union
+from typing import Any, Callable, Protocol, TypeVar, Union
 import weakref
 
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
@@ -21,6 +21,7 @@ _PARTS = 8  # Streams that share a large number of draws.
 _CHUNK = 2**15  # Draws made at once, so that they stay in a core's cache.
 Size = Union[int, tuple[int, ...]]
 _ZEROS = memoryview(bytes(2**20))
+_Stream = TypeVar('_Stream', bound='KeyStream')
 _REACH = 1.3
 """Points drawn for each pair of normals wanted. A point of the square lies in the disc
 with probability pi / 4, so these are almost always enough; if not, more are drawn."""
@@ -90,7 +91,7 @@ class KeyStream:
     """Number of words drawn so far under the key."""
     return self._used
 
-  def replayed(self, position: int) -> KeyStream:
+  def replayed(self: _Stream, position: int) -> _Stream:
     """Returns a stream that repeats words from `position` on; read no further ones.
 
     Raises ValueError unless this process drew the word at `position`.
@@ -99,7 +100,7 @@ class KeyStream:
       raise ValueError(
           f'Expected a position below {self._used}, from which this process has drawn, '
           f'got {position!r}.')
-    stream = KeyStream(self._seed, self._purpose)
+    stream = type(self)(self._seed, self._purpose)
     start, odd = divmod(position, 2)  # A block of the cipher holds two words.
     stream._start(self._key, start)
     stream.words(odd)
@@ -110,6 +111,10 @@ class KeyStream:
     raise TypeError(
         'Expected a fresh KeyStream, got a request for a copy of one, which '
         'would repeat its words; make a new sampler or new batches.')
+
+  def key(self) -> bytes:
+    """Returns 32 bytes of the stream, as the key of another stream."""
+    return self.words(4).tobytes()
 
   def words(self, count: int) -> np.ndarray:
     """Returns the next `count` words, uint64."""
@@ -194,7 +199,7 @@ class KeyStream:
     """Fills an array from `_PARTS` parallel streams, whose keys this stream draws."""
     # The number of parts is fixed, so that a seed repeats on every machine.
     parts = np.array_split(out, _PARTS)
-    streams = [KeyStream.of_key(self.words(4).tobytes()) for _ in parts]
+    streams = [KeyStream.of_key(self.key()) for _ in parts]
 
     def fill(part: np.ndarray, stream: KeyStream) -> None:
       """Fills a part from its stream, in pieces that `filled` draws in this thread."""
@@ -252,52 +257,20 @@ class Random(Protocol):
     """Returns float64 standard normals."""
 
 
-class SystemRandom:
-  """Cryptographic generator with the methods of `numpy.random.Generator` for noise.
-
-  Bits come from a `KeyStream`: unpredictable unless seeded.
-  """
+class SystemRandom(KeyStream):
+  """A `KeyStream` with the methods of `numpy.random.Generator` for noise."""
 
   def __init__(self, seed: int | None = None, purpose: str = 'release'):
     """Creates a generator; see `KeyStream` for the seed and the purpose."""
-    self._stream = KeyStream(seed, purpose)
-
-  @property
-  def position(self) -> int:
-    """Number of words drawn so far from the `KeyStream`."""
-    return self._stream.position
-
-  def replayed(self, position: int) -> SystemRandom:
-    """Returns a generator that repeats the draws from word `position` on."""
-    rng = SystemRandom()
-    rng._stream = self._stream.replayed(position)
-    return rng
-
-  def key(self) -> bytes:
-    """Returns 32 bytes of the `KeyStream` as the key of another stream."""
-    return self._stream.words(4).tobytes()
-
-  def filled(self, count: int, dtype: type,
-             draw: Callable[[KeyStream, int], np.ndarray]) -> np.ndarray:
-    """Returns draws made of the stream's words; as `KeyStream.filled`."""
-    return self._stream.filled(count, dtype, draw)
+    super().__init__(seed, purpose)
 
   def random(self, size: Size = ()) -> np.ndarray:
     """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""
-    return self._stream.uniforms(math.prod(_shape(size))).reshape(_shape(size))
+    return self.uniforms(math.prod(_shape(size))).reshape(_shape(size))
 
   def standard_normal(self, size: Size = ()) -> np.ndarray:
     """Returns standard normals with tails out to 13 standard deviations."""
-    return self._stream.normals(math.prod(_shape(size))).reshape(_shape(size))
-
-  def integers(self, low: int, high: int, size: Size = ()) -> np.ndarray:
-    """Returns int64 in [low, high), exactly uniform."""
-    span = int(high) - int(low)
-    if not 0 < span < 2**63:
-      raise ValueError(
-          f'Expected low < high, less than 2^63 apart, got {low!r} and {high!r}.')
-    count = math.prod(_shape(size))
-    return self._stream.integers(span, count).reshape(_shape(size)) + int(low)
+    return self.normals(math.prod(_shape(size))).reshape(_shape(size))
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:

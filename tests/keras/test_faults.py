@@ -199,7 +199,7 @@ def test_noise_has_the_tails_of_its_law(monkeypatch):
                for _ in range(3))
   assert theirs < 5.68
   sampler = NoiseSampler(tfcactus.Gaussian(1.0))
-  stream = sampler._rng._stream
+  stream = sampler._rng
   words = stream.words
   monkeypatch.setattr(stream, 'words', lambda count: words(count) >> 24)
   assert np.max(np.abs(sampler.draw(10_000))) > 5.68

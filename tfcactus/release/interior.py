@@ -283,7 +283,7 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
     top = 2 * noise_sources.upper_quantile(noise, -np.expm1(np.log(u) / empty))
     wins = top > noisy[np.arange(runs), best]
     # A random node not among `places`, of which places[i] - i are below places[i].
-    rank = rng.integers(0, empty, runs)
+    rank = rng.integers(empty, runs)
     missing = rank + np.searchsorted(
         places - np.arange(places.size), rank, side='right')
     chosen = np.where(wins, missing, chosen)

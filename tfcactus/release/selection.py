@@ -133,10 +133,10 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
   second = int(np.max(np.delete(steps, best)))
   gap = max((int(steps[best]) - second) / (2 * scale) - 1, 0.0)
   if gap == 0:  # Uniform among all, as the proof needs it, despite floating point.
-    return rng.integers(0, size, runs)
+    return rng.integers(size, runs)
   threshold = float(noise_sources.upper_quantile(noise, 1 / size))
   above = noise_sources.noisy(np.full(runs, gap), 1.0, noise, rng) > threshold
-  other = rng.integers(0, size - 1, runs)
+  other = rng.integers(size - 1, runs)
   return np.where(above, best, other + (other >= best))
 
 
