@@ -318,9 +318,9 @@ def _of_sides(split: Sequence[accounting.ValidationDpEvent], training: Guarantee
   """Returns the maximum of the guarantees of both sides, with a statement for both."""
   note = (
       f'A split by {split[0].by} puts each record on one side, and only that side '
-      f'costs it anything: epsilon <= {_format.upper(training.upper)} for who is on the '
-      f'training side, and epsilon <= {_format.upper(validation.upper)} for who is on '
-      f'the validation side, by {sum(each.releases for each in split)} planned '
+      f'costs it anything: epsilon <= {_format.upper(training.upper)} for who is on '
+      f'the training side, and epsilon <= {_format.upper(validation.upper)} for who is '
+      f'on the validation side, by {sum(each.releases for each in split)} planned '
       'releases of validation. The guarantee is the maximum.')
   return dataclasses.replace(
       training, account=None, sides=(training, validation),

@@ -46,6 +46,8 @@ def test_gaussian_bound():
     lambda: audit.clopper_pearson(3, 2),
     lambda: audit.clopper_pearson(-1, 2),
     lambda: audit.clopper_pearson(1, 0),
+    lambda: audit.clopper_pearson(0, 10**17),  # Its upper end would be zero.
+    lambda: audit.Errors(10**15, 10**15, 0, 0),  # Sums of logarithms lose digits.
     lambda: audit.clopper_pearson(1, 2, significance=0),
     lambda: audit.epsilon_lower_bound(1, 1, 2, delta=-1)])
 def test_bad_arguments_are_refused(call):

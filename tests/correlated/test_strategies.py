@@ -242,8 +242,9 @@ def test_more_bands_leave_less_and_one_is_independent_noise():
     (lambda: correlated.BandedToeplitz([0.6, 0.63]).check_growth(4800),
      'within 4800 steps'),
     (lambda: correlated.BandedStrategy(4, 0.9), 'workload=tfcactus'),
-    (lambda: Workload(0.1), 'learning_rates of each step'),
-    (lambda: Workload(None), 'learning_rates of each step'),
+    (lambda: Workload(0.1), 'learning_rates to be a vector'),
+    (lambda: Workload(None), 'learning_rates to be a vector'),
+    (lambda: Workload([True, 1.0]), 'learning_rates to be a vector'),
     (lambda: STRATEGIES[1].errors('a'), 'steps to be an integer'),
     (lambda: STRATEGIES[1].error(0), 'steps >= 1'),
     (lambda: STRATEGIES[4].matrix(-1), 'steps >= 1'),
@@ -336,5 +337,5 @@ def test_other_strategies_and_requests_are_not_accounted():
   with pytest.raises(ValueError, match='whose inverse float64 can apply'):
     Quiet([0.7, 0.2])
   for found in (Long([1.0, 0.9]), Nothing(2), Again(2)):
-    with pytest.raises(ValueError, match='BandedToeplitz, BlockedBidiagonal'):
+    with pytest.raises(ValueError, match='BandedToeplitz|to come to a strategy'):
       correlated.solved(found, 100)

@@ -28,6 +28,12 @@ def test_quantiles_of_numbers():
   assert coarse.value in np.arange(-6, 6.5, 0.5)
 
 
+def test_no_answer_is_above_the_domain():
+  found = release.quantile([0.7] * 9, 0.5, low=0.1, high=0.7, resolution=0.1, seed=0,
+                           noise=noise.Gaussian(0.01))
+  assert found.value == 0.7 < 0.1 + 6 * 0.1
+
+
 def test_the_cost_is_that_of_its_questions():
   law = noise.Gaussian(2.0)
   made = release.quantile(np.arange(100), 0.5, low=0, high=100, noise=law,

@@ -145,8 +145,10 @@ def test_a_word_that_enough_records_hold_is_missed_as_rarely_as_said():
 
 
 def test_what_has_no_proof_is_refused():
-  with pytest.raises(ValueError, match='got text; split it'):
+  with pytest.raises(ValueError, match='split a text, or put a word'):
     words_of(['abc', 'abd'])
+  with pytest.raises(ValueError, match='got one of type int'):
+    words_of([5])
   with pytest.raises(ValueError, match='one peak'):
     words_of([], noise.SinhNormal(6.0, 2.0))
   with pytest.raises(ValueError, match='delta'):

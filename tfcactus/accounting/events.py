@@ -228,7 +228,8 @@ class AdaptedDpEvent(dp_accounting.ComposedDpEvent):
 
   Attributes:
     events: The releases.
-    digest: Digest of what the layer holds, by which run cards recognise the layer.
+    digest: Digest of what the layer holds, by which run cards recognise the layer; ''
+      in an account, where the release is entered before the layer changes.
     of_units: Whether a record is all rows of an owner, instead of one row.
   """
 

@@ -89,7 +89,7 @@ class Observations:
     canaries than those that are scored: the multiplier that the program drew with may
     be wrong, and its scores would hide that.
     """
-    # The sum over steps of log(1 - q + q e^ratio), q the sampling probability.
+    # Sums log(1 - q + q e^ratio) over steps, where q is the sampling probability.
     ratio = (self.values - 0.5) / max(noise_multiplier, _LEAST_NOISE)**2
     with np.errstate(divide='ignore'):
       absent = np.log1p(-sampling_prob)
@@ -101,11 +101,11 @@ class Observations:
     Amplitude and Poisson participations are checked only if `drawn` is known.
     """
     sigma = _sigma(claim)
-    steps, absent = self.noise.shape
+    steps, columns = self.noise.shape
     squares = np.sum((self.noise / sigma)**2, axis=1)
     # Exactly normal for every step if the noise is as claimed, since the distribution
     # function of the chi-square law is then uniform.
-    normal = special.ndtri(special.chdtr(absent, squares))
+    normal = special.ndtri(special.chdtr(columns, squares))
     found = [
         Check('noise', float(special.chdtr(self.noise.size, np.sum(squares))),
               'less noise than claimed'),
@@ -115,11 +115,11 @@ class Observations:
         Check('repeated noise', min(2 * min(
             _correlated(self.noise), _correlated(self.noise.T)), 1.0),
               'noise of one step or coordinate that another one repeats')]
-    if (on := self._amplitudes) is not None:
-      scale = max(math.sqrt(np.mean(self.noise**2) / on.size), _LEAST_NOISE)
+    if (amplitudes := self._amplitudes) is not None:
+      scale = max(math.sqrt(np.mean(self.noise**2) / amplitudes.size), _LEAST_NOISE)
       found.append(Check(
           'amplitude', float(special.stdtr(
-              self.noise.size, -(np.mean(on) - 1) / scale)),
+              self.noise.size, (1 - np.mean(amplitudes)) / scale)),
           'a contribution above the clipping norm'))
     if self.drawn is not None and claim.poisson:
       found.append(Check('participations', self._participations(claim.sampling_prob),
@@ -148,27 +148,29 @@ class Observations:
     """
     third = _checks.delta(significance, 'significance') / 3
     sigma = _sigma(claim)
-    on = self._amplitudes
-    if self.drawn is None or on is None:
+    amplitudes = self._amplitudes
+    if self.drawn is None or amplitudes is None:
       return 0.0
     # Confidence limits: the most noise, the least amplitude, the least sampling.
-    most = math.sqrt(float(np.sum(self.noise**2) / special.chdtri(
+    draws = amplitudes.size
+    noise = math.sqrt(float(np.sum(self.noise**2) / special.chdtri(
         self.noise.size, 1 - third)))
-    least = float(np.mean(on) + special.ndtri(third) * most / math.sqrt(on.size))
-    if least <= 0:
+    amplitude = float(
+        np.mean(amplitudes) + special.ndtri(third) * noise / math.sqrt(draws))
+    if amplitude <= 0:
       return 0.0
     sampled = 1.0
     if claim.poisson:
       trials = self.drawn.shape[0] * int(np.sum(self.present))
-      sampled = float(special.betaincinv(on.size, trials - on.size + 1, third)
+      sampled = float(special.betaincinv(draws, trials - draws + 1, third)
                       ) / claim.sampling_prob
-    return claim.account(max(most / least, _LEAST_NOISE) / sigma, sampled
+    return claim.account(max(noise / amplitude, _LEAST_NOISE) / sigma, sampled
                          ).epsilon_bounds(claim.delta).lower
 
 
 def generator(seed: int) -> np.random.Generator:
   """Returns random numbers for an audit."""
-  # Others than those of default_rng(seed), which may have drawn the coins.
+  # They differ from those of default_rng(seed), which may have drawn the coins.
   return np.random.default_rng([_checks.integer('seed', seed, 0), 0x6175646974])
 
 
@@ -200,12 +202,12 @@ def _correlated(rows: np.ndarray) -> float:
     return 1.0
   length = np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
   unit = rows / np.where(length > 0, length, 1.0)
-  most = 0.0
+  largest = 0.0
   for start in range(0, count, _BLOCK):
     block = np.abs(unit[start:start + _BLOCK] @ unit[start:].T)
     block[np.arange(block.shape[0]), np.arange(block.shape[0])] = 0.0
-    most = max(most, float(np.max(block)))
+    largest = max(largest, float(np.max(block)))
   # The squared correlation of two independent rows has a beta distribution. The factor
   # is the number of pairs of rows (a union bound).
   return 0.5 * count * (count - 1) * float(
-      special.betainc(0.5 * (size - 1), 0.5, max(1 - most**2, 0.0)))
+      special.betainc(0.5 * (size - 1), 0.5, max(1 - largest**2, 0.0)))

@@ -60,9 +60,9 @@ def clopper_pearson(successes: int, trials: int, *, significance: float = 1e-3
   Source: Clopper and Pearson, "The Use of Confidence or Fiducial Limits
   Illustrated in the Case of the Binomial" (1934).
   """
-  trials = _checks.integer('trials', trials, 1)
-  successes = _checks.integer('successes', successes, 0)
-  if successes > trials:
+  # More trials are counted by no one, and float64 would round the upper end to zero.
+  trials = _checks.integer('trials', trials, 1, 10**12)
+  if _checks.integer('successes', successes, 0) > trials:
     raise ValueError(
         f'Expected successes <= trials={trials}, got successes={successes}.')
   half = 0.5 * _checks.delta(significance, 'significance')
@@ -128,7 +128,7 @@ class Errors:
 
   def __post_init__(self) -> None:
     for name in ('absent', 'present'):
-      _checks.integer(name, getattr(self, name), 1)
+      _checks.integer(name, getattr(self, name), 1, 10**9)
     _checks.integer('false_positives', self.false_positives, 0, self.absent)
     _checks.integer('false_negatives', self.false_negatives, 0, self.present)
 
@@ -183,10 +183,6 @@ class Errors:
         np.minimum(errors - k, self.present), self.present, b)) + _OUTSIDE
 
 
-_LARGEST_EPSILON = 100.0
-"""Largest epsilon that is tried."""
-
-
 @dataclasses.dataclass(frozen=True)
 class OneRun:
   """Guesses about canaries, each of which a fair coin put into the data.
@@ -202,7 +198,7 @@ class OneRun:
   correct: int
 
   def __post_init__(self) -> None:
-    _checks.integer('canaries', self.canaries, 1)
+    _checks.integer('canaries', self.canaries, 1, 10**9)
     _checks.integer('guesses', self.guesses, 1, self.canaries)
     _checks.integer('correct', self.correct, 0, self.guesses)
 
@@ -221,10 +217,8 @@ class OneRun:
     return min(float(tail[-1]) + 2 * self.canaries * delta * most, 1.0)
 
   def epsilon(self, delta: float, significance: float = 0.05) -> float:
-    """Returns the largest refuted epsilon at `delta`, or zero (Steinke et al.)."""
-    return largest(
-        lambda epsilon: self.p_value(epsilon, delta) <= significance,
-        0.0, _LARGEST_EPSILON)
+    """Returns the largest refuted epsilon at `delta`, or zero; tries none above 100."""
+    return largest(lambda epsilon: self.p_value(epsilon, delta) <= significance, 0, 100)
 
   def refutes(self, curve: Curve, significance: float = 0.05) -> bool:
     """Returns whether the guesses refute a symmetric trade-off function (f-DP).

@@ -101,17 +101,17 @@ class Audit:
     """
     left, right = pictures.axes(2, 13)
     for axis, kind in ((left, 'epsilon'), (right, 'p_value')):
-      found = {each.name: getattr(each, kind) for each in reversed(self.findings)
-               if getattr(each, kind) is not None}
-      axis.barh(list(found), np.maximum(list(found.values()), 1e-12))
+      bars = {found.name: getattr(found, kind) for found in reversed(self.findings)
+              if getattr(found, kind) is not None}
+      axis.barh(list(bars), np.maximum(list(bars.values()), 1e-12))
+      if bars and kind == 'p_value':
+        axis.axvline(self.significance / len(bars), color='C3', label='limit')
+        axis.legend()
     left.set(xlabel=f'lower bounds on epsilon at delta {_format.upper(self.delta)}')
     right.set(xlabel='p-values of the claim', xscale='log')
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')
       left.legend()
-    if found:  # There are p-values.
-      right.axvline(self.significance / len(found), color='C3', label='limit')
-      right.legend()
     left.figure.savefig(path, dpi=120)
 
 
@@ -140,6 +140,8 @@ def audit_scores(scores: object, present: object, *, delta: float | None = None,
   Raises:
     ValueError: if an argument is out of range, or no delta is given.
   """
+  if isinstance(scores, np.ndarray) and scores.dtype.kind == 'b':
+    scores = scores.astype(np.float64)  # Answers of a test that says yes or no.
   values = _checks.vector('scores', scores)
   coins = components.coins(present, values.size)
   return _audit(values, coins, _pilot(coins, pilot, seed), None, delta, claim, guesses,
@@ -199,10 +201,12 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
 
   The pilot sets `threshold` and `guesses` if they are None, the claim `delta`.
   """
-  independent &= claim is None or claim.independent
-  if delta is None and claim is None:
+  if claim is not None:
+    independent = independent and claim.independent
+    delta = claim.delta if delta is None else delta
+  if delta is None:
     raise ValueError('Expected delta or a claim, got neither.')
-  delta = _checks.delta(claim.delta if delta is None and claim else delta)
+  delta = _checks.delta(delta)
   significance = _checks.delta(significance, 'significance')
   if threshold is None:
     threshold = _threshold(scores[pilot], present[pilot])

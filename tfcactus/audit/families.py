@@ -109,9 +109,12 @@ class Claim:
     return cls(account, plan.delta, plan.noise.noise_multiplier if normal else None,
                plan.sampling_prob, scheme is PoissonSampling, scheme.independent)
 
+  @functools.lru_cache(maxsize=64)  # noqa: B019  Several tests ask for the same curves.
   def curve(self, noise: float = 1.0) -> Curve:
     """Returns a lower bound on the trade-off function at `noise` times the noise."""
-    return _curve(self, noise)
+    return attacks.TradeoffCurve.of(
+        self.account(noise, 1.0), POINTS if noise == 1 else FEW_POINTS, 1e-6
+        ).false_negatives
 
   def epsilon(self, refutes: Refutes) -> float:
     """Returns a lower bound on epsilon at the claim's delta, within the claim's family.
@@ -121,9 +124,9 @@ class Claim:
     """
     if not refutes(gaussian_curve(0.0)):  # Not even guessing is refuted.
       return 0.0
-    refuted = functools.lru_cache(lambda loss: refutes(self.curve(math.exp(-loss))))
-    # `loss` is minus the log of the factor of the noise: if one is refuted, all smaller
-    # ones are. Brackets the largest.
+    # The noise is multiplied by exp(-less). If a value of `less` is refuted, so are all
+    # smaller ones. `low` and `high` bracket the largest refuted one.
+    refuted = functools.lru_cache(lambda less: refutes(self.curve(math.exp(-less))))
     low = high = 0.0
     while refuted(low) and refuted(high) and high < REACH:
       low, high = high, high + STRIDE
@@ -131,13 +134,5 @@ class Claim:
       if low <= -REACH:
         return 0.0
       low, high = low - STRIDE, low
-    loss = largest(refuted, low, high, TOLERANCE)
-    return self.account(math.exp(-loss), 1.0).epsilon_bounds(self.delta).lower
-
-
-@functools.lru_cache(maxsize=64)  # Several tests ask for the curves of one claim.
-def _curve(claim: Claim, noise: float) -> Curve:
-  """Implements `Claim.curve`."""
-  return attacks.TradeoffCurve.of(
-      claim.account(noise, 1.0), POINTS if noise == 1 else FEW_POINTS, 1e-6
-      ).false_negatives
+    less = largest(refuted, low, high, TOLERANCE)
+    return self.account(math.exp(-less), 1.0).epsilon_bounds(self.delta).lower

@@ -101,7 +101,6 @@ def add_noise_size(parser: argparse.ArgumentParser) -> None:
 def make_noise(family: str, noise_multiplier: float | None,
                bend: float | None) -> noise_lib.ScalarNoise:
   """Returns the noise of one of `planner.FAMILIES`; ValueError for a wrong size."""
-  check_bend(family, bend)
   if noise_multiplier is None:
     raise ValueError(f'Expected --noise-multiplier with --noise {family}.')
   return planner.noise_family(family, bend)(noise_multiplier)
@@ -122,11 +121,3 @@ def read_numbers(path: str) -> np.ndarray:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '
         f'{str(error).splitlines()[0]}') from None
-
-
-def check_bend(family: str, bend: float | None) -> None:
-  """Raises ValueError unless a bend is given exactly with sinh-normal noise."""
-  if (bend is not None) != (family == 'sinh-normal'):
-    raise ValueError(
-        'Expected --bend with --noise sinh-normal and no other, got '
-        f'bend={bend!r} with {family}.')

@@ -43,7 +43,6 @@ def _noise(args: argparse.Namespace, releases: int) -> noise_lib.ScalarNoise:
   """Returns the requested noise; with --epsilon, the least for `releases` releases."""
   if (args.noise_multiplier is None) == (args.epsilon is None):
     raise ValueError('Expected exactly one of --noise-multiplier and --epsilon.')
-  command.check_bend(args.noise, args.bend)
   if args.epsilon is None:
     return command.make_noise(args.noise, args.noise_multiplier, args.bend)
   return release_lib.noise_for_epsilon(

@@ -60,11 +60,9 @@ def solved(correlation: object, steps: int) -> Strategy:
   """
   found = check(correlation)
   if isinstance(found, Correlation):
-    found = found.solve(steps)
-  if not isinstance(found, Strategy) or type(found) not in KINDS:
-    raise ValueError(
-        f'Expected {correlation!r} to come to a strategy ('
-        f'{", ".join(each.__name__ for each in KINDS)}), got {found!r}.')
+    found = check(found.solve(steps))
+  if not isinstance(found, Strategy):
+    raise ValueError(f'Expected {correlation!r} to come to a strategy, got {found!r}.')
   found.check_growth(steps)
   return found
 
@@ -76,8 +74,8 @@ def from_config(config: Mapping[str, Any], place: str = 'the config') -> Strateg
   altered or of an unknown kind.
   """
   known = {each.kind: each for each in KINDS}
-  if not isinstance(config, Mapping) or config.get(
-      'kind') not in tuple(known):
+  # A tuple: a damaged kind, such as a list, may have no hash.
+  if not isinstance(config, Mapping) or config.get('kind') not in tuple(known):
     raise ValueError(
         f'Expected {place} to hold a strategy, a mapping with kind {" or ".join(known)}'
         f', got {config!r}.')

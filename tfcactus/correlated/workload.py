@@ -43,12 +43,8 @@ class Workload:
   momentum: float = 0.0
 
   def __post_init__(self) -> None:
-    if np.ndim(self.learning_rates) != 1:
-      raise ValueError(
-          'Expected learning_rates of each step, or () for a constant one, got '
-          f'{self.learning_rates!r}.')
-    rates = tuple(_checks.vector('learning_rates', self.learning_rates).tolist()) if (
-        len(self.learning_rates)) else ()
+    rates = () if np.size(self.learning_rates) == 0 else tuple(
+        _checks.vector('learning_rates', self.learning_rates).tolist())
     if rates and not 0 <= min(rates) <= max(rates) != 0:
       raise ValueError(
           'Expected learning_rates of at least zero, and not all of them zero, got '
@@ -108,19 +104,19 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
   whole = min(max(round(num_batches), 1), _MOST)
 
   def off(bands: int) -> float:
-    """Returns the change of the number of batches to a multiple of `bands`."""
+    """Returns how far `num_batches` is from the closest multiple of `bands`."""
     return abs(bands * max(round(num_batches / bands), 1) - num_batches)
 
-  bands = 1
+  most_off, bands = max(_FARTHEST * num_batches, 0.5), 1
   while bands < whole:
     yield bands
     # Take the number that divides best, and the smallest of equally good ones.
     nearby = range(max(bands + 1, math.ceil(1.3 * bands)),
                    min(max(bands + 1, math.floor(1.8 * bands)), whole) + 1)
     bands = min(nearby, key=off, default=whole)
-    if off(bands) > max(_FARTHEST * num_batches, 0.5):
+    if off(bands) > most_off:
       bands = whole
-  if off(whole) <= max(_FARTHEST * num_batches, 0.5):
+  if off(whole) <= most_off:
     yield whole
 
 

@@ -233,7 +233,7 @@ class DataAccount:
 
   def report(self) -> str:
     """Returns who spent what, and what is left, in words."""
-    book, lines = self._refreshed(), [str(self.guarantee()), f"Head: {self._head}"]
+    book, lines = self._refreshed(), [str(self.guarantee()), f'Head: {self._head}']
     for label, slot in book.slots.items():
       lines.append(f'slot {label}: {slot.count - slot.used} of {slot.count} left of '
                    f'{repr(slot.event)[:200]}')

@@ -21,9 +21,6 @@ from tfcactus.accounting.leaky import Part
 Slots = Mapping[str, Union[dp_accounting.DpEvent, tuple[dp_accounting.DpEvent, int]]]
 """Planned releases: {label: event}, or {label: (event, count)}."""
 
-LEAK = 0.1
-"""Share of delta for leaks by default; about there a few runs take the least budget."""
-
 MOST_NOISE = 1e4
 """Largest noise multiplier of the adaptive part; if more is needed, its mu is zero."""
 
@@ -85,8 +82,8 @@ class Book:
       _checks.choice('kind', kind, ('spend', 'reserve'))
       self._parts.append(Part(_checks.non_negative('leak', entry['leak']),
                               _checks.non_negative('mu', entry['mu'])))
-      if any(spent > all_of_it * (1 + _ROOM) for spent, all_of_it in zip(
-          self.spent, self.budget)):
+      if any(spent > whole * (1 + _ROOM)
+             for spent, whole in zip(self.spent, self.budget)):
         raise ValueError('more was spent than there was')
       if kind == 'reserve':
         self.slots[label] = Slot(
@@ -108,9 +105,12 @@ class Book:
 
   def events(self, part: Part, used: bool = False
              ) -> tuple[list[dp_accounting.DpEvent], float]:
-    """Returns the events of planned slots and a part, and the delta to ask them at."""
-    # With `used`, only the releases of slots that were spent count. The leak is no
-    # event: with it, delta(epsilon) is leak + (1 - leak) times that of the events.
+    """Returns the events of planned slots and a part, and the delta to ask them at.
+
+    Counts all releases of the slots, or only the spent ones if `used`.
+    """
+    # The leak is no event: with it, delta(epsilon) is leak + (1 - leak) times the delta
+    # of the events.
     leak, mu = (1 + _ROOM) * part.leak, (1 + _ROOM) * part.mu
     counts = [(slot.event, slot.used if used else slot.count)
               for slot in self.slots.values() if slot.planned]
@@ -179,7 +179,8 @@ def new_header(*, epsilon: float, delta: float,
   Its `mu` is what epsilon and delta allow beside the slots and the leak.
   """
   delta = _checks.delta(delta)
-  leak = LEAK * delta if leak is None else _checks.non_negative('leak', leak)
+  # With a tenth of delta, a few runs take about the least budget.
+  leak = 0.1 * delta if leak is None else _checks.non_negative('leak', leak)
   if leak >= delta:
     raise ValueError(f'Expected leak below delta={delta!r}, got {leak!r}.')
   header = {'account': 1, 'delta': delta,
@@ -189,16 +190,16 @@ def new_header(*, epsilon: float, delta: float,
 
   def cost(noise: float) -> float:
     """Returns epsilon of the slots and an adaptive part of this noise multiplier."""
-    mu = 0.0 if noise == math.inf else leaky.shift(book.relation) / noise
-    events, at = book.events(Part(leak, mu))
+    events, at = book.events(Part(leak, leaky.shift(book.relation) / noise))
     return accounting.PhiAccountant(book.relation).compose(
         dp_accounting.ComposedDpEvent(events)).get_epsilon(at)
 
-  if not cost(math.inf) <= book.epsilon:
+  planned = cost(math.inf)  # Without an adaptive part.
+  if not planned <= book.epsilon:
     raise ValueError(
         f'Expected slots within epsilon={book.epsilon!r} at delta={delta!r} less '
-        f'leak={leak!r}, got epsilon {_format.upper(cost(math.inf))}; raise epsilon or '
-        'plan less.')
+        f'leak={leak!r}, got epsilon {_format.upper(planned)}; raise epsilon or plan '
+        'less.')
   if cost(MOST_NOISE) <= book.epsilon:
     header['mu'] = leaky.shift(book.relation) / calibration.calibrate_noise(
         book.epsilon, cost, low=1e-2, high=MOST_NOISE)

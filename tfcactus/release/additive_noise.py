@@ -148,9 +148,9 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
   """Returns records clipped to norm `clip`, as whole multiples of `step`."""
   # In C order, the rounding of a record's norm depends on no other record.
   rows = np.asarray(batch, dtype=np.float64, order='C')
-  if rows.ndim not in (1, 2):
+  if rows.ndim not in (1, 2) or rows.shape[1:] == (0,):
     raise ValueError(
-        'Expected records of shape (n,) or (n, dim), got a batch of shape '
+        'Expected records of shape (n,) or (n, dim), dim >= 1, got a batch of shape '
         f'{rows.shape}.')
   if not np.all(np.isfinite(rows)):
     raise ValueError(
@@ -250,7 +250,7 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
   The release is off by up to `off` steps beside the noise.
   """
   _checks.choice('arithmetic', arithmetic, modes.MODES)
-  rng, count = noise_sources.generator(seed), max(steps.size, 1)
+  rng, count = noise_sources.generator(seed), steps.size
   if arithmetic == 'float':
     event, larger = accounting.noise_event(noise), 1.0
     drawn = noise_sources.in_steps(

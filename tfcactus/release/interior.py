@@ -26,18 +26,6 @@ METHODS = ('binary-search', 'recursion')
 _DEFAULT_BETA = 0.05
 """Probability of exceeding a rank error that is chosen by default."""
 
-_LARGEST_DOMAIN = 2**62
-"""Most values of a domain, so that indices of nodes fit into an int64."""
-
-_EXACT_FLOATS = 2**53
-"""Up to here float64 represents every integer."""
-
-_DEFAULT_ANSWERS = 1e6
-"""Number of answers of a quantile, less one, by default."""
-
-_MOST_ANSWERS = 2.0**61
-"""Largest number of answers of a quantile, less one."""
-
 
 def interior_point(records: _records.Records, *, num_values: int,
                    noise: noise_lib.ScalarNoise,
@@ -51,8 +39,7 @@ def interior_point(records: _records.Records, *, num_values: int,
   Args:
     records: Integers in [1, num_values]: an array or an iterable of batches. With no
       records any answer is right.
-    num_values: Size k of the domain, up to 2^62.
-    seed: For repeatable experiments; None draws from the system.
+    num_values: Size of the domain, up to 2^62.
 
   Returns:
     Release whose value is an int. It lies between the least and the largest record if
@@ -89,7 +76,7 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
 
   `records` are integers in [1, size] of shape (n,); a domain of one value will do.
   """
-  if size > _LARGEST_DOMAIN:
+  if size > 2**62:  # Indices of nodes have to fit into an int64.
     raise ValueError(f'Expected num_values <= 2^62, got num_values={size}.')
   _checks.choice('method', method, METHODS)
   noise_sources.spread_noise(noise)
@@ -125,7 +112,7 @@ class Balance:
     if not 0 < fraction < 1:
       raise ValueError(f'Expected fraction in (0, 1), got fraction={fraction!r}.')
     if records.dtype.kind == 'f' and records.size:
-      if size > _EXACT_FLOATS:
+      if size > 2**53:
         raise ValueError(
             f'Expected integer records for num_values={size}, got floats, which '
             'do not hold them exactly.')
@@ -272,8 +259,8 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   # change by at most q + 1 + (1 - q) = 2 in total, hence the sensitivity two. The
   # largest noise of all nodes of value zero is drawn at once, from the distribution of
   # their maximum.
-  noisy = noise_sources.noisy(np.broadcast_to(value, (runs, value.size)), 2.0, noise,
-                       rng)
+  noisy = noise_sources.noisy(
+      np.broadcast_to(value, (runs, value.size)), 2.0, noise, rng)
   best = np.argmax(noisy, axis=1)
   chosen = places[best]
   total = (size >> level) + 1
@@ -354,9 +341,9 @@ class _Grid:
     if not 0 < span < math.inf:
       raise ValueError(
           f'Expected low < high, a float64 apart, got low={low!r} and high={high!r}.')
-    spacing = (span / _DEFAULT_ANSWERS if resolution is None else
+    spacing = (span / 1e6 if resolution is None else
                _checks.positive('resolution', resolution))
-    if not 1 <= span / spacing <= _MOST_ANSWERS:
+    if not 1 <= span / spacing <= 2.0**61:
       raise ValueError(
           'Expected resolution from (high - low) / 2^61 to high - low, got '
           f'resolution={spacing!r} for a range of {span!r}.')
@@ -368,4 +355,4 @@ class _Grid:
     """Returns the answer of an index in [0, size), an int if the grid is whole."""
     if self.whole:
       return int(self.low) + int(self.spacing) * int(index)
-    return self.low + self.spacing * int(index)
+    return min(self.low + self.spacing * int(index), self.high)

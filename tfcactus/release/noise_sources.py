@@ -86,13 +86,14 @@ def step_below(scale: float, fineness: int) -> float:
   return 2.0**(math.frexp(scale)[1] - 1 - fineness)
 
 
-def lattice(value: npt.ArrayLike, sensitivity_: float,
-            resolution: float | None = None) -> tuple[np.ndarray, float, float]:
+def lattice(value: npt.ArrayLike, scale: float, resolution: float | None = None
+            ) -> tuple[np.ndarray, float, float]:
   """Returns values on a public grid: (int64 steps, step, sensitivity of a value there).
 
-  `resolution` is a power of two of which all values are multiples, whatever the
-  records; None rounds values to about a millionth of the sensitivity. Raises ValueError
-  for values that are not finite, not such multiples, or too large beside their noise.
+  `scale` is the sensitivity before values are rounded to the grid. `resolution` is a
+  power of two of which all values are multiples, whatever the records; None rounds
+  values to about a millionth of `scale`. Raises ValueError for values that are not
+  finite, not such multiples, or too large beside their noise.
   """
   # A release on the grid has no low bits that leak the data. The grid never depends on
   # the values or their type, which could reveal a record.
@@ -107,7 +108,7 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
         'Expected finite values, got NaN or infinite ones; sanitise each '
         'record before the query is formed.')
   if resolution is None:
-    step = step_below(sensitivity_, _FINENESS)
+    step = step_below(scale, _FINENESS)
   else:
     step = _checks.positive('resolution', resolution)
     if math.frexp(step)[0] != 0.5:
@@ -126,8 +127,9 @@ def lattice(value: npt.ArrayLike, sensitivity_: float,
     raise ValueError(
         f'Expected multiples of resolution={resolution!r}, got other values; '
         'leave resolution out, or round what each record adds to the query.')
-  raised = sensitivity_ if resolution is not None else (sensitivity_ + ROUNDING * step)
-  return whole.astype(np.int64), step, raised
+  if resolution is None:
+    scale += ROUNDING * step
+  return whole.astype(np.int64), step, scale
 
 
 def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.ndarray:
@@ -155,12 +157,15 @@ def noisy(exact: np.ndarray, scale: float, noise: ScalarNoise, rng: SystemRandom
 
 
 def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:
-  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta."""
-  # Each sum has at most `terms` draws of the noise. The bound is Chernoff's with the
-  # best exponent u, or the sum of the largest draws if that is smaller.
-  log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
+  """Returns a t with P(one of `sums` sums is beyond t in absolute value) <= beta.
+
+  Each sum has at most `terms` draws of the noise.
+  """
   if terms == 1:
     return noise.max_error(sums, beta)
+  # Chernoff's bound with the best exponent u; or the sum of the largest draws, if that
+  # is smaller. The factor 2 is for both signs.
+  log_ratio = math.log(2 * sums / _checks.delta(beta, 'beta'))
   bound = lambda log_u: min((terms * noise.log_mgf(math.exp(log_u)) +
                              log_ratio) / math.exp(log_u), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)

@@ -19,12 +19,6 @@ _SCALED: dict[str, Callable[[float], noise_lib.ScalarNoise]] = {
 FAMILIES = (*_SCALED, 'sinh-normal')
 """Names of closed-form noise distributions."""
 
-_LARGEST_BEND = 1e4
-"""Largest bend over sigma that is tried: noise is then Gaussian to eight digits."""
-
-_CLOSE = 1e-9
-"""Relative tolerance of sigma where errors are compared, which differ by more."""
-
 
 def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
                    arithmetic: str = 'float') -> float:
@@ -85,12 +79,13 @@ def noise_family(family: str, bend: float | None = None
   scale of 'laplace', sigma of 'sinh-normal', which alone takes a bend.
   """
   _checks.choice('family', family, FAMILIES)
-  if family == 'sinh-normal':
-    turn = _checks.positive('bend', bend)
-    return lambda sigma: noise_lib.SinhNormal(sigma, turn)
-  if bend is not None:
-    raise ValueError(f'Expected bend with sinh-normal noise only, got {bend!r}.')
-  return _SCALED[family]
+  if (bend is not None) != (family == 'sinh-normal'):
+    raise ValueError('Expected a bend with sinh-normal noise and with no other, got '
+                     f'bend={bend!r} with {family}.')
+  if bend is None:
+    return _SCALED[family]
+  known = _checks.positive('bend', bend)
+  return lambda sigma: noise_lib.SinhNormal(sigma, known)
 
 
 def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
@@ -181,13 +176,14 @@ def best_sinh_normal(epsilon: float, delta: float,
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
     """Returns noise with bend = sigma exp(log_ratio), sigma set by `epsilon`."""
     make = lambda sigma: noise_lib.SinhNormal(sigma, math.exp(log_ratio) * sigma)
+    # Errors are compared: they differ by more than this tolerance.
     return make(calibration.calibrate_noise(
         epsilon, lambda sigma: sinh_normal.epsilon(make(sigma), delta),
-        tolerance=_CLOSE))
+        tolerance=1e-9))
 
+  # With a bend of 1e4 sigma, noise is Gaussian to eight digits.
   found = optimize.minimize_scalar(
       lambda log_ratio: math.log(error(noise(log_ratio))),
-      bounds=(0.0, math.log(_LARGEST_BEND)), method='bounded',
-      options={'xatol': 1e-3})
+      bounds=(0.0, math.log(1e4)), method='bounded', options={'xatol': 1e-3})
   # The bounded search never tries its ends.
   return min([noise(found.x), noise(0.0)], key=error)

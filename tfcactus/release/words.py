@@ -45,9 +45,9 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
     probability at most beta.
 
   Raises:
-    ValueError: if an argument is out of range, or a record is a text.
+    ValueError: if an argument is out of range, or a record is a text or number.
   """
-  most = _checks.integer('words_per_record', words_per_record, 1)
+  most = _checks.integer('words_per_record', words_per_record, 1, 2**53)
   law = noise_sources.spread_noise(noise, whole=most == 1)
   # A record changes `most` numbers by one. Rounded up: the root must not be too small.
   scale = float(most) if law.gaussian_std is None else math.nextafter(
@@ -75,9 +75,10 @@ def _counted(words: Iterable[Collection[Hashable]], most: int, stream: KeyStream
   """Returns how many records hold each word, counting at most `most` words of each."""
   counts: Counter[Hashable] = Counter()
   for record in words:
-    if isinstance(record, (str, bytes)):
-      raise ValueError('Expected a list or set of words for each record, got text; '
-                       'split it, or put a word into a list of its own.')
+    if isinstance(record, (str, bytes, bytearray)) or not isinstance(record, Iterable):
+      raise ValueError('Expected a list or set of words for each record, got one of '
+                       f'type {type(record).__name__}; split a text, or put a word '
+                       'into a list of its own.')
     # Equal words of other types, as 1 and True, would tell which record came first.
     own = list(dict.fromkeys(
         word for word in (each.item() if isinstance(each, np.generic) else each
