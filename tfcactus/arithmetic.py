@@ -37,24 +37,19 @@ class Plan(step_counts.Plan, Protocol):
   """The fields of a `PrivacyPlan` that this module reads."""
 
   @property
-  def arithmetic(self) -> str:
-    """'float' or 'integer'."""
+  def arithmetic(self) -> str: ...
 
   @property
-  def l2_norm_clip(self) -> float:
-    """The clipping norm."""
+  def l2_norm_clip(self) -> float: ...
 
   @property
-  def num_examples(self) -> int:
-    """Number of examples."""
+  def num_examples(self) -> int: ...
 
   @property
-  def dim(self) -> int | None:
-    """Number of weights, or None."""
+  def dim(self) -> int | None: ...
 
   @property
-  def groups(self) -> int:
-    """Number of steps over which noise is correlated."""
+  def groups(self) -> int: ...
 
 
 def check(plan: Plan) -> None:
@@ -101,8 +96,6 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
   Each replica rounds its own sum of `dim` weights, `shadow` coordinates of canaries,
   and its counts. The noise is the sum of `draws` draws.
   """
-  # Errors of all replicas add up as if there were `replicas`^2 times as many
-  # coordinates, and float64 must hold the sums over replicas exactly.
   if plan.arithmetic == 'float' or replicas == 1 and not shadow:
     return  # `check_dim` covers one replica without canaries.
   if plan.groups > 1 and replicas > 1:
@@ -118,12 +111,15 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
         f"Expected a plan without dim with arithmetic='integer' and {what}, got "
         f'dim={plan.dim}: only the account without dim has room for their rounding. '
         'Leave dim out.')
+  # Rounding errors of all replicas add up as if there were `replicas`^2 times as many
+  # coordinates.
   if (dim + shadow + _counts(plan)) * replicas**2 > _coordinates(plan):
     raise ValueError(
         f"Expected with arithmetic='integer' at most {_coordinates(plan):,} weights"
         f'{_and_counts(plan)}{beside}{_SQUARE}, got {dim + shadow:,} coordinates on '
         f'{replicas} replicas; use fewer {"canaries" if shadow else "replicas"}. '
         f'{_INSTEAD}')
+  # Float64 must hold sums over replicas exactly: of gradients, and of noise.
   largest = (plan.num_examples + 1) * 1.001 * math.sqrt(draws) * (
       discrete_gaussian.SCALE / plan.noise.noise_multiplier)
   if replicas > 1 and not largest + 2 * draws * discrete_gaussian.LARGEST <= 2.0**53:
@@ -135,10 +131,7 @@ def check_step(plan: Plan, dim: int, replicas: int, shadow: int = 0, draws: int 
 
 
 def accounted(plan: Plan, noise: Noise) -> Noise:
-  """Returns the noise for which a query of sensitivity one costs what a step costs.
-
-  `noise` takes the place of the plan's.
-  """
+  """Returns noise for which a query of sensitivity one costs a step with `noise`."""
   # In the mode 'integer', an example changes the rounded vectors of b steps, the bands
   # of a correlation or one, by S / sigma + sqrt(b d) at most, where S is the scale of
   # the noise and d the length of the vector of sum and counts.
@@ -154,9 +147,9 @@ def accounted(plan: Plan, noise: Noise) -> Noise:
 
 
 def distance(plan: Plan, steps: int) -> float:
-  """Returns a bound on the total variation of all noise of `steps` steps together.
+  """Returns a bound on the total variation from the noise drawn to that accounted for.
 
-  That is its distance from the noise that is accounted for.
+  All noise of `steps` steps counts together.
   """
   if plan.arithmetic == 'float':
     return 0.0

@@ -126,20 +126,16 @@ class Plan(Protocol):
   """The fields of a `PrivacyPlan` that this module reads."""
 
   @property
-  def noise(self) -> Noise:
-    """The noise of the plan."""
+  def noise(self) -> Noise: ...
 
   @property
-  def expected_batch_size(self) -> float:
-    """The public constant that divides sums."""
+  def expected_batch_size(self) -> float: ...
 
   @property
-  def adaptive_clipping(self) -> AdaptiveClipping | None:
-    """The rule of an adaptive clipping norm, or None."""
+  def adaptive_clipping(self) -> AdaptiveClipping | None: ...
 
   @property
-  def noisy_accuracy(self) -> NoisyAccuracy | None:
-    """The noisy accuracy on the training data, or None."""
+  def noisy_accuracy(self) -> NoisyAccuracy | None: ...
 
 
 def _given(plan: Plan) -> dict[str, Any]:
@@ -187,7 +183,7 @@ def sensitivity(plan: Plan) -> float:
 
 
 def beside(plan: Plan) -> tuple[int, str]:
-  """Returns how many counts a step releases, and a note that they are coordinates."""
+  """Returns the number of counts in a step's vector, and words on them for errors."""
   names = [KINDS[name].words for name in _given(plan)]
   return len(names), (
       f' ({" and ".join(names)} {"is one" if len(names) == 1 else "are two"} of them)'

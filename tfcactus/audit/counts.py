@@ -156,9 +156,9 @@ class Errors:
     attained = 0.0
     while True:
       most, a, b, c = cells[0]
-      if (-most <= max(enough, 2 * _OUTSIDE) or
-          attained + 2 * _OUTSIDE >= -most * (1 - _TOLERANCE) or
-          0 < enough < attained):
+      small = -most <= max(enough, 2 * _OUTSIDE)
+      close = attained + 2 * _OUTSIDE >= -most * (1 - _TOLERANCE)
+      if small or close or 0 < enough < attained:
         return min(-most, 1.0)
       middle = 0.5 * (a + b)
       at_middle = float(curve(np.array(middle)))
@@ -210,7 +210,9 @@ class OneRun:
     """
     right = special.expit(_checks.non_negative('epsilon', epsilon))
     delta = _checks.non_negative('delta', delta)
-    # P(W >= k) for k = 0 .. correct, W binomial.
+    # The bound is P(W >= correct) + 2 m delta a, for m canaries and a binomial W, where
+    # a is the maximum over i >= 1 of P(correct - i <= W < correct) / i. `tail` has
+    # P(W >= k) for k = 0, ..., correct.
     tail = np.append(1.0, special.bdtrc(np.arange(self.correct), self.guesses, right))
     fewer = np.arange(1, self.correct + 1)
     most = float(np.max((tail[self.correct - fewer] - tail[-1]) / fewer, initial=0.0))

@@ -236,9 +236,10 @@ def show_bounds(args: argparse.Namespace, name: str, at: str,
                 search: Callable[[dp_accounting.DpEvent], accounting.SearchDpEvent] |
                 None = None) -> None:
   """Accounts for the steps in the arguments, and prints the bounds on `name`."""
-  # `name` is epsilon or delta, `at` states the other in words, rounded up. `solve`
-  # returns the bounds from an accountant that has composed the steps, or a `search` of
-  # them; `report` a report from it and a statement.
+  # `name` is epsilon or delta; `at` states the other one in words, rounded up. `search`
+  # returns the event of a search from that of a run, all steps. `solve` returns the
+  # bounds from an accountant that has composed the steps or the search, and `report` a
+  # report from the accountant and a statement.
   listed = groups(args)
   # The numbers of records, which a reduced fraction has lost, set the cost of rows.
   if args.rows_of_one > 1 and any(group.sampling == 'fixed' for group in listed):

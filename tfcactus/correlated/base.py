@@ -199,12 +199,12 @@ class Strategy(abc.ABC):
     reach = max(int(np.flatnonzero(column)[-1]) - step
                 for step, column in enumerate(columns.T))
     # The sampler must turn each column of C into a unit vector, and the product the
-    # vector into the column.
-    rows, given = self.rows(), iter(columns.copy())
-    found = np.stack([rows.next(lambda: next(given)) for _ in columns])
+    # unit vector into the column. All columns are tried at once.
+    sampler, draws = self.rows(), iter(columns.copy())
+    inverted = np.stack([sampler.next(lambda: next(draws)) for _ in columns])
     product, identity = self.product(), np.eye(2 * size, period)
-    again = np.stack([product.next(row) for row in identity])
-    off = np.max(np.abs([found - identity, again - columns]))
+    multiplied = np.stack([product.next(row) for row in identity])
+    off = np.max(np.abs([inverted - identity, multiplied - columns]))
     if not (off <= TOLERANCE and reach < size):
       raise ValueError(
           f'Expected a matrix of {size} bands whose inverse float64 can apply, got one '

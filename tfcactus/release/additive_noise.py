@@ -67,8 +67,7 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
       record. Exactly one of the two sensitivities is given.
     l1_sensitivity: Bound on the sum of the absolute changes.
     resolution: As for `noisy_value`, of all coordinates.
-    seed: For repeatable experiments; None draws from the system.
-    arithmetic: As for `noisy_value`.
+    seed: As for `noisy_value`, as is `arithmetic`.
 
   Returns:
     Release whose value has shape (dim,).
@@ -112,8 +111,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
       that are numbers.
     dim: Length of records that are vectors. With it there may be no records; None takes
       it from the records.
-    seed: For repeatable experiments; None draws from the system.
-    arithmetic: As for `noisy_value`.
+    seed: As for `noisy_value`, as is `arithmetic`.
 
   Returns:
     Release whose value is a number, or has shape (dim,).
@@ -184,8 +182,7 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
     noise: Log-concave scalar noise, in units of one record.
     outside: 'refuse' raises on values outside of the domain, which reveals that there
       are some; 'drop' does not count them.
-    seed: For repeatable experiments; None draws from the system.
-    arithmetic: As for `noisy_value`.
+    seed: As for `noisy_value`, as is `arithmetic`.
 
   Returns:
     Release whose value has shape (num_bins,), int64.
@@ -247,7 +244,7 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
   """Adds noise to steps * step, whose sensitivity is `scale` in the noise's norm.
 
   `rounding` and `changed` are `rounding` and `coordinates` of `whole_numbers.scaled`.
-  The release is off by up to `off` steps beside the noise.
+  Rounding moves the release by up to `off` steps. `words` name the mechanism.
   """
   _checks.choice('arithmetic', arithmetic, modes.MODES)
   rng, count = noise_sources.generator(seed), steps.size

@@ -160,6 +160,7 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
     # If |balance| >= w, a comparison errs only if its noise exceeds w on one side.
     return scale * float(noise_sources.upper_quantile(noise, tail))
   excess = lambda log_width: _recursion_failure(noise, size, math.exp(log_width)) - beta
+  # Brackets the log of the width at which the failure is `beta`.
   low = high = math.log(10 * noise.std)
   while excess(high) > 0:
     high += 1.0
@@ -221,16 +222,16 @@ def recursion_draws(balance: Balance, width: float, noise: noise_lib.ScalarNoise
   largest = np.array([np.max(value) for _, value in nodes])
   # Compares f's largest growth over a node with 3/10, between 1/5 and 2/5 of the
   # theorem. Values here are 2 width times f.
-  level = _search(
+  found = _search(
       runs, 0, levels, _halvings(levels + 1),
-      lambda at: noise_sources.noisy(largest[at], 1.0, noise, rng) > 0.6 * width)
+      lambda level: noise_sources.noisy(largest[level], 1.0, noise, rng) > 0.6 * width)
   answer = np.empty(runs, np.int64)
-  for at in np.unique(level):
-    here = np.flatnonzero(level == at)
-    places, values = nodes[at]
-    node = _noisy_maximum(places, values, balance.size, int(at), noise, rng, here.size)
-    first = (node << int(at)) + 1
-    last = np.minimum(first + (1 << int(at)) - 1, balance.size + 1)
+  for level in np.unique(found).tolist():
+    here = np.flatnonzero(found == level)  # The runs that found this level.
+    places, values = nodes[level]
+    node = _noisy_maximum(places, values, balance.size, level, noise, rng, here.size)
+    first = (node << level) + 1
+    last = np.minimum(first + (1 << level) - 1, balance.size + 1)
     # If f(last) < 1, `last` is an answer. If f(last) > 4/5, then f(first) > 0 and
     # `first` is one. The threshold 9/10 leaves 1/10 for the noise on either side.
     end = noise_sources.noisy(balance.clipped(last, width), 1.0, noise, rng)

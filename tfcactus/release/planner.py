@@ -43,7 +43,7 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
 
 def _of_histogram(noise: noise_lib.ScalarNoise, arithmetic: str
                   ) -> tuple[float, float]:
-  """Returns (factor of noise beyond the law, most that rounding moves a count)."""
+  """Returns (factor that multiplies the noise, most that rounding moves a count)."""
   _checks.choice('arithmetic', arithmetic, modes.MODES)
   if arithmetic == 'float':
     return 1.0, 0.5
@@ -141,7 +141,7 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
   count = _checks.integer('count', count, 1)
   releases = _checks.integer('releases', releases, 1)
   family_of = noise_family(family, bend)
-  # Beyond its bend the sinh-normal is not log-concave.
+  # Sinh-normal noise with sigma above its bend is not log-concave.
   make = lambda size: family_of(size if bend is None else min(size, bend))
   event = accounting.noise_event if arithmetic == 'float' else (
       lambda noise: whole_numbers.cost(noise, count))

@@ -39,17 +39,16 @@ class Release(guarantee_lib.ReleasedStatistic):
     """
     return float(self.error_bound(_checks.delta(beta, 'beta')))
 
-  def guarantee(
-      self, delta: float, neighboring_relation:
-      dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
-  ) -> guarantee_lib.Guarantee:
+  def guarantee(self, delta: float,
+                neighboring_relation: relations.Relation = relations.ADD_OR_REMOVE
+                ) -> guarantee_lib.Guarantee:
     """Returns the guarantee of this release, without any other release or training.
 
     Args:
       delta: In (0, 1).
-      neighboring_relation: ADD_OR_REMOVE_ONE; REPLACE_ONE, at twice the sensitivity; or
-        REPLACE_SPECIAL (zero-out), at once the sensitivity: a record is replaced by one
-        that no query counts.
+      neighboring_relation: 'add-or-remove'; 'replace', at twice the sensitivity; or
+        'zero-out', at once the sensitivity: a record is replaced by one that no query
+        counts. dp_accounting's relations will do too.
 
     Returns:
       Bounds on epsilon at `delta`. If the noise came from a seed, the printed form and
@@ -65,8 +64,7 @@ class Release(guarantee_lib.ReleasedStatistic):
   def tcdp(self, delta: float) -> accounting.TCDP:
     """Returns the truncated CDP of this release with the least epsilon at `delta`.
 
-    Raises:
-      ValueError: if there is none, as losses may be infinite.
+    Raises ValueError if there is none, as losses may be infinite.
     """
     return accounting.TCDPAccountant().compose(self.event).best(delta)
 

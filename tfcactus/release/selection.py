@@ -143,8 +143,8 @@ def obvious_answer_draws(steps: np.ndarray, scale: float, noise: noise_lib.Scala
 def top_m_draws(steps: np.ndarray, m: int, scale: float, noise: noise_lib.ScalarNoise,
                 rng: SystemRandom, runs: int) -> np.ndarray:
   """Returns answers of Algorithm 21, (runs, m); a record moves steps by <= `scale`."""
-  after = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
-  gap = np.maximum(steps - after, 0) / (2 * scale)
+  next_best = np.partition(steps, steps.size - m - 1)[steps.size - m - 1]
+  gap = np.maximum(steps - next_best, 0) / (2 * scale)
   noisy = noise_sources.noisy(np.broadcast_to(gap, (runs, steps.size)), 1.0, noise, rng)
   chosen = np.argpartition(-noisy, m - 1, axis=1)[:, :m]
   order = np.argsort(-np.take_along_axis(noisy, chosen, 1), axis=1)
@@ -170,8 +170,12 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   m = _checks.integer('m', m, 1)
   k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')
-  rival, mass = _worst_rival(noise, k - m)
-  # The largest draw of the others counts as the upper end of its cell.
+  # `rival` and `mass` are upper ends and masses of cells of the largest draw of the
+  # k - m others, which counts as the upper end of its cell. Cells are finest in the
+  # upper tail, which decides whether the best options win.
+  tail = np.geomspace(1.0, 1e-13, 4000)[1:]
+  mass = -np.diff(np.append(1.0, tail))
+  rival = noise_sources.upper_quantile(noise, -np.expm1(np.log1p(-tail) / (k - m)))
   excess = lambda gap: 1 - beta - float(np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
   if excess(0.0) <= 0:
     return 0.0
@@ -181,16 +185,6 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
     high *= 1.5
   gap = optimize.brentq(excess, 0.0, high, xtol=1e-9, rtol=1e-12)
   return gap + 1e-8
-
-
-def _worst_rival(noise: noise_lib.ScalarNoise, rivals: int
-                 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (upper ends, masses) of the cells of the largest of `rivals` draws."""
-  # The grid is finest in the upper tail, which decides whether the best option wins.
-  tail = np.geomspace(1.0, 1e-13, 4000)[1:]
-  each = -np.expm1(np.log1p(-tail) / float(rivals))
-  mass = -np.diff(np.append(1.0, tail))
-  return noise_sources.upper_quantile(noise, each), mass
 
 
 def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,

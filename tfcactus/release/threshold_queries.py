@@ -131,15 +131,16 @@ def threshold_draws(counts: np.ndarray, noise: noise_lib.ScalarNoise, rng: Syste
                     runs: int) -> np.ndarray:
   """Returns noisy cumulative sums, int64 (runs, k), of exact `counts` of shape (k,)."""
   size = counts.size
-  upto = np.arange(1, size + 1)
+  lengths = np.arange(1, size + 1)
   running = np.append(0, np.cumsum(counts))
   answer = np.zeros((runs, size), np.int64)
   for level in range(num_levels(size)):
-    # The prefix of length c is a union of one node for each set bit of c.
-    node = upto >> level
-    used = np.flatnonzero(node & 1)
-    last = np.unique(node[used])
-    exact = running[last << level] - running[(last - 1) << level]
-    noisy = exact + noise_sources.drawn_steps(noise, rng, (runs, last.size))
-    answer[:, used] += noisy[:, np.searchsorted(last, node[used])]
+    # The prefix of length c is a union of nodes: if bit `level` of c is set, the node
+    # of 2^level counts that ends at c with its lower bits cleared is one of them.
+    end = lengths >> level  # In nodes of this level.
+    prefixes = np.flatnonzero(end & 1)
+    nodes = np.unique(end[prefixes])
+    exact = running[nodes << level] - running[(nodes - 1) << level]
+    noisy = exact + noise_sources.drawn_steps(noise, rng, (runs, nodes.size))
+    answer[:, prefixes] += noisy[:, np.searchsorted(nodes, end[prefixes])]
   return answer

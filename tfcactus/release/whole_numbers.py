@@ -133,7 +133,8 @@ def rounded(steps: np.ndarray, unit: float) -> np.ndarray:
         'Expected values below 2^30 standard deviations of the noise with '
         "arithmetic='integer', got larger ones; check the units of the sensitivity, or "
         "take arithmetic='float'.")
-  # Both products and their fractions are exact, and the sum of these is up to 2^-52.
+  # Both products and their fractions are exact; only the sum of the fractions is
+  # rounded, by up to 2^-52.
   size = np.abs(steps)
   parts = [(size >> 32) * (2.0**32 * unit), (size & (2**32 - 1)) * unit]
   below = [np.floor(part) for part in parts]
