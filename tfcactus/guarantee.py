@@ -175,9 +175,10 @@ def release_events(releases: object, unit: str | None = None
 
 def check_unit(event: object, unit: str) -> None:
   """Raises ValueError if a layer in events, at any depth, has another unit."""
+  for_owners = unit != 'example'
   for part in _parts(event):
     if isinstance(part, accounting.AdaptedDpEvent) and (
-        bool(part.of_units) == (unit == 'example')):
+        bool(part.of_units) != for_owners):
       raise ValueError(
           f'Expected layers adapted for the unit of the plan or account, {unit=}, got '
           f'one for {"owners of rows" if part.of_units else "rows"}. Neither covers '

@@ -447,7 +447,7 @@ def _noise_within(noise: noise_lib.Noise | None, targets: dict[str, Any],
   if len(given) + (noise is not None) != 1:
     raise ValueError(f'Expected either noise or one of {", ".join(targets)}, got '
                      f'noise={noise!r} and {given or "no target"}.')
-  for name, value in given.items():
+  for name, value in given.items():  # One target, or none.
     target, cost = guarantee_lib.TARGETS[name](value)
     noise = _least_noise(target, cost, noise_lib.Gaussian, name, sampling=sampling,
                          **numbers)

@@ -248,13 +248,11 @@ if hasattr(os, 'register_at_fork'):  # Windows has no forks.
 
 
 class Random(Protocol):
-  """Random generator for noise: a `numpy.random.Generator` or `SystemRandom`."""
+  """Generator of noise, such as `numpy.random.Generator` or `SystemRandom`: float64."""
 
-  def random(self, size: Size) -> np.ndarray:
-    """Returns float64 uniforms in [0, 1)."""
+  def random(self, size: Size) -> np.ndarray: ...
 
-  def standard_normal(self, size: Size) -> np.ndarray:
-    """Returns float64 standard normals."""
+  def standard_normal(self, size: Size) -> np.ndarray: ...
 
 
 class SystemRandom(KeyStream):

@@ -46,6 +46,10 @@ def test_gaussian_bound():
     lambda: audit.clopper_pearson(3, 2),
     lambda: audit.clopper_pearson(-1, 2),
     lambda: audit.clopper_pearson(1, 0),
+    lambda: audit.OneRun(9, 9, 9).epsilon(1e-5, significance=2),
+    lambda: audit.OneRun(9, 9, 9).refutes(audit.gaussian_curve(1.0), significance=2),
+    lambda: audit.Errors(9, 9, 0, 0).refutes(audit.gaussian_curve(1.0), significance=2),
+    lambda: audit.Errors(9, 9, 0, 0).p_value(lambda rate: rate * math.nan),
     lambda: audit.clopper_pearson(0, 10**17),  # Its upper end would be zero.
     lambda: audit.Errors(10**15, 10**15, 0, 0),  # Sums of logarithms lose digits.
     lambda: audit.clopper_pearson(1, 2, significance=0),

@@ -101,9 +101,10 @@ def test_files_that_are_something_else_are_refused(tmp_path, capsys):
   assert main.main(['release', 'sum', str(zipped), '--clip', '1', '--epsilon', '1',
                     '--delta', '1e-5']) == 2
   assert 'to hold numbers' in capsys.readouterr().err
-  deep.write_text('[' * 100_000, encoding='utf-8')
-  assert main.main(['epsilon', '--steps-file', str(deep), '--delta', '1e-5']) == 2
-  assert 'Expected JSON' in capsys.readouterr().err
+  for text in (b'[' * 100_000, b'\xff'):
+    deep.write_bytes(text)
+    assert main.main(['epsilon', '--steps-file', str(deep), '--delta', '1e-5']) == 2
+    assert f"Expected JSON in '{deep}'" in capsys.readouterr().err
 
 
 def test_table_with_a_multiplier_of_its_own(tmp_path, capsys):

@@ -91,6 +91,9 @@ def test_sinh_normal_steps(capsys):
       '3'], 'a bend with sinh-normal noise'),
     (['release', 'histogram', 'BROKEN', '--bins', '7', '--epsilon', '1'],
      'to hold numbers'),
+    # One record of three numbers is no three records.
+    (['release', 'histogram', 'ROW', '--bins', '7', '--epsilon', '1'],
+     'one number per record'),
     (['release', 'quantile', 'WHOLE', '--epsilon', '1'], '--low'),
     (['release', 'quantile', 'WHOLE', '--low', '1', '--high', '0', '--epsilon',
       '1'], 'low < high'),
@@ -101,7 +104,9 @@ def test_sinh_normal_steps(capsys):
      'condition (5)')])
 def test_bad_input_is_one_clear_line(arguments, message, files, tmp_path, capsys):
   (tmp_path / 'broken.txt').write_text('1\ntwo\n')
-  names = {'WHOLE': files['whole'], 'BROKEN': str(tmp_path / 'broken.txt')}
+  (tmp_path / 'row.txt').write_text('1 2 3\n')
+  names = {'WHOLE': files['whole'], 'BROKEN': str(tmp_path / 'broken.txt'),
+           'ROW': str(tmp_path / 'row.txt')}
   given = [names.get(word, word) for word in arguments]
   assert main.main([*given, '--delta', '1e-6']) == 2
   err = capsys.readouterr().err

@@ -339,3 +339,9 @@ def test_other_strategies_and_requests_are_not_accounted():
   for found in (Long([1.0, 0.9]), Nothing(2), Again(2)):
     with pytest.raises(ValueError, match='BandedToeplitz|to come to a strategy'):
       correlated.solved(found, 100)
+
+
+@pytest.mark.parametrize('scale', [1e200, 1e-200])
+def test_only_ratios_of_learning_rates_matter(scale):
+  np.testing.assert_array_equal(
+      Workload([2.0 * scale, scale]).rates(2), Workload([2.0, 1.0]).rates(2))

@@ -210,6 +210,8 @@ def test_slots_leave_the_rest_to_the_adaptive_part(make):
     (lambda account: account.release(release.histogram, [0, 1], num_bins=2, seed=1,
                                      noise=tfcactus.Gaussian(9.0)), 'from a seed'),
     (lambda account: account.release(lambda: 3), 'a function of tfcactus.release'),
+    # Its __module__ is None.
+    (lambda account: account.release(np.random.rand), 'a function of tfcactus.release'),
 ])
 def test_what_has_no_cost_or_exceeds_the_budget_is_refused(make, refused, words):
   account = make()

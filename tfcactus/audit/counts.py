@@ -21,9 +21,6 @@ from tfcactus.accounting.bounds import crossing
 Curve = Callable[[np.ndarray], np.ndarray]
 """Trade-off function: the least false negative rate at each false positive rate."""
 
-_CELLS = 32
-"""Cells of false positive rates at the start. Affects speed only."""
-
 _TOLERANCE = 0.01
 """Relative error of p-values, which are too large; `_OUTSIDE` adds an absolute one."""
 
@@ -147,8 +144,8 @@ class Errors:
     above `enough`.
     """
     # On a cell [a, a'] the rates (a, curve(a')) bound the probability.
-    edges = np.linspace(0.0, 1.0, _CELLS + 1)
-    least = curve(edges)
+    edges = np.linspace(0.0, 1.0, 33)  # The search splits cells further.
+    least = _checks.shares('the curve', curve(edges))
     # A cell [a, b] is (minus its bound, a, b, curve(b)): the heap's first is the worst.
     cells = [(-self._tail(a, c), a, b, float(c))
              for a, b, c in zip(edges, edges[1:], least[1:])]
@@ -168,7 +165,8 @@ class Errors:
 
   def refutes(self, curve: Curve, significance: float = 0.05) -> bool:
     """Returns whether the counts refute a trade-off function."""
-    return self.p_value(curve, significance) <= significance
+    level = _checks.delta(significance, 'significance')
+    return self.p_value(curve, level) <= level
 
   def _tail(self, a: float, b: float) -> float:
     """Returns P(Bin(absent, a) + Bin(present, b) <= errors), or up to 1e-12 more."""
@@ -220,7 +218,8 @@ class OneRun:
 
   def epsilon(self, delta: float, significance: float = 0.05) -> float:
     """Returns the largest refuted epsilon at `delta`, or zero; tries none above 100."""
-    return largest(lambda epsilon: self.p_value(epsilon, delta) <= significance, 0, 100)
+    level = _checks.delta(significance, 'significance')
+    return largest(lambda epsilon: self.p_value(epsilon, delta) <= level, 0.0, 100.0)
 
   def refutes(self, curve: Curve, significance: float = 0.05) -> bool:
     """Returns whether the guesses refute a symmetric trade-off function (f-DP).
@@ -228,6 +227,7 @@ class OneRun:
     Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One
     Run" (2024).
     """
+    significance = _checks.delta(significance, 'significance')
     # The paper's recursion (its r and h) from the observed number of right guesses down
     # to none, if that number is reached with probability `significance`. `right` and
     # `wrong` bound from below shares of canaries that are guessed right and wrong on

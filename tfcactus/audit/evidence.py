@@ -218,20 +218,22 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
   errors = Errors(int(np.sum(~coins)), int(np.sum(coins)),
                   int(np.sum(alarm & ~coins)), int(np.sum(~alarm & coins)))
   run = OneRun(left.size, guesses, _correct(left, coins, guesses))
-  found = [
-      *([] if claim is None or not independent else _of_claim(
-          claim, errors, run, significance, families)),
-      Finding('Counts (Clopper-Pearson)', _INDEPENDENT,
-              errors.epsilon(delta, significance)),
-      _in_family('Gaussian family', errors.refutes, delta, significance,
-                 _INDEPENDENT + ', and the run is mu-GDP; ' + _FAMILY),
-      Finding('One run (Steinke, Nasr and Jagielski)', 'coins are fair and independent',
-              run.epsilon(delta, significance)),
+  found = []
+  if independent:
+    if claim is not None:
+      found = _of_claim(claim, errors, run, significance, families)
+    found += [
+        Finding('Counts (Clopper-Pearson)', _INDEPENDENT,
+                errors.epsilon(delta, significance)),
+        _in_family('Gaussian family', errors.refutes, delta, significance,
+                   _INDEPENDENT + ', and the run is mu-GDP; ' + _FAMILY)]
+  return Audit((
+      *found, Finding('One run (Steinke, Nasr and Jagielski)',
+                      'coins are fair and independent',
+                      run.epsilon(delta, significance)),
       _in_family('One run (f-DP, Gaussian family)', run.refutes, delta, significance,
-                 'coins are fair and independent, and the run is mu-GDP; ' + _FAMILY)]
-  return Audit(tuple(
-      each for each in found
-      if independent or not each.assumes.startswith(_INDEPENDENT)), delta, significance)
+                 'coins are fair and independent, and the run is mu-GDP; ' + _FAMILY)),
+               delta, significance)
 
 
 def _of_claim(claim: Claim, errors: Errors, run: OneRun, significance: float,

@@ -29,9 +29,6 @@ POINTS, FEW_POINTS = 60, 20
 """Points of a claim's trade-off curve, and of each of the many curves that the search
 of its family computes. Affects tightness only."""
 
-TOLERANCE = 0.005
-"""Tolerance in the log of the noise of a claim's family. Affects tightness only."""
-
 LARGEST_MU = 20.0
 """Largest mu of Gaussian differential privacy that is tried."""
 
@@ -134,5 +131,5 @@ class Claim:
       if low <= -REACH:
         return 0.0
       low, high = low - STRIDE, low
-    less = largest(refuted, low, high, TOLERANCE)
+    less = largest(refuted, low, high, 0.005)  # Affects tightness only.
     return self.account(math.exp(-less), 1.0).epsilon_bounds(self.delta).lower

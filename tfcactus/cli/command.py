@@ -109,14 +109,16 @@ def make_noise(family: str, noise_multiplier: float | None,
 def read_numbers(path: str) -> np.ndarray:
   """Returns a file's numbers, one or a row per record; an empty text has no records.
 
-  Raises ValueError if there is no file, or it cannot be read as numbers. A .npy file
-  may hold an array of anything but objects.
+  Each line of a text is a record, also the only line. A .npy file may hold an array of
+  anything but objects. Raises ValueError if there is no file, or it has no numbers.
   """
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
   try:
-    return (np.load(path, allow_pickle=False) if path.endswith('.npy') else
-            np.loadtxt(path, ndmin=1))
+    if path.endswith('.npy'):
+      return np.load(path, allow_pickle=False)
+    rows = np.loadtxt(path, ndmin=2)
+    return rows.ravel() if rows.size == len(rows) else rows
   except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
     raise ValueError(
         f'Expected {path!r} to hold numbers, one per line or as .npy: '

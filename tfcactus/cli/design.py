@@ -84,11 +84,11 @@ def _check(args: argparse.Namespace) -> None:
   """Raises ValueError unless the arguments are those of the kind of noise."""
   for name, kinds in _TAKEN_BY.items():
     if args.mechanism not in kinds and getattr(args, name) != _DEFAULTS.get(name):
-      rate = '; give the objective a rate, as in --objective chi2@0.004' if (
+      remedy = '; give the objective a rate, as in --objective chi2@0.004' if (
           args.mechanism in _SOLVED and name in _REQUIRED['optimal']) else ''
       raise ValueError(
           f'Expected {command.option(name)} with "design {" or ".join(kinds)}" only, '
-          f'got it with {args.mechanism!r}{rate}.')
+          f'got it with {args.mechanism!r}{remedy}.')
   command.require(args, f'design {args.mechanism}', *_REQUIRED[args.mechanism])
 
 

@@ -24,7 +24,7 @@ def _distinct(pairs: Sequence[Sequence[Any]]) -> dict[str, Any]:
   names = [pair[0] for pair in pairs]
   if len(set(names)) < len(names):
     raise ValueError(f'Expected each name once, got {", ".join(names)}.')
-  # An entry has no value if an argument is typed without '='.
+  # A pair has no value if an argument is typed without '=': dict() then raises.
   return dict(pairs)  # type: ignore[arg-type]
 
 
@@ -186,7 +186,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(args: argparse.Namespace) -> int | None:
-  """Returns --steps, or --epochs for allocation, or None; ValueError for the other."""
+  """Returns --steps, or --epochs for allocation, if given; refuses the other one."""
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
       'steps', 'epochs')
   if getattr(args, other) is not None:
@@ -217,7 +217,7 @@ def _read(path: str) -> list[StepGroup]:
   with open(path, encoding='utf-8-sig') as file:  # Some editors write a mark.
     try:
       listed = json.load(file, object_pairs_hook=_distinct)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
       raise ValueError(f'Expected JSON in {path!r}: {error}.') from None
   if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
     raise ValueError(f'Expected a JSON list of objects in {path!r}.')

@@ -15,9 +15,6 @@ from tfcactus.cli import command, steps
 from tfcactus.cli.command import Command
 from tfcactus.noise import library
 
-_CURVE_POINTS = 20
-"""Number of epsilons of a privacy curve."""
-
 
 def _list(args: argparse.Namespace) -> None:
   """Prints the shipped tables with their certificates."""
@@ -119,7 +116,7 @@ def _curve(axis: Any, args: argparse.Namespace, noise: noise_lib.Noise,
   # Bounded noise has no epsilon at a delta below the probability of infinite losses.
   tops = (accountant.get_epsilon(delta) for delta in (1e-9, 1e-3))
   top = next(filter(math.isfinite, tops), 10.0)
-  epsilon = np.linspace(0.0, top, _CURVE_POINTS)
+  epsilon = np.linspace(0.0, top, 20)
   axis.semilogy(epsilon, [max(accountant.get_delta(e), 1e-12) for e in epsilon],
                 **style)
 

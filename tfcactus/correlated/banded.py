@@ -14,9 +14,6 @@ from tfcactus.correlated.workload import PREFIX_SUMS, quotient, Workload
 _NODES = 400
 """Largest number of steps whose noise is evaluated if learning rates vary."""
 
-_TOO_MUCH = 1e100
-"""Objective of coefficients whose error is not a finite number."""
-
 
 class BandedToeplitz(base.Strategy):
   """Banded Toeplitz strategy matrix (BandMF).
@@ -167,7 +164,7 @@ class BandedStrategy(base.Correlation):
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)
       if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-        return _TOO_MUCH, np.zeros_like(others)
+        return 1e100, np.zeros_like(others)
       length = coefficients @ coefficients
       return (float(np.log(length) + np.log(value)),
               2 * others / length + gradient[1:] / value)
@@ -181,11 +178,14 @@ class BandedStrategy(base.Correlation):
 
 
 def _constant(steps: int, workload: Workload) -> Any:
-  """Returns a function from coefficients to (mean squared error, its gradient)."""
-  # The learning rate is constant. After step t, the noise in a weight is the sum of B_i
-  # z_(t - i) over i = 0, ..., t, with standard normals z. B is the running sum of the
-  # power series of 1 / C(x), where C is the polynomial of the coefficients; momentum
-  # divides the series by 1 - momentum x.
+  """Returns a function from coefficients to (mean squared error, its gradient).
+
+  The learning rate is constant.
+  """
+  # After step t, the noise in a weight is the sum of B_i z_(t - i) over i = 0, ..., t,
+  # with standard normals z. B is the running sum of the power series of 1 / C(x), where
+  # C is the polynomial of the coefficients; momentum divides the series by
+  # 1 - momentum x.
   weights = np.arange(steps, 0, -1) / steps
 
   def error(coefficients: np.ndarray) -> tuple[float, np.ndarray]:
@@ -202,9 +202,12 @@ def _constant(steps: int, workload: Workload) -> Any:
 
 
 def _rated(steps: int, workload: Workload) -> Any:
-  """Returns a function from coefficients to (mean squared error, its gradient)."""
-  # Learning rates vary over steps. The draws of at most `_NODES` steps are evaluated.
-  # Each stands for those since the one before it, since errors vary smoothly.
+  """Returns a function from coefficients to (mean squared error, its gradient).
+
+  Learning rates vary over steps.
+  """
+  # The draws of at most `_NODES` steps are evaluated: errors vary smoothly, and each
+  # stands for the draws since the one before it.
   rates = workload.rates(steps)
   nodes = np.unique(np.linspace(0, steps - 1, min(steps, _NODES)).round().astype(int))
   gaps = np.diff(np.concatenate([[-1], nodes]))

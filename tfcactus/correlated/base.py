@@ -23,9 +23,6 @@ TOLERANCE = 1e-9
 _LARGEST = 1e6
 """Largest entry of C's inverse: the factor of a draw in the noise."""
 
-_NORM_ROOM = 1 - 2.0**-40
-"""Norm to which columns are scaled: no rounding takes it beyond one."""
-
 Draw = Callable[[], np.ndarray]
 """Function that returns independent normals of shape (dim,)."""
 
@@ -239,7 +236,8 @@ def unit(column: np.ndarray) -> np.ndarray:
   """Returns the column scaled to a norm just below one; a single number becomes one."""
   if column.size == 1:
     return np.ones(1)
-  return column * (_NORM_ROOM / math.sqrt(math.fsum((column * column).tolist())))
+  # The norm is 1 - 2^-40, which no rounding takes beyond one.
+  return column * ((1 - 2.0**-40) / math.sqrt(math.fsum((column * column).tolist())))
 
 
 def _squared_norm(column: np.ndarray) -> float:

@@ -66,7 +66,8 @@ class Workload:
       raise ValueError(
           f'Expected one of learning_rates for each of {steps} steps, got '
           f'{len(self.learning_rates)}.')
-    rates = np.array(self.learning_rates)
+    # Scaled exactly, so that no square overflows or underflows.
+    rates = np.ldexp(self.learning_rates, -math.frexp(max(self.learning_rates))[1])
     return rates / np.sqrt(np.mean(rates * rates))
 
   def moved(self, column: np.ndarray, rates: np.ndarray) -> np.ndarray:

@@ -151,7 +151,7 @@ class DataAccount:
         seed. Nothing is then returned.
     """
     name = getattr(function, '__name__', 'release')
-    if not getattr(function, '__module__', '').startswith('tfcactus.release'):
+    if not str(getattr(function, '__module__', '')).startswith('tfcactus.release'):
       raise ValueError('Expected a function of tfcactus.release, which changes nothing '
                        f'but what it returns, got {name!r}; spend its event first.')
     found = function(*args, **settings)

@@ -23,9 +23,6 @@ from tfcactus.release.result import Release, repeated
 
 METHODS = ('binary-search', 'recursion')
 
-_DEFAULT_BETA = 0.05
-"""Probability of exceeding a rank error that is chosen by default."""
-
 
 def interior_point(records: _records.Records, *, num_values: int,
                    noise: noise_lib.ScalarNoise,
@@ -92,10 +89,10 @@ def interior_draw(records: np.ndarray, size: int, *, noise: noise_lib.ScalarNois
 
 
 def _width(noise: noise_lib.ScalarNoise, size: int, rank_error: float | None) -> float:
-  """Returns the rank error that the recursion is built for: given, or the default."""
+  """Returns the given rank error, or the one that is exceeded with probability 0.05."""
   if rank_error is not None:
     return _checks.positive('rank_error', rank_error)
-  return planned_error(noise, size, 0.5, _DEFAULT_BETA, 'recursion')
+  return planned_error(noise, size, 0.5, 0.05, 'recursion')
 
 
 @dataclasses.dataclass(frozen=True)
