@@ -22,10 +22,6 @@ _NO_POISSON = (
     'used_microbatching=False if each example was clipped by itself, as '
     'tfcactus.keras.privatize always does.')
 
-_NO_STRADDLING = (
-    'No batch may hold examples of two passes, where one example could enter twice: '
-    'batch a data set before you repeat it.')
-
 _RELATIONS = {'zero-out': 'replaced by an empty one',
               'replace': 'replaced by any other'}
 """Neighbouring relations that have an account for passes, and words for them."""
@@ -101,7 +97,8 @@ def compute_dp_sgd_privacy_statement(
       *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
       _NO_POISSON if used_microbatching else
       f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
-      f'Passes: {passed} {_NO_STRADDLING}']
+      f'Passes: {passed} No batch may hold examples of two passes, where one example '
+      'could enter twice: batch a data set before you repeat it.']
   if most == 1:
     parts.append('A person with several examples is protected less: '
                  'max_examples_per_user gives the epsilon of all of them together.')
@@ -113,8 +110,9 @@ def compute_dp_sgd_privacy_statement(
 
 def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) -> str:
   """Returns lines with the epsilon of each sampling, for `rows` rows of one person."""
-  found = {} if used_microbatching else {
-      'Poisson samples (added or removed)': plan.guarantee(rows_of_one=rows)}
+  found = {}
+  if not used_microbatching:
+    found['Poisson samples (added or removed)'] = plan.guarantee(rows_of_one=rows)
   for relation, words in _RELATIONS.items():
     # A zeroed example moves a microbatch's clipped mean as far as a replaced one.
     if not (used_microbatching and relation == 'zero-out'):
@@ -128,7 +126,7 @@ def _table(plan: PrivacyPlan, passes: int, used_microbatching: bool, rows: int) 
 
 def _planned(size: tuple[str, object], batch_size: int, noise_multiplier: float,
              epochs: tuple[str, object], delta: float) -> tuple[PrivacyPlan, int]:
-  """Returns a plan and the number of passes; sizes and epochs come with their names."""
+  """Returns a plan and the number of passes. `size` and `epochs` are (name, value)."""
   examples = _checks.integer(*size, 1)
   if _checks.integer('batch_size', batch_size, 1) > examples:
     raise ValueError(f'Expected batch_size of at most {size[0]}={examples}, got '

@@ -97,7 +97,7 @@ class Guarantee:
         sides=tuple(side.given(*conditions) for side in self.sides))
 
   def seeded_by(self, what: str) -> Guarantee:
-    """Returns this guarantee marked as one of which a seed drew `what`, in words."""
+    """Returns this guarantee, and its sides, marked: a seed drew `what`, in words."""
     return dataclasses.replace(
         self, seeded=True, statement=f'{self.statement} {_SEEDED.format(what)}',
         sides=tuple(side.seeded_by(what) for side in self.sides))

@@ -161,7 +161,7 @@ class PrivacyPlan:
         so give another one to `guarantee` too.
       correlation: As the attribute; or 'auto', with a target, for the number of bands
         of least total error: one band, independent noise, if more do not help.
-      **settings: The other attributes.
+      **settings: The other attributes but sampling_prob and steps.
 
     Raises:
       ValueError: if an argument is out of range, or not one of noise and targets given.

@@ -101,9 +101,9 @@ class KeyStream:
           f'Expected a position below {self._used}, from which this process has drawn, '
           f'got {position!r}.')
     stream = type(self)(self._seed, self._purpose)
-    start, odd = divmod(position, 2)  # A block of the cipher holds two words.
+    start, skipped = divmod(position, 2)  # A block of the cipher holds two words.
     stream._start(self._key, start)
-    stream.words(odd)
+    stream.words(skipped)
     stream._used = position
     return stream
 

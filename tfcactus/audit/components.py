@@ -127,7 +127,7 @@ class Observations:
     return found
 
   def _participations(self, prob: float) -> float:
-    """Returns the p-value of binomial participations of present canaries, two-sided."""
+    """Returns the two-sided p-value of binomial participations of present canaries."""
     assert self.drawn is not None
     steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
     # A distribution function, randomised over each of its jumps, is exactly uniform.

@@ -64,7 +64,7 @@ def _claim(args: argparse.Namespace) -> audit.Claim | None:
 def _read(path: str) -> tuple[list[float], list[bool]]:
   """Returns scores and coins of a file; ValueError that names the first wrong line.
 
-  Raises csv.Error or UnicodeDecodeError for a file that is no CSV or not in UTF-8.
+  Raises csv.Error if the file is no CSV, UnicodeDecodeError if it is not in UTF-8.
   """
   scores, coins = [], []
   with open(path, encoding='utf-8-sig', newline='') as file:  # Excel writes a mark.

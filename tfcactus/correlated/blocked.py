@@ -85,7 +85,7 @@ class BlockedBidiagonal(base.Strategy):
 
 
 class _Place:
-  """Place of a step in its block, and a vector of the step before."""
+  """Place of the next step in its block, and a vector of the step before."""
 
   def __init__(self, shares: np.ndarray, scales: np.ndarray):
     self._shares, self._scales = shares, scales
@@ -166,8 +166,8 @@ def _scales(shares: np.ndarray) -> np.ndarray:
 def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   """Returns log of the mean squared error of prefix sums, and its gradient."""
   # Draw z_i enters the prefix sums with factor scale_i at its own step i, and with
-  # scale_i - scale_(i+1) share_(i+1) from the next step of its block on. The number of
-  # `blocks` need not be whole.
+  # scale_i - scale_(i+1) share_(i+1) from the next step of its block on. There are
+  # `blocks` blocks, a number that need not be whole.
   size = shares.size + 1
   squares = np.ones(size)
   for place in range(size - 2, -1, -1):

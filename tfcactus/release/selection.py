@@ -254,9 +254,11 @@ def exponential_mechanism(
 def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: int
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
-  # An option's log-weight grows by `rate` per step of its score. The least of
-  # exponential random variables over the weights is drawn (the Gumbel-max trick). They
-  # are accurate in both tails, so that rare options have their true probability.
+  # An option's log-weight grows by `rate` per step of its score. The option with the
+  # least exponential random variable over its weight wins (the Gumbel-max trick). With
+  # u = half, uniform in (0, 1/2), variables are -log(1 - u) or -log(u), each with
+  # probability 1/2: both tails are accurate, so that rare options have their true
+  # probability.
   shape = (runs, steps.size)
   half = 0.5 * fine_uniform(rng, shape)
   clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))
