@@ -22,6 +22,10 @@ _NO_POISSON = (
     'used_microbatching=False if each example was clipped by itself, as '
     'tfcactus.keras.privatize always does.')
 
+_NO_STRADDLING = (
+    'No batch may hold examples of two passes, where one example could enter twice: '
+    'batch a data set before you repeat it.')
+
 _RELATIONS = {'zero-out': 'replaced by an empty one',
               'replace': 'replaced by any other'}
 """Neighbouring relations that have an account for passes, and words for them."""
@@ -97,8 +101,7 @@ def compute_dp_sgd_privacy_statement(
       *(_table(plan, passes, used_microbatching, rows) for rows in sorted({1, most})),
       _NO_POISSON if used_microbatching else
       f'Poisson samples: {plan.guarantee().statement} {_ASSUMED}',
-      f'Passes: {passed} No batch may hold examples of two passes, where one example '
-      'could enter twice: batch a data set before you repeat it.']
+      f'Passes: {passed} {_NO_STRADDLING}']
   if most == 1:
     parts.append('A person with several examples is protected less: '
                  'max_examples_per_user gives the epsilon of all of them together.')

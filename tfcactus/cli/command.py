@@ -110,7 +110,7 @@ def read_numbers(path: str) -> np.ndarray:
   """Returns a file's numbers, one or a row per record; an empty text has no records.
 
   Each line of a text is a record, also the only line. A .npy file may hold an array of
-  anything but objects. Raises ValueError if there is no file, or it has no numbers.
+  anything but objects. Raises ValueError if there is no file, or it cannot be read.
   """
   if not os.path.exists(path):
     raise ValueError(f'Expected a file of numbers at {path!r}, found none.')
