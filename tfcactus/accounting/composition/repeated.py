@@ -95,8 +95,11 @@ class Lines:
     return np.minimum(self.slope[at] * level + self.height[at], 1.0)
 
   def preimages(self, value: np.ndarray) -> np.ndarray:
-    """Returns the levels at which the bound has these values, where there are any."""
-    value = value[(value > self.height[-1]) & (value <= 1) & (self.slope[0] > 0)]
+    """Returns for each value the one positive level where it is the bound, if any."""
+    # A first line of slope zero, as lower bounds have, is the bound at many levels. The
+    # least of them is a kink.
+    rises = (self.slope[0] > 0) | (value < self.height[0])
+    value = value[(value > self.height[-1]) & (value <= 1) & rises]
     ends = self.slope[:-1] * self.kinks + self.height[:-1]
     at = np.searchsorted(-ends, -value)
     return (value - self.height[at]) / self.slope[at]
@@ -104,7 +107,7 @@ class Lines:
   def kinks_of_power(self, rows: int) -> np.ndarray:
     """Returns kinks above `LEAST_LEVEL` of the bound applied `rows` times, and level 1.
 
-    Of lower bounds, whose first line has slope zero, only those of one application.
+    Shape (n,), increasing.
     """
     kinks = np.append(self.kinks, self.preimages(np.ones(1)))
     kinks = np.append(kinks[(kinks > LEAST_LEVEL) & (kinks < 1)], 1.0)
