@@ -96,6 +96,9 @@ def test_every_event_with_an_account_has_one_for_several_rows():
     one, two = (accountant(event, rows, 3, neighboring_relation=relation).get_epsilon(
         1e-4) for rows in (1, 2))
     assert one < two < np.inf
+    # Half of the least float is none: this raised ValueError, for a delta of zero.
+    assert accountant(event, 2, 3, neighboring_relation=relation).epsilon_bounds(
+        5e-324).lower > 0
 
 
 @pytest.mark.parametrize('sigma, rows', [(0.06, 2), (0.045, 36), (0.03, 2), (0.02, 8)])

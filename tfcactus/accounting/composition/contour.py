@@ -94,12 +94,13 @@ def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). A `quick` contour raises IntractableError
-  where it would take more than tenths of a second: another method exists then.
+  A `quick` contour raises IntractableError where it would take more than tenths of a
+  second: another method exists then.
   """
 
-  groups: Sequence[tuple[base.Loss, int]]
+  groups: Sequence[tuple[base.Loss, int]]  # Pairs (loss, number of steps).
   quick: bool = False
+  # The table that gave the last delta; none at first.
   _last: list[inversion.Profile] = dataclasses.field(
       default_factory=list, init=False, compare=False, repr=False)
 
@@ -160,6 +161,7 @@ class Contour:
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
+    # Adds tilts below or above until saddle points on both sides are known.
     known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
@@ -187,7 +189,7 @@ class Contour:
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
-    orders = _geometric(low, high, points)
+    orders = np.geomspace(low, high, points)
     return Saddles(orders, *sum(
         (count * loss.cumulants(orders) for loss, count in self.groups),
         np.zeros((3, points))))
@@ -258,7 +260,7 @@ class Contour:
     # `log_need` is minus log of the part of the integral that may be dropped, over
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
-    grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
+    grid = np.geomspace(REACHES[0] * normal, REACHES[1] * normal, 14)
     decay, first = self._decay(order, grid, log_need)
     if first:
       return float(grid[first]), float(decay[first])
@@ -266,7 +268,7 @@ class Contour:
     # grid, then one of its cells.
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
-      grid = _geometric(low, high, points)
+      grid = np.geomspace(low, high, points)
       decay, first = self._decay(order, grid, log_need)
       if first is None:
         raise IntractableError
@@ -304,11 +306,6 @@ class Contour:
 
 _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 """Points where `stays_below` bounds |phi|, times the loss's standard deviation."""
-
-
-def _geometric(low: float, high: float, points: int) -> np.ndarray:
-  """Returns `points` numbers from `low` to `high` in equal ratios."""
-  return low * (high / low)**np.linspace(0.0, 1.0, points)
 
 
 SHARE = 1e-11

@@ -22,7 +22,12 @@ from scipy import optimize
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition import infinite_mass
-from tfcactus.accounting.composition.tilted_sum import MAX_EXPONENT, TiltedSum, Window
+from tfcactus.accounting.composition.tilted_sum import (
+  MAX_EXPONENT,
+  tilted_masses,
+  TiltedSum,
+  Window,
+)
 from tfcactus.pairs import dominating_pair as pair_lib
 
 TILT_RANGE = (1e-4, 1e4)
@@ -312,9 +317,7 @@ class _View:
 
 def _floor(pair: pair_lib.DominatingPair, tilt: float, steps: int) -> float:
   """Returns a loss with hardly any tilted mass below it; the lattice begins there."""
-  exponent = _numerics.log_mass(pair.p) + tilt * pair.loss
-  weight = np.exp(exponent - np.max(exponent))
+  _, weight = tilted_masses(pair.p, pair.loss, tilt)
   order = np.argsort(pair.loss)
-  below = np.cumsum(weight[order]) / np.sum(weight)
-  first = int(np.searchsorted(below, 1e-17 / steps))
+  first = int(np.searchsorted(np.cumsum(weight[order]), 1e-17 / steps))
   return float(pair.loss[order[min(first, order.size - 1)]])

@@ -112,7 +112,7 @@ class TiltedSum:
     tilted = []
     for first, mass, count in groups:
       x = (first + np.arange(mass.size)) * width
-      log_m, weight = _tilt(mass, x, tilt)
+      log_m, weight = tilted_masses(mass, x, tilt)
       self._log_mgf += count * log_m
       tilted.append((first, weight, x <= bulk, count))
     # Log of the tilted mass of outcomes of small losses only.
@@ -214,15 +214,16 @@ class TiltedSum:
     edges = (self.losses[-1] + self._window.width, -self.losses[0])
     total = 0.0
     for sign, edge, u in zip((1, -1), edges, self._window.exponents):
-      log_mgf = sum(count * _tilt(
+      log_mgf = sum(count * tilted_masses(
           mass, (first + np.arange(mass.size)) * self._window.width,
           self.tilt + sign * u)[0] for first, mass, count in self._groups)
       total += math.exp(min(log_mgf - self._log_mgf - u * edge, 0.0))
     return total
 
 
-def _tilt(mass: np.ndarray, x: np.ndarray, order: float) -> tuple[float, np.ndarray]:
-  """Returns log sum(mass e^{order x}), and the summands divided by their sum."""
+def tilted_masses(mass: np.ndarray, x: np.ndarray, order: float
+                  ) -> tuple[float, np.ndarray]:
+  """Returns log of sum(mass e^(order x)), and the summands divided by their sum."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))
   weight = np.exp(exponent - peak)

@@ -28,6 +28,9 @@ from tfcactus.pairs.dominating_pair import PairBounds
 BLOCK = 1 << 18
 """Terms computed at once, so that they stay in the cache; any number is correct."""
 
+HUGE = 1e100
+"""Larger epsilons, whose squares may be no floats, count as this one: delta is zero."""
+
 LARGEST_LEVEL = 35.0
 """Standard deviations below the mean down to which the output is sought whose loss is
 epsilon. For outputs below, a single release has no closed form."""
@@ -102,9 +105,10 @@ class GroupedGaussian(quadrature.SampledGaussian):
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
     # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
+    epsilon = min(epsilon, HUGE)
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
-      return 0.0, ROUNDOFF * (1 + epsilon)
+      return 0.0, ROUNDOFF * (1 - self.log_weights[0])
     level, width, step = self._level(target)
     j, log_w = self._rows
     size = np.append(0.0, j * self._shift)
@@ -118,7 +122,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     value = rows - grown * other if remove else other - grown * rows
     error = float(np.sum(terms * room)) * (1.0 if remove else grown) + other * (
         grown if remove else 1.0) * ROUNDOFF * (1 + level * level + epsilon)
-    slip = width * math.exp(-0.5 * max(abs(level) - width, 0.0)**2) * math.expm1(step)
+    slip = width * -math.expm1(-step) * math.exp(
+        step - 0.5 * max(abs(level) - width, 0.0)**2)
     return max(value, 0.0), error + slip * (grown if remove else 1.0)
 
   def _level(self, target: float) -> tuple[float, float, float]:
