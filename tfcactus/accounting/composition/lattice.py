@@ -230,7 +230,7 @@ class _View:
       self._lower = [
           TiltedSum([(first, (p, q)[side], count) for first, p, q, count in labels],
                     window, tilt + side, bulk) for side in (0, 1)]
-    # Only losses near epsilon matter; their factors do not overflow.
+    # Only losses from about epsilon on matter: factors of smaller ones may overflow.
     self._near = min(near, self._upper.losses[-1])
     left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
     self._range = slice(int(np.searchsorted(self._upper.losses, left)), None)
@@ -261,20 +261,20 @@ class _View:
     """Returns an epsilon >= 0 at which finite losses give at most `delta`, or inf."""
     if self._too_large:
       return math.inf
-    head, tail, x = self._raised(0), self._raised(1), self._losses
+    p, q, x = self._raised(0), self._raised(1), self._losses
     # At epsilon = x[r] the atom r itself contributes nothing.
-    at = head - np.exp(np.minimum(x - self._near, 700.0)) * tail + self._excess
-    passing = np.flatnonzero(at <= delta)
+    at_losses = p - np.exp(np.minimum(x - self._near, 700.0)) * q + self._excess
+    passing = np.flatnonzero(at_losses <= delta)
     if passing.size == 0:
       return math.inf
     r = int(passing[0])
     if r == 0:
       return max(float(x[0]), 0.0)
-    # Between x[r-1] and x[r] delta is linear in e^epsilon.
-    room = head[r] + self._excess[r - 1] - delta
-    if tail[r] <= 0 or room <= 0:
+    # Between x[r-1] and x[r] delta is p[r] - e^(epsilon - near) q[r], and its error.
+    room = p[r] + self._excess[r - 1] - delta
+    if q[r] <= 0 or room <= 0:
       return max(float(x[r]), 0.0)
-    epsilon = self._near + math.log(room / tail[r])
+    epsilon = self._near + math.log(room / q[r])
     return max(min(max(epsilon, float(x[r - 1])), float(x[r])), 0.0)
 
   def upper_delta(self, epsilon: float) -> float:

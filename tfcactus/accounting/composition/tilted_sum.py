@@ -139,11 +139,13 @@ class TiltedSum:
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the transform without outcomes of small losses only, and its error."""
-    # It is A - B to relative accuracy: A is the product over the steps of phi, the
-    # transform of a step's tilted masses, B that of s, of its small losses' masses. The
-    # second result bounds its error over the error of one transform: s contributes |A /
-    # phi - B / s|, the other losses |A / phi| times their mass. `tilted` are tuples
-    # (first index, tilted masses, where the loss is small, steps).
+    # The first result is A - B, to relative accuracy. A is the product of all steps'
+    # phi, the transform of a step's tilted masses; B is that of s, the transform of the
+    # masses of its small losses. The second result bounds the error of A - B over that
+    # of one transform: s contributes |A / phi - B / s|, the other losses |A / phi|
+    # times their mass. `tilted` are tuples (first index, tilted masses, where the loss
+    # is small, steps).
+    # log B, log(A / B) and log A.
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
     for first, weight, low, count in tilted:
