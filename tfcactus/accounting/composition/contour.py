@@ -324,6 +324,7 @@ class GroupedContours:
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    # True delta is at least the contour's, and larger by `aside` at most.
     whole, aside = self._contour(SHARE * delta)
     low = whole.epsilon(delta)
     high = whole.epsilon(delta - aside) if aside > 0 else low
@@ -341,7 +342,10 @@ class GroupedContours:
     return Bounds(bounds.lower, bounds.estimate, min(bounds.upper + aside, 1.0))
 
   def _contour(self, most: float) -> tuple[Contour, float]:
-    """Returns a contour, and a bound on the mass set aside, which is at most `most`."""
+    """Returns a contour, and a bound on the mass set aside, which is at most `most`.
+
+    The mass is P's in samples of many rows. The contour counts it as if fewer were in.
+    """
     steps = sum(count for _, count in self.groups)
     groups, aside = [], 0.0
     for loss, count in self.groups:

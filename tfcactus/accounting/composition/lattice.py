@@ -214,19 +214,20 @@ class _View:
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
         effects=(max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE),
                  ENOUGH * max(near, 1.0)))
-    steps = [(bounds, _floor(pilot.upper, tilt, lattice.steps), count) for
-             (bounds, count), (pilot, _) in zip(lattice.groups, lattice.pilot)]
+    # Triples (bounds on a step's pair, its least loss on the lattice, steps).
+    groups = [(bounds, _floor(pilot.upper, tilt, lattice.steps), count) for
+              (bounds, count), (pilot, _) in zip(lattice.groups, lattice.pilot)]
     width = max(window.width, *((np.max(bounds.upper.loss) - floor) / MAX_LABELS
-                                for bounds, floor, _ in steps))
+                                for bounds, floor, _ in groups))
     window = dataclasses.replace(
         window, width=width, start=round(window.start * window.width / width))
     self._upper = TiltedSum(
         [(*pair_lib.split_to_grid(bounds.upper, width, floor), count)
-         for bounds, floor, count in steps], window, tilt, bulk)
+         for bounds, floor, count in groups], window, tilt, bulk)
     self._lower: list[TiltedSum] = []  # P and Q; empty if only `p_inf` bounds.
     if all(np.any(bounds.lower.p > 0) for bounds, _ in lattice.groups):
       labels = [(*pair_lib.rounded_to_grid(bounds.lower, width, floor), count)
-                for bounds, floor, count in steps]
+                for bounds, floor, count in groups]
       self._lower = [
           TiltedSum([(first, (p, q)[side], count) for first, p, q, count in labels],
                     window, tilt + side, bulk) for side in (0, 1)]
@@ -237,10 +238,11 @@ class _View:
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    """Returns suffix sums of the upper pair's masses at `_losses`, as computed."""
-    # P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
-    upper = self._upper
-    return self._scale * upper.suffix(self._near, shift)[self._range]
+    """Returns the upper pair's mass from each of `_losses` upwards, with rounding.
+
+    P-mass (`shift` 0), or Q-mass times exp(_near) (`shift` 1).
+    """
+    return self._scale * self._upper.suffix(self._near, shift)[self._range]
 
   @functools.cached_property
   def _too_large(self) -> bool:
@@ -289,7 +291,8 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds on threshold tests' P-masses; logs of upper bounds on Q-masses."""
+    """Lower bounds on P-masses, and logs of upper bounds on Q-masses, of tests."""
+    # The tests are that the loss is at least each of `_losses`. No lower pair: no tests.
     if not self._lower:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near

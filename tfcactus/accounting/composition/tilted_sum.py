@@ -73,9 +73,10 @@ class Window:
     reach = above + below + 1e-9 * (1 + abs(mean))
     # An atom split between points h apart raises the log moment of order c of a step by
     # at most c (c + 1) h^2 / 8, and so epsilon by about steps (c + 1) h^2 / 8.
-    points = max(min(most, 1 << math.ceil(math.log2(max(reach / math.sqrt(
-        8 * effect / (steps * (tilt + 1))), MIN_POINTS)))) for effect, most in zip(
-            effects, max_points))
+    points = 0
+    for effect, most in zip(effects, max_points):
+      wanted = max(reach / math.sqrt(8 * effect / (steps * (tilt + 1))), MIN_POINTS)
+      points = max(points, min(1 << math.ceil(math.log2(wanted)), most))
     # Each of few labels may lie up to a cell from its loss, on the same side.
     padding = min(steps, MAX_PADDING)
     width = reach / (points - 2 * padding)
