@@ -15,11 +15,7 @@ import math
 import numpy as np
 
 from tfcactus._numerics import EPS
-from tfcactus.pairs.dominating_pair import (
-  DominatingPair,
-  LARGEST_LOSS,
-  LEAST_MASS,
-)
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, LEAST_MASS
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""

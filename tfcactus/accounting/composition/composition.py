@@ -58,7 +58,7 @@ FINE_CELLS = 1 << 18
 """Number of cells per continuous loss on the fine lattice."""
 
 PILOT_CELLS = 1 << 12
-"""Number of cells per continuous loss that suffices to choose a tilt and a window."""
+"""Number of cells per continuous loss to choose a tilt and a window from."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,6 +176,10 @@ class Composition:
 
   def repeated(self, rows: int) -> Composition | Repeated:
     """Returns the account of a person with several rows; this one is for one row.
+
+    Upper bounds hold if this account does for each row, whatever the other rows are. An
+    account of rows added or removed under samples of fixed size does not. Lower bounds
+    are those of the worst mechanism with this account; others may cost less.
 
     Args:
       rows: Number of rows, all added, all removed, or all replaced.

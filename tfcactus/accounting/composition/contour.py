@@ -257,7 +257,7 @@ class Contour:
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
     """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
-    # `log_need` is minus log of the part of the integral that may be dropped, over
+    # The part of the integral that may be dropped is exp(-log_need) times
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
     grid = np.geomspace(REACHES[0] * normal, REACHES[1] * normal, 14)
@@ -277,9 +277,11 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns bounds on log |phi| on the increasing `grid`, and where they suffice."""
-    # From the index returned on, the rest of the integral, at most |phi| / (pi t), is
-    # below exp(-log_need). None if no index suffices.
+    """Returns bounds on log |phi| on the increasing `grid`, and where they suffice.
+
+    That is the first index from which the rest of the integral, at most |phi| / (pi t),
+    is below exp(-log_need); None if there is none.
+    """
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self.groups), np.zeros_like(grid))
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)

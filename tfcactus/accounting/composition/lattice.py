@@ -292,7 +292,7 @@ class _View:
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
     """Lower bounds on P-masses, and logs of upper bounds on Q-masses, of tests."""
-    # The tests are that the loss is at least each of `_losses`. No lower pair: no tests.
+    # Each test is that the loss is at least one of `_losses`. No lower pair: no test.
     if not self._lower:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near

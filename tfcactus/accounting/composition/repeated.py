@@ -143,7 +143,10 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-  """The cost of a person with several rows, from that of one row."""
+  """The largest cost of a person with several rows, given the account of one row.
+
+  A mechanism whose cost for several rows is known may cost less than the lower bounds.
+  """
 
   one: Method  # The whole run's account for one row.
   rows: int  # Number of rows.

@@ -68,10 +68,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
                 ) -> tuple[GroupedGaussian, float]:
     """Returns the loss of a person of fewer rows, and a bound on P's change in mass.
 
-    The number of rows kept, one or more, is the least for a mass of at most `most`. If
-    `last`, the largest number that may be kept, is less, the mass may be larger.
+    Samples with more rows count as samples with the number kept. That is the least
+    number >= 1 for a mass of at most `most`, or `last` if this is less.
     """
-    # Samples with more rows count as samples with the number kept.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
     kept = max(int(np.argmax(beyond <= most)), 1)
@@ -83,10 +82,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return fewer, float(beyond[kept])
 
   def pair_bounds(self, cells: int) -> PairBounds:
-    """Returns bounds on the dominating pair from cells of the output.
+    """Returns bounds on the dominating pair from at most about `cells` cells of output.
 
-    There are about `cells`, or fewer for many rows. If one row's shift is beyond
-    `gaussian.LARGEST_MU`, the pair is that of a release without noise.
+    If one row's shift is beyond `gaussian.LARGEST_MU`, the noise is not counted.
     """
     last = int(gaussian.LARGEST_MU / self._shift)
     if not last:
@@ -103,7 +101,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     Raises IntractableError if the best test is out of reach (`LARGEST_LEVEL`).
     """
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
+    # best test; `rows` and `other` are its masses with and without the rows. A `level`
+    # off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
     epsilon = min(epsilon, HUGE)
     target = epsilon if remove else -epsilon
@@ -228,14 +227,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
             np.maximum(np.arctan2(sine, cosine), 0.0))
 
   def _top(self, order: float) -> float:
-    # The slope of log u increases. So each value of `top` below bounds, if the last one
-    # does, the outputs at which the log of the integrand has a slope above -REACH.
+    # Beyond `top` + REACH the log of the integrand has a slope of -REACH at most. The
+    # slope of log u increases: this holds for a smaller `lower` if it does for `top`.
     top = self.mu * (1 + order)
     for _ in range(TOP_ROUNDS):
-      found = (1 + order) * self._slope(top + quadrature.REACH)
-      if found > top - 1:
+      lower = (1 + order) * self._slope(top + quadrature.REACH)
+      if lower > top - 1:
         break
-      top = found
+      top = lower
     return top
 
   def _slope(self, y: float) -> float:
