@@ -12,7 +12,7 @@ from scipy import special
 from tfcactus.accounting.bounds import Bounds, epsilon_bounds, root
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
-from tfcactus.accounting.composition.losses.grouped import GroupedGaussian, HUGE
+from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 
 
@@ -56,7 +56,7 @@ class GaussianLoss(SampledGaussian):
     Both have the shape of `epsilon`.
     """
     s, mu = self.sampling_prob, self.mu
-    epsilon = np.clip(np.asarray(epsilon, dtype=np.float64), -HUGE, HUGE)
+    epsilon = np.minimum(np.asarray(epsilon, dtype=np.float64), self.zero_from)
     if self.normal:
       return gaussian_delta(mu, epsilon)
     # Let P0 = N(0, 1), Q0 = N(mu, 1). Removal: s H(Q0 || P0) at

@@ -28,9 +28,6 @@ from tfcactus.pairs.dominating_pair import PairBounds
 BLOCK = 1 << 18
 """Terms computed at once, so that they stay in the cache; any number is correct."""
 
-HUGE = 1e100
-"""Larger epsilons, whose squares may be no floats, count as this one: delta is zero."""
-
 LARGEST_LEVEL = 35.0
 """Standard deviations below the mean down to which the output is sought whose loss is
 epsilon. For outputs below, a single release has no closed form."""
@@ -104,11 +101,11 @@ class GroupedGaussian(quadrature.SampledGaussian):
     # best test; `rows` and `other` are its masses with and without the rows. A `level`
     # off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
-    epsilon = min(epsilon, HUGE)
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
       return 0.0, ROUNDOFF * (1 - self.log_weights[0])
-    level, width, step = self._level(target)
+    epsilon = min(epsilon, self.zero_from)
+    level, width, step = self._level(epsilon if remove else -epsilon)
     j, log_w = self._rows
     size = np.append(0.0, j * self._shift)
     log_w = np.append(self.log_weights[0], log_w)

@@ -48,6 +48,11 @@ class SampledGaussian(base.ReleaseLoss):
     # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
+  @property
+  def zero_from(self) -> float:
+    """An epsilon at which delta, less than Phi(-1000), is below all floats."""
+    return self.mu * (self.mu + 1e3)
+
   # Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small.
   _max_strip = 3.0
 
