@@ -101,11 +101,10 @@ class _Mean:
     else:
       q = q * (1 + room)
     seen = (p > 0) & (q > 0)
-    p_inf, q_inf = self.infinite * (1 + room), float(np.sum(q[~seen]))
+    p_inf = self.infinite * (1 + room)
     # A lower bound leaves out masses that are hardly floats, but not outcomes that P
     # cannot have.
-    if not self.raises:
-      q_inf = float(np.sum(q[self.ratio == 0]))
+    q_inf = float(np.sum(q[~seen if self.raises else self.ratio == 0]))
     # The total mass is one: mass that is missing is put where it counts most.
     if self.raises and direction == 'remove':
       p_inf = max(p_inf + UNDERFLOW, 1 - float(np.sum(p[seen])))

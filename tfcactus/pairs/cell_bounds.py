@@ -15,11 +15,7 @@ import math
 import numpy as np
 
 from tfcactus._numerics import EPS
-from tfcactus.pairs.dominating_pair import (
-  DominatingPair,
-  LARGEST_LOSS,
-  LEAST_MASS,
-)
+from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, LEAST_MASS
 
 SUM_ROUNDOFF = 1e-13
 """Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
@@ -190,8 +186,8 @@ def _beyond(pieces: Sequence[Piece], start: float) -> DominatingPair:
 
 def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
   """Returns losses at cells' ends, and upper bounds on the P-mass of losses >= each."""
-  # As by `split_fraction`, the mass of each cell moves to the upper bounds on the loss
-  # at its two ends, which are the losses returned. Both arrays are (cells + 1,).
+  # As in `cells.raised_masses`, the mass of each cell moves to the upper bounds on the
+  # loss at its two ends, which are the losses returned. Both arrays are (cells + 1,).
   level = piece.high
   (p, p_error), (q, q_error) = piece.p.cell, piece.q.cell
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):

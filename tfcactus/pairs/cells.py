@@ -47,8 +47,8 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   where it is one number, without the rounding of `edges`. `p_beyond` bounds the P-mass
   of larger losses from above. `q_elsewhere` is the Q-mass outside the cells for which
   the caller has atoms of its own; all other Q-mass outside them, and what raising
-  losses leaves over, is the upper pair's `q_inf`. `off`, for each cell, bounds what
-  `MASS_ROUNDOFF` does not cover of the relative errors of its two masses.
+  losses leaves over, is the upper pair's `q_inf`. `off` bounds, for each cell, the
+  relative errors of its two masses beyond `MASS_ROUNDOFF`.
   """
   real = (p > 0) & (q > 0)
   lower = pair_lib.DominatingPair(
@@ -67,11 +67,19 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
 def raised_masses(edges: np.ndarray, p: np.ndarray, q: np.ndarray,
                   width: float | None = None, off: float | np.ndarray = 0.0
                   ) -> np.ndarray:
-  """Returns P-masses at the losses `edges`, to which both masses of cells are moved."""
+  """Returns P-masses at the losses `edges`, (cells + 1,), to which cells are moved.
+
+  This keeps each cell's P- and Q-mass, so that the profile rises to its chord.
+  Arguments are as for `from_cells`.
+  """
   # Rounding may reverse losses that are the same.
   widths = np.maximum(np.diff(edges), NARROWEST) if width is None else np.array(width)
-  share = np.minimum(pair_lib.split_fraction(p, q, edges[:-1], widths) +
-                     (ratio_roundoff(edges) + 2 * off) / -np.expm1(-widths), 1.0)
+  # The P-mass that moves to a cell's upper end is (p - e^low q) / (1 - e^-width).
+  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
+    share = -np.expm1(edges[:-1] + np.log(q) - np.log(p)) / -np.expm1(-widths)
+  share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0.0, 1.0)
+  share = np.minimum(
+      share + (ratio_roundoff(edges) + 2 * off) / -np.expm1(-widths), 1.0)
   return np.append(p * (1 - share), 0.0) + np.append(0.0, p * share)
 
 

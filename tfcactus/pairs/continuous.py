@@ -10,7 +10,7 @@ Definition 38 and Lemma 39. Keeping both masses of a cell makes the error second
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import dataclasses
 from typing import Callable, Protocol
 
@@ -34,9 +34,6 @@ _SHARE = 0.5
 
 _WIDEST = 1.0
 """Larger changes of the loss on a cell count as this one where cells are placed."""
-
-Tails = Callable[[np.ndarray], 'tuple[np.ndarray, np.ndarray]']
-"""Function from points x to P(X <= x) and P(X > x) of a distribution."""
 
 
 class Law(Protocol):
@@ -162,23 +159,14 @@ class _Checked:
 def _pieces(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
             ) -> Iterator[cell_bounds.Piece]:
   """Yields pieces of the line: cells between breaks, gaps beside breaks, and tails."""
-
-  def density_ratio(x: np.ndarray) -> np.ndarray:
-    """Returns log p(x) - log q(x); nan where both densities are zero."""
-    # Densities may have no value at a break itself: take the next larger float.
-    x = np.where(np.isin(x, breaks), np.nextafter(x, np.inf), x)
-    with np.errstate(invalid='ignore'):
-      return p.log_density(x) - q.log_density(x)
-
-  parts = _segments([p.tails, q.tails], density_ratio, breaks, cells)
-  first, last = (edge if edge in breaks else None for edge in (
-      parts[0][0], parts[-1][-1]))
+  parts = _segments(p, q, breaks, cells)
   for x in parts:
     yield from _part(p, q, x, breaks)
   # Beyond a break that is the outermost edge nothing is known of the loss.
-  if first is not None:
+  first, last = parts[0][0], parts[-1][-1]
+  if first in breaks:
     yield _piece(p, q, np.array([-np.inf, first]), *_ANY)
-  if last is not None:
+  if last in breaks:
     yield _piece(p, q, np.array([last, np.inf]), *_ANY)
 
 
@@ -296,21 +284,21 @@ def _losses(p: _Checked, q: _Checked, x: np.ndarray
       'extremes to breaks.')
 
 
-def _segments(laws: Sequence[Tails], loss: Callable[[np.ndarray], np.ndarray],
-             breaks: np.ndarray, cells: int) -> list[np.ndarray]:
+def _segments(p: _Checked, q: _Checked, breaks: np.ndarray, cells: int
+              ) -> list[np.ndarray]:
   """Returns increasing cell edges for each interval between or beyond breaks."""
   # There are about `cells` cells in all. Any edges give valid bounds. Moving a cell's
   # masses to the losses at its ends raises the privacy profile. Half of the cells lie
   # where that raises the profile most. The other half is spread evenly over losses, so
   # that rare losses keep their digits too.
-  edges = np.unique(np.concatenate([breaks, *(_quantiles(tails) for tails in laws)]))
+  edges = np.unique(np.concatenate([breaks, _quantiles(p), _quantiles(q)]))
   for count in (cells // 8, cells):
-    edges = _refined(edges, laws, loss, count)
+    edges = _refined(p, q, edges, breaks, count)
   places = [0, *np.searchsorted(edges, breaks), edges.size - 1]
   return [edges[a:b + 1] for a, b in zip(places[:-1], places[1:]) if a < b]
 
 
-def _quantiles(tails: Tails) -> np.ndarray:
+def _quantiles(law: _Checked) -> np.ndarray:
   """Returns both tails' quantiles, even in log mass, unsorted: (2 * _PILOT,)."""
   log_mass = np.linspace(np.log(_TAIL), np.log(0.5), _PILOT)
   found = []
@@ -320,21 +308,23 @@ def _quantiles(tails: Tails) -> np.ndarray:
     for _ in range(90):
       middle = 0.5 * (low + high)
       with np.errstate(divide='ignore'):
-        more = sign * (np.log(tails(np.sinh(middle))[which]) - log_mass) > 0
+        more = sign * (np.log(law.tails(np.sinh(middle))[which]) - log_mass) > 0
       low, high = np.where(more, low, middle), np.where(more, middle, high)
     found.append(np.sinh(high if sign > 0 else low))
   return np.concatenate(found)
 
 
-def _refined(edges: np.ndarray, laws: Sequence[Tails],
-             loss: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
+def _refined(p: _Checked, q: _Checked, edges: np.ndarray, breaks: np.ndarray,
+             count: int) -> np.ndarray:
   """Returns the edges after cells are cut into equal parts, at most `count` more."""
   mass = np.zeros(edges.size - 1)
-  for tails in laws:
-    below, above = tails(edges)
+  for law in (p, q):
+    below, above = law.tails(edges)
     mass += np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
-  with np.errstate(invalid='ignore'):
-    move = np.abs(np.diff(loss(edges)))
+  # Densities may have no value at a break itself: take the next larger float.
+  x = np.where(np.isin(edges, breaks), np.nextafter(edges, np.inf), edges)
+  with np.errstate(invalid='ignore'):  # Where both densities are zero.
+    move = np.abs(np.diff(p.log_density(x) - q.log_density(x)))
   move = np.minimum(np.nan_to_num(move, nan=0.0, posinf=_WIDEST), _WIDEST)
   # A cell of mass m over losses of width w raises the profile by about m w^2 / 8, and n
   # parts of it by 1 / n^2 of that: the best n are as the cube roots of m w^2.

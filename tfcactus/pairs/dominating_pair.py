@@ -294,19 +294,6 @@ def _on_grid(cell: np.ndarray, share: np.ndarray, *masses: np.ndarray) -> tuple:
                    for mass in masses))
 
 
-def split_fraction(p: np.ndarray, q: np.ndarray, low: np.ndarray,
-                   width: np.ndarray) -> np.ndarray:
-  """Returns the share of `p` that moves to loss low + width, the rest to low.
-
-  The share keeps both masses, p and q, so that H rises to its chord.
-  """
-  # The P-mass that moves up is (p - e^low q) / (1 - e^-width).
-  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
-    excess = -np.expm1(low + np.log(q) - np.log(p))
-    share = excess / -np.expm1(-width)
-  return np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0.0, 1.0)
-
-
 def split_to_grid(pair: DominatingPair, width: float, floor: float = -np.inf
                   ) -> tuple[int, np.ndarray]:
   """Returns a pair with a higher profile: (first, p) on losses (first + j) * width.

@@ -30,6 +30,7 @@ def envelope_of(parts: Sequence[pair_lib.PairBounds]) -> pair_lib.PairBounds:
   for part in parts:
     below, tangent, error = profile_at(part.lower, log_alpha)
     below = below - error
+    # The tangent of the largest profile so far is a lower bound on the maximum.
     slope = np.where(below > value, tangent, slope)
     value = np.maximum(below, value)
     profile, _, error = profile_at(part.upper, log_alpha)

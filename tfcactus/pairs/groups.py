@@ -103,14 +103,14 @@ def _mean(pairs: Sequence[DominatingPair], weights: np.ndarray, sign: int
   steps = [_Steps.of(pair) for pair in pairs]
   masses, ratios = [], []
   for side, way in ((0, 1), (1, -1)):
-    at = np.unique(np.concatenate([[0.0, 0.5], *(step.ends(side) for step in steps)]))
-    at = at[at <= 0.5]
-    middle = 0.5 * (at[1:] + at[:-1])
+    levels = np.unique(np.concatenate(
+        [[0.0, 0.5], *(step.ends(side) for step in steps)]))
+    middle = 0.5 * (levels[1:] + levels[:-1])
     ratio = weights[0] + sum(
         weight * step.ratio(middle, side) for weight, step in zip(weights[1:], steps))
     size = max(pair.q.size for pair in pairs)
     room = sign * way * (ROUNDOFF + size * _numerics.EPS)
-    masses.append(np.diff(at)[::way])
+    masses.append(np.diff(levels)[::way])
     ratios.append((ratio * (1 + room))[::way])
   q, p = np.concatenate(masses), np.concatenate(masses) * np.concatenate(ratios)
   p_inf = float(sum(weight * pair.p_inf for weight, pair in zip(weights[1:], pairs)))

@@ -1,4 +1,4 @@
-"""Pairs for a replaced or zeroed record: mixtures that share what others release.
+"""Pairs for a replaced or zeroed record in a sample: mixtures with a common part.
 
 docs/soundness_formulas.md ("Replaced and zeroed records") proves the worst pairs for
 noise whose density never increases with its norm, and the bound for other noise by
@@ -31,7 +31,7 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair in fixed-size samples, as `zeroed_by`.
 
-  The arguments are those of `replaced`, and so is the proof.
+  The arguments and the proof are those of `replaced`.
   """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
@@ -91,8 +91,9 @@ def no_noise(prob: float) -> PairBounds:
 
 def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:
   """Returns the pair with the profile of `above` for alpha >= 1, else of `below`."""
-  # Both profiles agree at alpha = 1 up to rounding. The mass that the smaller profile
-  # lacks there is added at a loss of typical size.
+  # The profiles at alpha = 1, `gain` of `above` and `fall` of `below`, agree up to
+  # rounding. An atom of a typical loss, positive or negative, adds to the smaller one
+  # what it lacks: its larger mass minus its smaller mass.
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

@@ -314,6 +314,29 @@ def test_more_steps_cost_no_less_than_one_with_very_little_noise():
   assert accountant.compose(much, 3).delta_bounds(1100.0).upper >= alone.lower
 
 
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('epsilon', [5e-324, 1e-300, 1e16, 1e155, 1.7e308])
+@pytest.mark.parametrize('rows', [1, 3])
+@pytest.mark.parametrize('event', [
+    dp_accounting.GaussianDpEvent(1e8), dp_accounting.GaussianDpEvent(1e-6),
+    dp_accounting.LaplaceDpEvent(1.0),
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))])
+def test_tiny_and_huge_epsilons_have_bounds(event, rows, epsilon):
+  """Laplace noise and several rows raised OverflowError; Gaussian noise warned."""
+  found = accounting.PhiAccountant(rows_of_one=rows).compose(event)
+  lower, _, upper = found.delta_bounds(epsilon)
+  assert lower <= upper <= 1
+  assert epsilon < 1 or (lower == 0 and upper < 1e-13)
+
+
+def test_delta_of_the_largest_shifts_falls_at_the_right_epsilon():
+  """Delta is one up to about mu^2 / 2, and then zero."""
+  for sigma in (1e-80, 1e-6):
+    found = accounting.PhiAccountant().compose(dp_accounting.GaussianDpEvent(sigma))
+    assert found.delta_bounds(0.49 / sigma**2).lower > 0.99
+    assert found.delta_bounds(0.51 / sigma**2).upper < 1e-300
+
+
 def test_misuse_is_refused_in_words():
   """An infinite order searched without end; rows of zero divided by zero."""
   pair = DominatingPair.from_masses([0.9, 0.1], [0.1, 0.9])

@@ -9,7 +9,7 @@ from tests.accounting.composition.losses.test_grouped import accountant, poisson
 from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.composition.repeated import Repeated
+from tfcactus.accounting.composition.repeated import Lines, Repeated
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 # (rows, sampling probability, noise multiplier, steps, delta, epsilon of the exact
@@ -63,7 +63,7 @@ def power(pair, level, rows):
 @pytest.mark.parametrize('rows', [2, 3, 7])
 def test_brackets_the_power_curve_of_discrete_pairs(rows):
   rng = np.random.default_rng(rows)
-  level = np.geomspace(1e-9, 1, 200_001)
+  level = np.geomspace(1e-60, 1, 400_001)
   for _ in range(10):
     p, q = rng.dirichlet(np.ones(5), 2)
     if rng.random() < 0.5:
@@ -96,6 +96,9 @@ def test_every_event_with_an_account_has_one_for_several_rows():
     one, two = (accountant(event, rows, 3, neighboring_relation=relation).get_epsilon(
         1e-4) for rows in (1, 2))
     assert one < two < np.inf
+    # Half of the least float is none: this raised ValueError, for a delta of zero.
+    assert accountant(event, 2, 3, neighboring_relation=relation).epsilon_bounds(
+        5e-324).lower > 0
 
 
 @pytest.mark.parametrize('sigma, rows', [(0.06, 2), (0.045, 36), (0.03, 2), (0.02, 8)])
@@ -123,3 +126,25 @@ def test_many_rows_in_nearly_every_sample_have_no_infinite_lower_bound():
   one = accounting.PhiAccountant().compose(
       dp_accounting.PoissonSampledDpEvent(0.99999, dp_accounting.GaussianDpEvent(1.0)))
   assert one.compositions()['remove'].repeated(36).epsilon(1e-5).lower < 801
+
+
+@pytest.mark.parametrize('event, rows, least, most', [
+    # Ten releases of largest loss 1 / 2 to eight rows cost 40 at most.
+    (dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 10), 8,
+     39.98, 40.3),
+    (dp_accounting.GaussianDpEvent(1.0), 16, 193.7, 195.7)])
+def test_lower_bounds_see_the_kinks_of_all_applications(event, rows, least, most):
+  """Lower bounds were 12.0 and 189.5: they had the kinks of one application only."""
+  one = accounting.PhiAccountant().compose(event)
+  bounds = Repeated(one.compositions()['remove'], rows, 0.0).epsilon(1e-5)
+  assert least < bounds.lower <= bounds.upper < most
+
+
+def test_a_power_is_a_line_between_neighbouring_kinks():
+  slope, height = np.array([0.0, 0.5, 1.0, 4.0]), np.array([1.0, 0.6, 0.45, 0.1])
+  for lines in (Lines.of(slope, height), Lines.of(slope[1:], height[1:])):
+    for rows in (1, 2, 3):
+      ends = np.append(0.0, lines.kinks_of_power(rows))
+      at, between = (lines.power(level, rows) for level in (
+          ends, 0.5 * (ends[1:] + ends[:-1])))
+      np.testing.assert_allclose(between, 0.5 * (at[1:] + at[:-1]), rtol=1e-14)

@@ -49,8 +49,7 @@ GOOD = 1e-8
 """Bounds of this width, relative to min(upper, 1), are accepted at once."""
 
 FAIR = 1e-4
-"""Relative width of bounds up to which Gaussian releases that are allocated, or of
-several rows of a person, need no lattice."""
+"""Relative width of bounds up to which `Composition._allocates` needs no lattice."""
 
 FLOOR = 2e-14
 """Width per step from rounding, in every method. Such bounds are accepted at once."""
@@ -59,7 +58,7 @@ FINE_CELLS = 1 << 18
 """Number of cells per continuous loss on the fine lattice."""
 
 PILOT_CELLS = 1 << 12
-"""Number of cells per continuous loss that suffices to choose a tilt and a window."""
+"""Number of cells per continuous loss to choose a tilt and a window from."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,8 +68,8 @@ class StepLoss:
   Attributes:
     make_bounds: Returns bounds on the step's dominating pair, given the number of cells
       of a continuous loss.
-    loss: The loss of a Gaussian release, sampled, allocated or of all records, as a
-      formula; or None, also if a record is replaced in a sample.
+    loss: The loss of a Gaussian release as a formula, also if it is sampled or
+      allocated. None for others, and if a record is replaced in a sample.
     scalar: The loss of another mechanism as a formula, or None.
   """
 
@@ -79,7 +78,7 @@ class StepLoss:
   scalar: Loss | None = None
 
   def __post_init__(self) -> None:
-    # Values derived from a pair are cached with it: make each pair only once.
+    # Methods cache what they derive from a pair by the pair: make each pair only once.
     object.__setattr__(self, 'make_bounds', functools.lru_cache(self.make_bounds))
 
   @classmethod
@@ -98,7 +97,7 @@ class StepLoss:
       orders: Shape (n,), positive, other than one.
       finite: Leave out the P-mass of infinite losses.
     """
-    loss, found = self.loss, np.empty(orders.shape)
+    loss, divergences = self.loss, np.empty(orders.shape)
     if loss is not None and loss.normal:
       return 0.5 * orders * loss.mu**2
     # Orders below one, and steps without `loss`, have no formula. They use the upper
@@ -107,14 +106,14 @@ class StepLoss:
     of_pair = (orders < 1) | (loss is None)
     above = orders[~of_pair] - 1
     if loss is not None and above.size:
-      found[~of_pair] = (
+      divergences[~of_pair] = (
           loss.cumulants(above)[0] if loss.moments_are_proved else
           np.array([loss.log_moment(order) for order in above.tolist()])) / above
     if np.any(of_pair):
       pair = self.bounds().upper
-      found[of_pair] = [pair.renyi_divergence(order, finite=finite)
-                        for order in orders[of_pair]]
-    return found
+      divergences[of_pair] = [pair.renyi_divergence(order, finite=finite)
+                              for order in orders[of_pair]]
+    return divergences
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,7 +148,8 @@ class Composition:
     """
     delta = _checks.delta(delta)
     losses, gaussians = self._losses, self._gaussians
-    # delta(0) is at most the sum of the steps' delta(0), each a value and its error.
+    # The composition's delta(0) is at most the sum of the steps' delta(0). `delta` of a
+    # loss returns a value and its error, whose sum is an upper bound.
     if gaussians is not None and not all(loss.normal for loss, _ in gaussians) and (
         math.fsum(count * float(sum(loss.delta(0.0)))
                   for loss, count in gaussians) <= delta):
@@ -176,6 +176,10 @@ class Composition:
 
   def repeated(self, rows: int) -> Composition | Repeated:
     """Returns the account of a person with several rows; this one is for one row.
+
+    Upper bounds hold if this account does for each row, whatever the other rows are. An
+    account of rows added or removed under samples of fixed size does not. Lower bounds
+    are those of the worst mechanism with this account; others may cost less.
 
     Args:
       rows: Number of rows, all added, all removed, or all replaced.
@@ -229,8 +233,11 @@ class Composition:
         for step, count in self.groups], axis=0).reshape(order.shape)
 
   def _ask(self, ask: Callable[[Method], Bounds]) -> Bounds:
-    """Returns the first method's bounds within tolerance, else the narrowest."""
-    # The lattice is the last resort. If `_allocates`, it also narrows wide bounds.
+    """Returns the first method's bounds within tolerance, else the narrowest.
+
+    `ask` asks a method for epsilon or delta. The lattice is the last resort; if
+    `_allocates`, it also narrows wide bounds.
+    """
     found = []
     for make in self._methods():
       try:
@@ -245,10 +252,11 @@ class Composition:
     if best is not None and (not self._allocates or
                              best.upper - best.lower <= FAIR * best.upper):
       return best
-    other = ask(self._lattice)
+    of_lattice = ask(self._lattice)
     if best is None:
-      return other
-    low, high = max(best.lower, other.lower), min(best.upper, other.upper)
+      return of_lattice
+    low = max(best.lower, of_lattice.lower)
+    high = min(best.upper, of_lattice.upper)
     return Bounds(low, min(max(best.estimate, low), high), high)
 
   def _methods(self) -> Sequence[Callable[[], Method]]:
@@ -278,10 +286,11 @@ class Composition:
   def _discrete_methods(self) -> Sequence[Callable[[], Method]]:
     """Returns constructors of the methods to try if some step has no `loss`."""
     methods: list[Callable[[], Method]] = []
-    # For Laplace releases of one scale only, the scale's largest loss.
-    [top, *others] = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else None
-                      for step, _ in self.groups}
-    if top is not None and not others:
+    # The largest losses of all Laplace releases, and None for steps of other kinds.
+    tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else None
+            for step, _ in self.groups}
+    top = tops.pop()
+    if top is not None and not tops:
       methods.append(lambda: LaplaceSum.of(top, self._steps))
     parts = [(step.loss or step.scalar or step.bounds(), count)
              for step, count in self.groups]
@@ -304,17 +313,14 @@ class Composition:
 
   @functools.cached_property
   def _gaussians(self) -> tuple[tuple[GaussianLoss, int], ...] | None:
-    """The losses with counts if all are `GaussianLoss`, else None.
-
-    Allocated releases, and those of several rows of a person, are not.
-    """
+    """The losses with counts, or None if one is allocated or of several rows."""
     losses = tuple((loss, count) for loss, count in self._losses or ()
                    if isinstance(loss, GaussianLoss))
     return losses if len(losses) == len(self.groups) else None
 
   @property
   def _allocates(self) -> bool:
-    """Returns whether all are Gaussian, some allocated or of several rows at once."""
+    """Whether all steps are Gaussian, and one is allocated or of several rows."""
     return self._losses is not None and self._gaussians is None
 
   @functools.cached_property
@@ -323,20 +329,15 @@ class Composition:
     return contour.Contour(self._losses or ())
 
   @functools.cached_property
-  def _pairs(self) -> list[tuple[PairBounds, int]]:
-    """Bounds on each group's dominating pair, with the number of steps."""
-    return [(step.bounds(), count) for step, count in self.groups]
-
-  @functools.cached_property
   def _enumeration(self) -> Enumeration:
     """The enumeration of all outcomes; IntractableError if there are too many."""
-    return Enumeration.of(self._pairs, self._lattice.p_inf)
+    return Enumeration.of(self._lattice.groups, self._lattice.p_inf)
 
   @functools.cached_property
   def _lattice(self) -> lattice.Lattice:
     """The lattice; a fine one with a coarse pilot if all releases are Gaussian."""
     if self._losses is None:
-      return lattice.Lattice(self._pairs)
+      return lattice.Lattice([(step.bounds(), count) for step, count in self.groups])
     fine, pilot = ([(step.bounds(cells), count) for step, count in self.groups]
                    for cells in (FINE_CELLS, PILOT_CELLS))
     return lattice.Lattice(fine, lattice.FINE, pilot)

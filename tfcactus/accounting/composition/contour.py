@@ -94,12 +94,13 @@ def one_thread(method: Callable[..., Bounds]) -> Callable[..., Bounds]:
 class Contour:
   """A composition of independent losses with analytic phi functions.
 
-  `groups` are pairs (loss, number of steps). A `quick` contour raises IntractableError
-  where it would take more than tenths of a second: another method exists then.
+  A `quick` contour raises IntractableError where it would take more than tenths of a
+  second: another method exists then.
   """
 
-  groups: Sequence[tuple[base.Loss, int]]
+  groups: Sequence[tuple[base.Loss, int]]  # Pairs (loss, number of steps).
   quick: bool = False
+  # The table that gave the last delta; none at first.
   _last: list[inversion.Profile] = dataclasses.field(
       default_factory=list, init=False, compare=False, repr=False)
 
@@ -160,6 +161,7 @@ class Contour:
 
   def saddles(self, log_delta: float = -math.inf, epsilon: float = math.inf) -> Saddles:
     """Returns saddle points around `log_delta` or `epsilon`; callers give one."""
+    # Adds tilts below or above until saddle points on both sides are known.
     known = self._block(*FIRST_ORDERS)
     while True:
       passed = np.flatnonzero(
@@ -187,7 +189,7 @@ class Contour:
 
   def _block(self, low: float, high: float, points: int = 14) -> Saddles:
     """Returns saddle points of `points` tilts from `low` to `high` in equal ratios."""
-    orders = _geometric(low, high, points)
+    orders = np.geomspace(low, high, points)
     return Saddles(orders, *sum(
         (count * loss.cumulants(orders) for loss, count in self.groups),
         np.zeros((3, points))))
@@ -255,10 +257,10 @@ class Contour:
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
     """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
-    # `log_need` is minus log of the part of the integral that may be dropped, over
+    # The part of the integral that may be dropped is exp(-log_need) times
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)
-    grid = _geometric(REACHES[0] * normal, REACHES[1] * normal, 14)
+    grid = np.geomspace(REACHES[0] * normal, REACHES[1] * normal, 14)
     decay, first = self._decay(order, grid, log_need)
     if first:
       return float(grid[first]), float(decay[first])
@@ -266,7 +268,7 @@ class Contour:
     # grid, then one of its cells.
     low, high = 2 * spacing, 2e7 * spacing
     for points in (12, 6):
-      grid = _geometric(low, high, points)
+      grid = np.geomspace(low, high, points)
       decay, first = self._decay(order, grid, log_need)
       if first is None:
         raise IntractableError
@@ -275,9 +277,11 @@ class Contour:
 
   def _decay(self, order: float, grid: np.ndarray, log_need: float
              ) -> tuple[np.ndarray, int | None]:
-    """Returns bounds on log |phi| on the increasing `grid`, and where they suffice."""
-    # From the index returned on, the rest of the integral, at most |phi| / (pi t), is
-    # below exp(-log_need). None if no index suffices.
+    """Returns bounds on log |phi| on the increasing `grid`, and where they suffice.
+
+    That is the first index from which the rest of the integral, at most |phi| / (pi t),
+    is below exp(-log_need); None if there is none.
+    """
     decay = sum((number * loss.log_decay(order, grid)
                  for loss, number in self.groups), np.zeros_like(grid))
     enough = np.flatnonzero(decay - np.log(np.pi * grid) <= -log_need)
@@ -306,11 +310,6 @@ _SPREAD = np.concatenate([np.linspace(0.25, 4.0, 13), [5.0, 7.0, 12.0, 50.0]])
 """Points where `stays_below` bounds |phi|, times the loss's standard deviation."""
 
 
-def _geometric(low: float, high: float, points: int) -> np.ndarray:
-  """Returns `points` numbers from `low` to `high` in equal ratios."""
-  return low * (high / low)**np.linspace(0.0, 1.0, points)
-
-
 SHARE = 1e-11
 """Mass that is set aside, as a share of delta. Affects speed and width only."""
 
@@ -327,6 +326,7 @@ class GroupedContours:
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on epsilon; raises IntractableError if a contour is too hard."""
+    # True delta is at least the contour's, and larger by `aside` at most.
     whole, aside = self._contour(SHARE * delta)
     low = whole.epsilon(delta)
     high = whole.epsilon(delta - aside) if aside > 0 else low
@@ -344,7 +344,10 @@ class GroupedContours:
     return Bounds(bounds.lower, bounds.estimate, min(bounds.upper + aside, 1.0))
 
   def _contour(self, most: float) -> tuple[Contour, float]:
-    """Returns a contour, and a bound on the mass set aside, which is at most `most`."""
+    """Returns a contour, and a bound on the mass set aside, which is at most `most`.
+
+    The mass is P's in samples of many rows. The contour counts it as if fewer were in.
+    """
     steps = sum(count for _, count in self.groups)
     groups, aside = [], 0.0
     for loss, count in self.groups:

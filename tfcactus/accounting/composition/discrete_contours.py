@@ -13,10 +13,10 @@ from typing import Union
 
 import numpy as np
 
-from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, IntractableError
 from tfcactus.accounting.composition import contour, infinite_mass
 from tfcactus.accounting.composition.losses import base
+from tfcactus.accounting.composition.tilted_sum import tilted_masses
 from tfcactus.pairs import dominating_pair as pair_lib
 
 MAX_ATOMS = 20_000
@@ -35,22 +35,17 @@ class AtomicLoss(base.Loss):
   max_order = 1e4
 
   def cumulants(self, orders: np.ndarray) -> np.ndarray:
-    found, loss = [], self.pair.loss
+    found, p, loss = [], self.pair.p, self.pair.loss
     for order in orders:
-      log_mgf, weight = self._tilt(order)
+      log_mgf, weight = tilted_masses(p, loss, order)
       mean = float(weight @ loss)
       found.append((log_mgf, mean, float(weight @ (loss - mean)**2)))
     return np.array(found).T
 
-  def _tilt(self, order: float) -> tuple[float, np.ndarray]:
-    """Returns log M(order) and the tilted masses, shape (atoms,)."""
-    exponent = _numerics.log_mass(self.pair.p) + order * self.pair.loss
-    log_mgf = float(_numerics.log_sum(exponent))
-    return log_mgf, np.exp(exponent - log_mgf)
-
   def tilted(self, order: float, t_max: float, tolerance: float) -> TiltedAtoms:
     del t_max, tolerance
-    return TiltedAtoms(order, *self._tilt(order), self.pair.loss)
+    return TiltedAtoms(
+        order, *tilted_masses(self.pair.p, self.pair.loss, order), self.pair.loss)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
     return np.zeros(np.shape(t))

@@ -80,7 +80,7 @@ class Outcomes:
   @functools.cached_property
   def _suffix(self) -> tuple[np.ndarray, np.ndarray]:
     """P- and Q-masses from each outcome upwards, then zero; shapes (outcomes + 1,)."""
-    # The cap acts far below any epsilon that is sought.
+    # Q-masses are capped at losses below -600, where no epsilon is sought.
     q = self.p * np.exp(np.minimum(-self.loss, 600.0))
     p, q = (np.append(np.cumsum(mass[::-1])[::-1], 0.0) for mass in (self.p, q))
     return p, q
@@ -92,9 +92,10 @@ class Outcomes:
     p, q = self._suffix
     # delta at each outcome's loss, from the outcomes above it. It decreases.
     with np.errstate(over='ignore', invalid='ignore'):
-      at = p[1:] - np.exp(self.loss) * q[1:]
-    index = int(np.searchsorted(-np.nan_to_num(at), -delta))
+      at_losses = p[1:] - np.exp(self.loss) * q[1:]
+    index = int(np.searchsorted(-np.nan_to_num(at_losses), -delta))
     near = float(self.loss[min(index, self.loss.size - 1)])
+    # At epsilons between the loss before and this one, delta is p - e^epsilon q.
     if q[index] > 0 and p[index] > delta:
       below = float(self.loss[index - 1]) if index else -math.inf
       near = min(max(math.log(p[index] - delta) - math.log(q[index]), below), near)
@@ -102,7 +103,7 @@ class Outcomes:
       return first_end(
           near, sign * (self._loss_error + 1e-15 * abs(near)),
           lambda x: sign * (delta - self.delta(x, sign)) >= 0)
-    except IntractableError:
+    except IntractableError:  # The largest loss, and zero, are bounds.
       return max(float(self.loss[-1]) + self._loss_error, 0.0) if sign > 0 else 0.0
 
 
@@ -110,10 +111,10 @@ def _draw_by_draw(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
                   ) -> tuple[np.ndarray, np.ndarray]:
   """Returns multisets' losses and log P-masses, built as sorted sequences of atoms."""
   # Of each sequence: the index of its last atom, and how often it ends with that atom.
-  last = np.zeros(1, np.int64)
-  run = np.zeros(1, np.int64)
+  last, run = np.zeros((2, 1), np.int64)
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for _ in range(count):
+    # Each sequence, `source`, goes on with its last atom, or `step` atoms further.
     choices = atom_loss.size - last
     source = np.repeat(np.arange(last.size), choices)
     step = np.arange(source.size) - (np.cumsum(choices) - choices)[source]
@@ -132,9 +133,9 @@ def _atom_by_atom(atom_loss: np.ndarray, atom_log_p: np.ndarray, count: int
   left = np.full(1, count)  # Draws that are left for the atoms to come.
   loss, log_p = np.zeros(1), np.full(1, math.lgamma(count + 1))
   for index in range(atom_loss.size):
-    if index == atom_loss.size - 1:
+    if index == atom_loss.size - 1:  # The last atom takes all draws that are left.
       taken, source = left, np.arange(left.size)
-    else:
+    else:  # Each outcome so far, `source`, goes on with 0, 1, ..., `left` draws.
       source = np.repeat(np.arange(left.size), left + 1)
       taken = np.arange(source.size) - (np.cumsum(left + 1) - (left + 1))[source]
     loss = loss[source] + taken * atom_loss[index]

@@ -30,9 +30,7 @@ MAX_DOUBLINGS = 8
 """Most times that a bound on epsilon is moved outwards. Affects speed only."""
 
 MAX_NORMALISATION = 0.05
-"""Error of the log normalisation of phi^steps beyond which another method is tried, for
-losses whose phi is clipped to its possible range: clipping assumes a normalisation that
-is about right."""
+"""Largest error of the log normalisation of phi^steps for losses that are `cut_off`."""
 
 MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
@@ -108,7 +106,11 @@ class Saddles:
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-  """Chernoff bounds on the aliasing error of the trapezoidal rule."""
+  """Chernoff bounds on the aliasing error of the trapezoidal rule.
+
+  The rule adds an alias e^(order m period) delta(epsilon + m period) for each integer m
+  other than zero.
+  """
 
   order: float  # The tilt.
   orders: np.ndarray  # Orders at which log moments are known.
@@ -119,8 +121,8 @@ class Alias:
 
   def period(self, epsilon: float, log_tolerance: float) -> float:
     """Returns a period at which aliases of each side add at most e^log_tolerance."""
-    # At each order, solves A / (e^(gap period) - 1) = e^log_tolerance, whose left side
-    # is the sum in `bound`. The result holds if `mgf` is right.
+    # For each order solves A / (e^(gap period) - 1) = e^log_tolerance, where `gap` is
+    # its distance from the tilt: see `bound`. The result holds if `mgf` is right.
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     high = np.logaddexp(0.0, above - log_tolerance)[up] / (self.orders[up] - self.order)
@@ -139,7 +141,8 @@ class Alias:
     above, below = self._log_excess(epsilon)
     up, down = self.orders > self.order, self.orders < self.order
     gap = np.abs(self.orders - self.order)
-    # The sum over m >= 1 of e^(-gap period m) is 1 / (e^(gap period) - 1).
+    # Aliases of one side are at most A e^(-gap period m), m = 1, 2, ..., whose sum is
+    # A / (e^(gap period) - 1).
     with np.errstate(divide='ignore'):
       decay = _numerics.log_expm1(gap * period)
     high = np.where(up, above - decay, np.inf)
@@ -154,8 +157,8 @@ class Alias:
     return math.exp(min(np.min(high), 700.0)) + math.exp(min(np.min(low), zero))
 
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log A for aliases at larger epsilon, then at smaller, one per order."""
-    # delta(epsilon + x) <= A exp(-order x) for x of that sign (Chernoff, delta <= 1).
+    """Returns log A for aliases at larger epsilon, then at smaller, one per order c."""
+    # delta(epsilon + x) <= A e^(-c x) for x of that sign (Chernoff, delta <= 1).
     log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
     log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
         1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
@@ -217,6 +220,7 @@ class Table:
     """Returns how far delta may lie below and above the estimate."""
     scale = self._scale(epsilon)
     both = scale * (self._noise + (1 + abs(epsilon)) * self._turning + self._tail)
+    # Aliases make the estimate too large only.
     return both + self._alias.bound(epsilon, 2 * math.pi / self.spacing), both
 
 

@@ -114,7 +114,7 @@ def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: i
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
   # `growth` is e^h_0 rounded down, `rising` has the sums over j of W_0. For i from
   # e^2 h_0 on, h_0^i / i! <= e^-i: what is left out is below a unit per coefficient.
-  terms = max(count, math.ceil(7.4 * largest / (1 << bits)), bits)
+  terms = max(count, math.ceil(fractions.Fraction(37 * largest, 5 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
   rising = [0, *itertools.accumulate(math.comb(count - 1, j) for j in range(count))]
   total = _horner(itertools.chain(

@@ -22,7 +22,12 @@ from scipy import optimize
 from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition import infinite_mass
-from tfcactus.accounting.composition.tilted_sum import MAX_EXPONENT, TiltedSum, Window
+from tfcactus.accounting.composition.tilted_sum import (
+  MAX_EXPONENT,
+  tilted_masses,
+  TiltedSum,
+  Window,
+)
 from tfcactus.pairs import dominating_pair as pair_lib
 
 TILT_RANGE = (1e-4, 1e4)
@@ -209,33 +214,35 @@ class _View:
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
         effects=(max(min(wanted.tolerance, wanted.share * near), LEAST_TOLERANCE),
                  ENOUGH * max(near, 1.0)))
-    steps = [(bounds, _floor(pilot.upper, tilt, lattice.steps), count) for
-             (bounds, count), (pilot, _) in zip(lattice.groups, lattice.pilot)]
+    # Triples (bounds on a step's pair, its least loss on the lattice, steps).
+    groups = [(bounds, _floor(pilot.upper, tilt, lattice.steps), count) for
+              (bounds, count), (pilot, _) in zip(lattice.groups, lattice.pilot)]
     width = max(window.width, *((np.max(bounds.upper.loss) - floor) / MAX_LABELS
-                                for bounds, floor, _ in steps))
+                                for bounds, floor, _ in groups))
     window = dataclasses.replace(
         window, width=width, start=round(window.start * window.width / width))
     self._upper = TiltedSum(
         [(*pair_lib.split_to_grid(bounds.upper, width, floor), count)
-         for bounds, floor, count in steps], window, tilt, bulk)
+         for bounds, floor, count in groups], window, tilt, bulk)
     self._lower: list[TiltedSum] = []  # P and Q; empty if only `p_inf` bounds.
     if all(np.any(bounds.lower.p > 0) for bounds, _ in lattice.groups):
       labels = [(*pair_lib.rounded_to_grid(bounds.lower, width, floor), count)
-                for bounds, floor, count in steps]
+                for bounds, floor, count in groups]
       self._lower = [
           TiltedSum([(first, (p, q)[side], count) for first, p, q, count in labels],
                     window, tilt + side, bulk) for side in (0, 1)]
-    # Only losses near epsilon matter; their factors do not overflow.
+    # Only losses from about epsilon on matter: factors of smaller ones may overflow.
     self._near = min(near, self._upper.losses[-1])
     left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
     self._range = slice(int(np.searchsorted(self._upper.losses, left)), None)
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    """Returns suffix sums of the upper pair's masses at `_losses`, as computed."""
-    # P-masses (`shift` 0), or Q-masses times exp(_near) (`shift` 1).
-    upper = self._upper
-    return self._scale * upper.suffix(self._near, shift)[self._range]
+    """Returns the upper pair's mass from each of `_losses` upwards, with rounding.
+
+    P-mass (`shift` 0), or Q-mass times exp(_near) (`shift` 1).
+    """
+    return self._scale * self._upper.suffix(self._near, shift)[self._range]
 
   @functools.cached_property
   def _too_large(self) -> bool:
@@ -256,20 +263,20 @@ class _View:
     """Returns an epsilon >= 0 at which finite losses give at most `delta`, or inf."""
     if self._too_large:
       return math.inf
-    head, tail, x = self._raised(0), self._raised(1), self._losses
+    p, q, x = self._raised(0), self._raised(1), self._losses
     # At epsilon = x[r] the atom r itself contributes nothing.
-    at = head - np.exp(np.minimum(x - self._near, 700.0)) * tail + self._excess
-    passing = np.flatnonzero(at <= delta)
+    at_losses = p - np.exp(np.minimum(x - self._near, 700.0)) * q + self._excess
+    passing = np.flatnonzero(at_losses <= delta)
     if passing.size == 0:
       return math.inf
     r = int(passing[0])
     if r == 0:
       return max(float(x[0]), 0.0)
-    # Between x[r-1] and x[r] delta is linear in e^epsilon.
-    room = head[r] + self._excess[r - 1] - delta
-    if tail[r] <= 0 or room <= 0:
+    # Between x[r-1] and x[r] delta is p[r] - e^(epsilon - near) q[r], and its error.
+    room = p[r] + self._excess[r - 1] - delta
+    if q[r] <= 0 or room <= 0:
       return max(float(x[r]), 0.0)
-    epsilon = self._near + math.log(room / tail[r])
+    epsilon = self._near + math.log(room / q[r])
     return max(min(max(epsilon, float(x[r - 1])), float(x[r])), 0.0)
 
   def upper_delta(self, epsilon: float) -> float:
@@ -284,7 +291,8 @@ class _View:
 
   @functools.cached_property
   def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds on threshold tests' P-masses; logs of upper bounds on Q-masses."""
+    """Lower bounds on P-masses, and logs of upper bounds on Q-masses, of tests."""
+    # Each test is that the loss is at least one of `_losses`. No lower pair: no test.
     if not self._lower:
       return np.zeros(0), np.zeros(0)
     (p, q), near = self._lower, self._near
@@ -312,9 +320,7 @@ class _View:
 
 def _floor(pair: pair_lib.DominatingPair, tilt: float, steps: int) -> float:
   """Returns a loss with hardly any tilted mass below it; the lattice begins there."""
-  exponent = _numerics.log_mass(pair.p) + tilt * pair.loss
-  weight = np.exp(exponent - np.max(exponent))
+  _, weight = tilted_masses(pair.p, pair.loss, tilt)
   order = np.argsort(pair.loss)
-  below = np.cumsum(weight[order]) / np.sum(weight)
-  first = int(np.searchsorted(below, 1e-17 / steps))
+  first = int(np.searchsorted(np.cumsum(weight[order]), 1e-17 / steps))
   return float(pair.loss[order[min(first, order.size - 1)]])

@@ -1,9 +1,10 @@
 """Groups of rows, whatever the steps: the power curve of a run, applied repeatedly.
 
 The power curve R(b), the largest P(S) of a set with Q(S) <= b, is the least e^x b +
-delta(x) over x. For k rows, P(S) <= R(R(...R(Q(S)))), k times. Values of delta at
-finitely many x bound R from above and, as delta is convex in e^x, from below, each time
-by a minimum of lines. So the largest (R_k(b) - delta) / b is at a kink.
+delta(x) over x. For k rows, P(S) <= R_k(Q(S)) with R_k = R(R(...R)), k times. Values of
+delta at finitely many x bound R from above and, as delta is convex in e^x, from below,
+each time by a minimum of lines. Epsilon is the log of the largest (R_k(b) - delta) / b,
+which is at a kink of R_k.
 
 Source: Dong, Roth and Su, "Gaussian Differential Privacy" (2022), Theorem 2.14.
 """
@@ -22,14 +23,13 @@ from tfcactus.accounting.bounds import Bounds, Method
 from tfcactus.pairs.dominating_pair import lower_hull
 
 FIRST = 16
-"""Number of first lines per range of epsilon as wide as the scale. The first lines
-cover two such ranges, from zero on."""
+"""Number of first lines up to an epsilon of the scale, and from there to twice it."""
 
 LARGEST = 650.0
 """Largest epsilon at which delta is computed: e^epsilon is a float."""
 
 LEAST_LEVEL = 1e-290
-"""Least level b of a set that is looked at; smaller ones would lose digits, or be 0."""
+"""Smaller levels b are not looked at: they would lose digits, or be zero."""
 
 FINER = 4.0
 """Ratio of the distances of lines from one round to the next."""
@@ -41,17 +41,16 @@ MOST_KINKS = 300
 """Kinks examined at once."""
 
 LEAST_SCALE = 1e-3
-"""Least scale of the lines for delta, and the scale at epsilon zero. Affects speed and
-width only."""
+"""Least scale of the lines for delta. Affects speed and width only."""
 
 FALLS = 0.9
-"""Ratio of delta over `FIRST` lines above which no larger epsilon is tried."""
+"""If delta falls by a smaller factor over `FIRST` lines, no larger epsilon is tried."""
 
 TINY = 1e-280
-"""A delta that no line beyond needs to improve on."""
+"""If delta is no larger at the largest epsilon, no larger epsilon is tried."""
 
 APART = 1e-3
-"""Least distance of two lines, over the distance wanted."""
+"""Least distance of epsilons of two lines, over the distance wanted."""
 
 MOST_LINES = 250
 """Lines beyond which no more are added. Affects speed and width only."""
@@ -91,28 +90,33 @@ class Lines:
 
   def __call__(self, level: np.ndarray) -> np.ndarray:
     """Returns the bound at each level in [0, 1]."""
-    at = self.index(level)
-    return np.minimum(self.slope[at] * level + self.height[at], 1.0)
+    line = self.index(level)
+    return np.minimum(self.slope[line] * level + self.height[line], 1.0)
 
   def preimages(self, value: np.ndarray) -> np.ndarray:
-    """Returns the levels at which the bound has these values, where there are any."""
-    value = value[(value > self.height[-1]) & (value <= 1) & (self.slope[0] > 0)]
-    ends = self.slope[:-1] * self.kinks + self.height[:-1]
-    at = np.searchsorted(-ends, -value)
-    return (value - self.height[at]) / self.slope[at]
+    """Returns for each value the one positive level where it is the bound, if any."""
+    # A first line of slope zero, as lower bounds have, is the bound at many levels. The
+    # least of them is a kink.
+    rises = (self.slope[0] > 0) | (value < self.height[0])
+    value = value[(value > self.height[-1]) & (value <= 1) & rises]
+    at_kinks = self.slope[:-1] * self.kinks + self.height[:-1]
+    line = np.searchsorted(-at_kinks, -value)
+    return (value - self.height[line]) / self.slope[line]
 
   def kinks_of_power(self, rows: int) -> np.ndarray:
     """Returns kinks above `LEAST_LEVEL` of the bound applied `rows` times, and level 1.
 
-    Of lower bounds, whose first line has slope zero, only those of one application.
+    Shape (n,), increasing.
     """
     kinks = np.append(self.kinks, self.preimages(np.ones(1)))
     kinks = np.append(kinks[(kinks > LEAST_LEVEL) & (kinks < 1)], 1.0)
-    found = [kinks]
+    # Those of one application, then the levels from which 1, 2, ... applications lead
+    # to them.
+    rounds = [kinks]
     for _ in range(rows - 1):
-      level = self.preimages(found[-1])
-      found.append(level[(level > LEAST_LEVEL) & (level <= 1)])
-    return np.unique(np.concatenate(found))
+      level = self.preimages(rounds[-1])
+      rounds.append(level[(level > LEAST_LEVEL) & (level <= 1)])
+    return np.unique(np.concatenate(rounds))
 
   def best(self, rows: int, gain: Callable[[np.ndarray, np.ndarray], np.ndarray]
            ) -> tuple[float, float]:
@@ -139,7 +143,10 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Repeated:
-  """The cost of a person with several rows, from that of one row."""
+  """The largest cost of a person with several rows, given the account of one row.
+
+  A mechanism whose cost for several rows is known may cost less than the lower bounds.
+  """
 
   one: Method  # The whole run's account for one row.
   rows: int  # Number of rows.
@@ -148,7 +155,8 @@ class Repeated:
 
   def epsilon(self, delta: float) -> Bounds:
     """Returns bounds on the least epsilon >= 0 at `delta` in (0, 1)."""
-    scale = self.one.epsilon(delta / self.rows).upper
+    share = math.nextafter(delta / self.rows, 0.0)  # Zero if delta is near it.
+    scale = self.one.epsilon(share).upper if share > 0 else math.inf
     if scale == 0:  # R(b) <= b + delta / rows.
       return Bounds(0.0, 0.0, 0.0)
 
@@ -204,6 +212,7 @@ class Repeated:
       if not upper - lower > GOOD * min(upper, 1.0) or (
           done == self.rounds or x.size > MOST_LINES):
         return Bounds(lower, 0.5 * (lower + upper), upper)
+      # The levels to which R is applied on the way from b to R_k(b).
       chain = [np.array([level])]
       for _ in range(self.rows - 1):
         chain.append(lines(chain[-1]))
@@ -217,7 +226,7 @@ class Repeated:
         spacing, done = spacing / FINER, done + 1
         near = np.rint(_minimisers(x, high, levels) / spacing)
         new = spacing * np.unique(np.concatenate([near - 1, near, near + 1]))
-      # Values that differ in their last digits are one.
+      # A new epsilon that differs in its last digits from a known one is not new.
       far = np.min(np.abs(new[:, None] - x), axis=1) > APART * spacing
       for one in new[far & (new >= 0) & (new <= LARGEST)]:
         known[one] = self.one.delta(float(one))
@@ -230,13 +239,13 @@ def _minimisers(x: np.ndarray, delta: np.ndarray, levels: np.ndarray) -> np.ndar
   for level in levels:
     value = np.log(np.exp(x) * level + delta + 1e-300)
     i = int(np.argmin(value))
-    if 0 < i < x.size - 1:  # The vertex of the parabola through three points.
+    move = 0.0
+    if 0 < i < x.size - 1:  # To the vertex of the parabola through three points.
       left, right = x[i] - x[i - 1], x[i + 1] - x[i]
       fall, rise = (value[i - 1] - value[i]) / left, (value[i + 1] - value[i]) / right
       move = 0.5 * (fall * right - rise * left) / max(fall + rise, 1e-300)
-      found.append(x[i] + min(max(move, -left), right))
-    else:
-      found.append(x[i])
+      move = min(max(move, -left), right)
+    found.append(x[i] + move)
   return np.array(found)
 
 
@@ -247,8 +256,8 @@ def lower_lines(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float
   # above each of its chords, extended to either side.
   a = np.append(0.0, np.exp(x))
   low, high = np.append(1.0, low), np.append(1.0, high)
-  # Least slope to the right of each point, and greatest slope to its left. Slopes of a
-  # convex function increase.
+  # Slopes of a convex function increase. So `right` bounds H's slope to the right of
+  # each point from below, `left` its slope to the left from above.
   right = np.maximum.accumulate(np.append(-1.0, (low[1:] - high[:-1]) / np.diff(a)))
   left = np.append(np.minimum((high[1:] - low[:-1]) / np.diff(a), 0.0), 0.0)
   left = np.minimum.accumulate(left[::-1])[::-1]

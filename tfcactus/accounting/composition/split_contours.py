@@ -48,11 +48,9 @@ LOG_OMITTED = -34.0
 OMITTED_SLACK = 1e-6
 """Room for rounding in the log bound on omitted measures, as `inversion.ROUNDOFF`."""
 
-CHECK_NODES = 6
-"""Number of nodes of a table at which the parts are checked to add up to the whole."""
-
-CHECK_SPACING = 3
-"""Distance of the checked nodes, in nodes; the first node has the largest phi."""
+CHECK_NODES, CHECK_SPACING = 6, 3
+"""Number of nodes of a table, from zero on, at which the parts are checked to add up to
+the whole, and their distance, in nodes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,9 +73,10 @@ class Window:
     reach = above + below + 1e-9 * (1 + abs(mean))
     # An atom split between points h apart raises the log moment of order c of a step by
     # at most c (c + 1) h^2 / 8, and so epsilon by about steps (c + 1) h^2 / 8.
-    points = max(min(most, 1 << math.ceil(math.log2(max(reach / math.sqrt(
-        8 * effect / (steps * (tilt + 1))), MIN_POINTS)))) for effect, most in zip(
-            effects, max_points))
+    points = 0
+    for effect, most in zip(effects, max_points):
+      wanted = max(reach / math.sqrt(8 * effect / (steps * (tilt + 1))), MIN_POINTS)
+      points = max(points, min(1 << math.ceil(math.log2(wanted)), most))
     # Each of few labels may lie up to a cell from its loss, on the same side.
     padding = min(steps, MAX_PADDING)
     width = reach / (points - 2 * padding)
@@ -112,7 +113,7 @@ class TiltedSum:
     tilted = []
     for first, mass, count in groups:
       x = (first + np.arange(mass.size)) * width
-      log_m, weight = _tilt(mass, x, tilt)
+      log_m, weight = tilted_masses(mass, x, tilt)
       self._log_mgf += count * log_m
       tilted.append((first, weight, x <= bulk, count))
     # Log of the tilted mass of outcomes of small losses only.
@@ -139,11 +140,13 @@ class TiltedSum:
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the transform without outcomes of small losses only, and its error."""
-    # It is A - B to relative accuracy: A is the product over the steps of phi, the
-    # transform of a step's tilted masses, B that of s, of its small losses' masses. The
-    # second result bounds its error over the error of one transform: s contributes |A /
-    # phi - B / s|, the other losses |A / phi| times their mass. `tilted` are tuples
-    # (first index, tilted masses, where the loss is small, steps).
+    # The first result is A - B, to relative accuracy. A is the product of all steps'
+    # phi, the transform of a step's tilted masses; B is that of s, the transform of the
+    # masses of its small losses. The second result bounds the error of A - B over that
+    # of one transform: s contributes |A / phi - B / s|, the other losses |A / phi|
+    # times their mass. `tilted` are tuples (first index, tilted masses, where the loss
+    # is small, steps).
+    # log B, log(A / B) and log A.
     small = ratio = whole = np.zeros(points // 2 + 1, np.complex128)
     parts = []
     for first, weight, low, count in tilted:
@@ -214,15 +217,16 @@ class TiltedSum:
     edges = (self.losses[-1] + self._window.width, -self.losses[0])
     total = 0.0
     for sign, edge, u in zip((1, -1), edges, self._window.exponents):
-      log_mgf = sum(count * _tilt(
+      log_mgf = sum(count * tilted_masses(
           mass, (first + np.arange(mass.size)) * self._window.width,
           self.tilt + sign * u)[0] for first, mass, count in self._groups)
       total += math.exp(min(log_mgf - self._log_mgf - u * edge, 0.0))
     return total
 
 
-def _tilt(mass: np.ndarray, x: np.ndarray, order: float) -> tuple[float, np.ndarray]:
-  """Returns log sum(mass e^{order x}), and the summands divided by their sum."""
+def tilted_masses(mass: np.ndarray, x: np.ndarray, order: float
+                  ) -> tuple[float, np.ndarray]:
+  """Returns log of sum(mass e^(order x)), and the summands divided by their sum."""
   exponent = _numerics.log_mass(mass) + order * x
   peak = float(np.max(exponent))
   weight = np.exp(exponent - peak)

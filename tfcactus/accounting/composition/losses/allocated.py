@@ -86,7 +86,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     return _log_moment(self._law, self._power(order), exact=order <= self.max_order)
 
   def log_decay(self, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log |phi(t')| for all t' >= t, shape (n,); any order."""
+    """Returns bounds as `Loss.log_decay`, which hold for any order."""
     # Moving all y by i a / mu turns L by exp(i a) and makes the density
     # exp(bins (a / mu)^2 / 2) times as large; the best a is t mu^2 / bins.
     return -0.5 * (self.mu * np.asarray(t, dtype=np.float64))**2 / self.bins
@@ -134,8 +134,8 @@ class TiltedAllocated(base.TiltedLoss):
     for part, line in self._parts(t):
       found[part] = line.log_integral(
           spacing, part.stop - part.start, spacing * part.start) - self.log_mgf
-    # A log that is not finite becomes zero, and is then clipped like all others to the
-    # bound on log |phi|. Clipping moves no value away from the true one.
+    # A log that is not finite becomes zero. All logs are clipped to the bound on
+    # log |phi|, which moves no value away from the true one.
     found = np.where(np.isfinite(found), found, 0.0)
     found.real = np.minimum(found.real, self._decay(t))
     # A line has E[L^(q + i t)]. Addition needs E[L^(q - i t)], its conjugate.

@@ -56,7 +56,7 @@ class GaussianLoss(SampledGaussian):
     Both have the shape of `epsilon`.
     """
     s, mu = self.sampling_prob, self.mu
-    epsilon = np.asarray(epsilon, dtype=np.float64)
+    epsilon = np.minimum(np.asarray(epsilon, dtype=np.float64), self.zero_from)
     if self.normal:
       return gaussian_delta(mu, epsilon)
     # Let P0 = N(0, 1), Q0 = N(mu, 1). Removal: s H(Q0 || P0) at

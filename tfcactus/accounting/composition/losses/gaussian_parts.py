@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from tfcactus import _numerics
@@ -51,13 +51,6 @@ sums by at most log 1.4 - log 0.6 < 1."""
 
 Groups = Sequence[tuple[quadrature.SampledGaussian, int]]
 """Losses by removal, and the number of steps with each."""
-
-TiltedParts = Sequence[tuple[quadrature.TiltedQuadrature,
-                             quadrature.TiltedQuadrature, int]]
-"""Triples, one per group of a `RareLoss`: under the tilt, a step's losses below `high`;
-under the tilt, its losses between `low` and `high`; the number of such steps."""
-
-_Real = TypeVar('_Real', float, np.ndarray)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +213,7 @@ class RareLoss(base.Loss):
       total += count * full
       # `rest` is -log of the share of M without large losses in any step: the sum of
       # -log(1 - share), with derivatives; `off` is the derivative of log share.
-      share = _share(part[0], full[0])
+      share = _share(part[0] - full[0])
       odds, off = share / (1 - share), part[1] - full[1]
       rest += count * np.stack([
           np.log1p(odds), odds * off,
@@ -251,19 +244,22 @@ class RareLoss(base.Loss):
         for loss, large, count in self._laws))
 
 
-def _share(log_part: _Real, log_full: _Real) -> _Real:
+def _share(log_ratio: npt.ArrayLike) -> np.ndarray:
   """Returns M of a part over M of the whole, clipped to lie between zero and one."""
-  return np.exp(np.clip(log_part - log_full, -660.0, -1e-15))
+  return np.exp(np.clip(log_ratio, -660.0, -1e-15))
 
 
 class TiltedRare(base.TiltedLoss):
   """A `RareLoss` under a tilt; losses between `low` and `high` are large."""
 
-  def __init__(self, parts: TiltedParts):
+  def __init__(self, parts: Sequence[tuple[
+      quadrature.TiltedQuadrature, quadrature.TiltedQuadrature, int]]):
+    # Triples, one per group, under the tilt: a step's losses below `high`, its losses
+    # between `low` and `high`, the number of such steps.
     self.parts = parts
     # For each of `parts`, M of a step's large losses over M of its losses below `high`.
     self.shares = [
-        float(_share(large.log_mgf, full.log_mgf)) for full, large, _ in parts]
+        float(_share(large.log_mgf - full.log_mgf)) for full, large, _ in parts]
     # log of M of the outcomes with a large loss, over M of all outcomes of losses below
     # `high`, for all steps together.
     self.log_share = math.log(-math.expm1(math.fsum(

@@ -65,10 +65,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
                 ) -> tuple[GroupedGaussian, float]:
     """Returns the loss of a person of fewer rows, and a bound on P's change in mass.
 
-    The number of rows kept, one or more, is the least for a mass of at most `most`. If
-    `last`, the largest number that may be kept, is less, the mass may be larger.
+    Samples with more rows count as samples with the number kept. That is the least
+    number >= 1 for a mass of at most `most`, or `last` if this is less.
     """
-    # Samples with more rows count as samples with the number kept.
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
     kept = max(int(np.argmax(beyond <= most)), 1)
@@ -80,10 +79,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return fewer, float(beyond[kept])
 
   def pair_bounds(self, cells: int) -> PairBounds:
-    """Returns bounds on the dominating pair from cells of the output.
+    """Returns bounds on the dominating pair from at most about `cells` cells of output.
 
-    There are about `cells`, or fewer for many rows. If one row's shift is beyond
-    `gaussian.LARGEST_MU`, the pair is that of a release without noise.
+    If one row's shift is beyond `gaussian.LARGEST_MU`, the noise is not counted.
     """
     last = int(gaussian.LARGEST_MU / self._shift)
     if not last:
@@ -100,12 +98,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
     Raises IntractableError if the best test is out of reach (`LARGEST_LEVEL`).
     """
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    # best test. A level off by `width` loses at most `slip`, for removal times `grown`.
+    # best test; `rows` and `other` are its masses with and without the rows. A `level`
+    # off by `width` loses at most `slip`, for removal times `grown`.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
-      return 0.0, ROUNDOFF * (1 + epsilon)
-    level, width, step = self._level(target)
+      return 0.0, ROUNDOFF * (1 - self.log_weights[0])
+    epsilon = min(epsilon, self.zero_from)
+    level, width, step = self._level(epsilon if remove else -epsilon)
     j, log_w = self._rows
     size = np.append(0.0, j * self._shift)
     log_w = np.append(self.log_weights[0], log_w)
@@ -118,7 +118,8 @@ class GroupedGaussian(quadrature.SampledGaussian):
     value = rows - grown * other if remove else other - grown * rows
     error = float(np.sum(terms * room)) * (1.0 if remove else grown) + other * (
         grown if remove else 1.0) * ROUNDOFF * (1 + level * level + epsilon)
-    slip = width * math.exp(-0.5 * max(abs(level) - width, 0.0)**2) * math.expm1(step)
+    slip = width * -math.expm1(-step) * math.exp(
+        step - 0.5 * max(abs(level) - width, 0.0)**2)
     return max(value, 0.0), error + slip * (grown if remove else 1.0)
 
   def _level(self, target: float) -> tuple[float, float, float]:
@@ -223,14 +224,14 @@ class GroupedGaussian(quadrature.SampledGaussian):
             np.maximum(np.arctan2(sine, cosine), 0.0))
 
   def _top(self, order: float) -> float:
-    # The slope of log u increases. So each value of `top` below bounds, if the last one
-    # does, the outputs at which the log of the integrand has a slope above -REACH.
+    # Beyond `top` + REACH the log of the integrand has a slope of -REACH at most. The
+    # slope of log u increases: this holds for a smaller `lower` if it does for `top`.
     top = self.mu * (1 + order)
     for _ in range(TOP_ROUNDS):
-      found = (1 + order) * self._slope(top + quadrature.REACH)
-      if found > top - 1:
+      lower = (1 + order) * self._slope(top + quadrature.REACH)
+      if lower > top - 1:
         break
-      top = found
+      top = lower
     return top
 
   def _slope(self, y: float) -> float:

@@ -22,10 +22,8 @@ STEEP = 30.0
 """Above this real part of s a, M is one term and a correction. Any value > 1 works."""
 
 _SERIES = 0.5
-"""Modulus of z below which e^z - 1 - z is computed as a series of _TERMS terms. The
+"""Modulus of z below which e^z - 1 - z is computed as a series of 20 terms. The
 remainder is about z^22 / 22!."""
-
-_TERMS = 20
 
 
 def _curvature(z: np.ndarray) -> np.ndarray:
@@ -33,7 +31,7 @@ def _curvature(z: np.ndarray) -> np.ndarray:
   small = np.abs(z) < _SERIES
   near = np.where(small, z, 0.0)
   series = np.ones_like(near)
-  for n in range(_TERMS + 1, 2, -1):
+  for n in range(21, 2, -1):  # z^2 / 2 (1 + z / 3 (1 + z / 4 (1 + ...))).
     series = 1 + series * near / n
   far = np.where(small, 1.0, z)
   return np.where(small, 0.5 * near * near * series, _numerics.expm1(far) - far)

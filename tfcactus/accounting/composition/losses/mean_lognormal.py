@@ -134,8 +134,7 @@ class MeanLognormal:
             ) -> tuple[float, float, float]:
     """Returns the least and the largest u = log |t| to sum over, and a log bound."""
     # The bound is on the integral of |t^(-q - 1) B_n| outside of these ends, and holds
-    # wherever they are. `whole`, about log of n! times the whole integral, sets how far
-    # to go.
+    # wherever they are. `whole` is about the log of n! times the whole integral.
     left, log_cosine = n - order, math.log(math.cos(angle))
     whole = special.gammaln(left) + float(self.log_bound(order))
     if order < 0:  # E[L^q] >= exp(mu^2 q^2 / (2 T)): move all y by q mu / T; Jensen.

@@ -23,9 +23,6 @@ REACH = 9.5
 value is sound: beyond the ends the log of the integrand has slope REACH at least, so
 that `cut` bounds the mass left out."""
 
-MAX_STRIP = 3.0
-"""Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small."""
-
 MAX_NODES = 1 << 20
 """Most nodes of a quadrature. Affects speed only."""
 
@@ -51,7 +48,13 @@ class SampledGaussian(base.ReleaseLoss):
     # For removal the number of nodes grows with the tilt.
     return 5e3 * max(1.0, 1 / self.mu) if self.direction == 'remove' else 1e8
 
-  _max_strip = MAX_STRIP
+  @property
+  def zero_from(self) -> float:
+    """An epsilon at which delta, less than Phi(-1000), is below all floats."""
+    return self.mu * (self.mu + 1e3)
+
+  # Widest strip |Im z|. Any value below pi is sound; 1 / cos(strip / 2) stays small.
+  _max_strip = 3.0
 
   @property
   def _bend(self) -> float:
@@ -108,8 +111,8 @@ class SampledGaussian(base.ReleaseLoss):
     # Shapes: `exponent` (n, nodes); `log_density`, log of density times sqrt(2 pi),
     # (nodes,); `log_sum`, log of the sum of exp(exponent) times the density, (n,).
     # `missing` is one minus the density's mass. The rounding error is proportional to
-    # the size: one plus the moduli of the logs that are added, or, for a mean near one,
-    # the sum of the moduli of the terms, over the mean.
+    # the size: one plus the moduli of the logs that are added. For a mean near one it
+    # is the sum of the moduli of the terms, over the mean.
     scale = step / math.sqrt(2 * math.pi)
     full = log_sum + math.log(scale)
     size = 1.0 + np.abs(full) + np.abs(log_sum)
