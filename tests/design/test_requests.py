@@ -50,6 +50,26 @@ def test_bad_counts(make, name, bad):
     make(bad)
 
 
+@pytest.mark.parametrize('make, name', [
+    (lambda: design.Cactus(2.0, power=1e-4), 'budget'),
+    (lambda: design.Cactus(2.0, bins=10**400), 'bins'),
+    (lambda: design.Isotropic(3, 1e200), 'budget'),
+    (lambda: design.Isotropic(3, 1.0, bins=10**400), 'bins'),
+    (lambda: design.DiscretizedGaussian(1e307), 'noise_multiplier'),
+    (lambda: design.DiscretizedGaussian(1.0, cells=10**400), 'cells'),
+    (lambda: design.DiscretizedLaplace(1e-310), 'scale'),
+    (lambda: design.DiscretizedLaplace(1.0, bins=10**400), 'bins'),
+    (lambda: design.DiscretizedSinhNormal(1.0, 1.0, cells=100_000), 'last cell'),
+    (lambda: design.Staircase(5e-324), 'stairs'),
+    (lambda: design.Staircase(1.0, bins=10**400), 'bins'),
+    (lambda: design.RadialGaussian(10**400, 1.0), 'dim'),
+    (lambda: noise.library.find('cactus', 10**400, budget=1.0), 'dim'),
+])
+def test_numbers_beyond_floats_are_refused_by_name(make, name):
+  with pytest.raises(ValueError, match=name):
+    make()
+
+
 @hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(st.one_of(
     st.floats(max_value=0), st.floats(min_value=1), st.just(math.nan)))

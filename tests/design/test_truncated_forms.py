@@ -45,7 +45,21 @@ def test_laplace(norm):
   assert again.info['parameters']['scale'] == pytest.approx(0.8, rel=1e-3)
 
 
+def test_nearly_uniform_noise():
+  for utility in (1 - 1e-6, 1 - 1.5e-9):  # E|Z| of uniform noise on [-2, 2] is one.
+    table = design.TruncatedLaplace(2, utility=utility).solve()
+    assert table.moment(1) == pytest.approx(utility, rel=1e-11)
+  for scale in (3e6, 1e100):
+    table = design.TruncatedGaussian(2, scale=scale).solve()
+    assert table.std == pytest.approx(2 / math.sqrt(3), rel=1e-9)
+
+
 class TestStaircase:
+
+  def test_steps_keep_their_digits_at_large_epsilon(self):
+    table = design.Staircase(60, range=2.0, bins=10).solve()
+    np.testing.assert_allclose(np.diff(table.log_density[1:10]), 0, atol=1e-12)
+    assert design.Staircase(700, range=2.0).solve().monotone
 
   def test_truncated_to_the_digits(self):
     table = design.Staircase(0.3, range=5, bins=500).solve()

@@ -45,6 +45,7 @@ def test_no_noise_is_refused_with_what_does_the_same_to_training():
 
 @pytest.mark.parametrize('config', [5, None, {}, {'kind': ['gaussian']},
                                     {'kind': 'gaussian', 'noise_multiplier': '1'},
+                                    {'kind': 'gaussian', 1: 2, 'scale': 3},
                                     {'kind': 'scalar', 'npz': 5}], ids=repr)
 def test_damaged_configs_are_refused(config):
   with pytest.raises(ValueError, match='Expected'):

@@ -5,6 +5,7 @@ import pytest
 from scipy import integrate, stats
 
 from tfcactus import noise
+from tfcactus.noise import sinh_normal
 
 LAWS = [noise.SinhNormal(1.0, 2.0), noise.SinhNormal(7.0, 10.0),
         noise.SinhNormal(4.0, 0.7), noise.SinhNormal(0.2, 500.0)]
@@ -49,6 +50,19 @@ def test_far_tails_do_not_overflow():
   assert law.log_density_at(1e4) == -math.inf
   assert law.cdf(-1e4) == 0 and law.cdf(1e4) == 1
   assert -law.quantile(1e-300) < 5
+
+
+@pytest.mark.parametrize('law', [noise.SinhNormal(1e-3, 1e-3),
+                                 noise.SinhNormal(1e-100, 1e100)])
+def test_hardly_any_noise_is_accounted_as_none(law):
+  assert law.dominating_pair(2).upper.p_inf >= 1
+  assert sinh_normal.delta(law, 1.0) == 1
+  assert sinh_normal.epsilon(law, 1e-5) == math.inf
+  assert sinh_normal.renyi_divergence(law, 1.001) == math.inf
+
+
+def test_log_density_is_minus_infinity_far_out():
+  assert noise.SinhNormal(1e-100, 1e-100).log_density_at(1e300) == -math.inf
 
 
 def test_digests_tell_parameters_apart():

@@ -30,6 +30,21 @@ def test_truncated_files_are_refused(saved):
       noise.load(saved)
 
 
+def test_a_flipped_bit_is_refused_or_changes_nothing(saved):
+  data, digest = saved.read_bytes(), noise.load(saved).digest
+  refused = 0
+  for place in range(0, len(data), max(len(data) // 800, 1)):
+    for bit in (0, 5):
+      damaged = bytearray(data)
+      damaged[place] ^= 1 << bit
+      saved.write_bytes(bytes(damaged))
+      try:
+        assert noise.load(saved).digest == digest
+      except ValueError:
+        refused += 1
+  assert refused
+
+
 def test_foreign_files_are_refused(tmp_path):
   path = tmp_path / 'x.npz'
   path.write_text('not a zip')

@@ -124,8 +124,8 @@ class DiscretizedGaussian:
   tail_ratio: float | None = None
 
   def __post_init__(self) -> None:
-    sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
-    bins = _checks.integer('bins', self.bins, 1)
+    sigma = _checks.noise_scale('noise_multiplier', self.noise_multiplier)
+    bins = table_file.check_bins(self.bins)
     check_resolution('noise_multiplier', sigma, bins)
     cells = self._cells()
     check_size(cells, 200_000, 'cells', 'lower bins')
@@ -140,7 +140,7 @@ class DiscretizedGaussian:
   def _cells(self) -> int:
     """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
-      return _checks.integer('cells', self.cells, 1)
+      return _checks.integer('cells', self.cells, 1, 2**53)
     return int(np.ceil(_REACH * max(self.noise_multiplier * self.bins, 1)))
 
   def solve(self) -> scalar_table.ScalarTable:
@@ -190,8 +190,8 @@ class DiscretizedLaplace:
   cells: int | None = None
 
   def __post_init__(self) -> None:
-    _checks.positive('scale', self.scale)
-    bins = _checks.integer('bins', self.bins, 1)
+    _checks.noise_scale('scale', self.scale)
+    bins = table_file.check_bins(self.bins)
     if self.cells is not None:
       fields.check_cells(self.cells, bins)
     check_size(self.scale * bins, 100_000, 'cells in a scale', 'lower bins')
@@ -245,17 +245,19 @@ class DiscretizedSinhNormal:
 
   def __post_init__(self) -> None:
     noise = sinh_normal.SinhNormal(self.sigma, self.bend)
-    bins = _checks.integer('bins', self.bins, 1)
+    bins = table_file.check_bins(self.bins)
     check_resolution('std', noise.std, bins)
-    if not 2 <= self._cells() <= _MAX_CELLS:
+    cells = self._cells()
+    if not 2 <= cells <= _MAX_CELLS:
       raise ValueError(
-          f'Expected 2 to {_MAX_CELLS} cells, got {self._cells()}; '
-          'change bins or cells.')
+          f'Expected 2 to {_MAX_CELLS} cells, got {cells}; change bins or cells.')
+    check_size(float(noise.straight((cells + 1) / bins)), 1e150,
+               'standard deviations up to the last cell', 'lower cells')
 
   def _cells(self) -> int:
     """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
-      return _checks.integer('cells', self.cells, 1)
+      return _checks.integer('cells', self.cells, 1, 2**53)
     reach = self.bend * np.arcsinh(_REACH * self.sigma / self.bend)
     return max(int(np.floor(reach * self.bins)), 2)
 
@@ -305,31 +307,27 @@ class Staircase:
   bins: int = 100
 
   def __post_init__(self) -> None:
-    if _checks.positive('epsilon', self.epsilon) > 700:
-      raise ValueError('Expected epsilon <= 700, the log of the largest ratio that '
-                       f'floats hold, got epsilon={self.epsilon!r}.')
-    bins = _checks.integer('bins', self.bins, 1)
+    _checks.positive('epsilon', fields.check_epsilon(self.epsilon))
+    bins = table_file.check_bins(self.bins)
     if self.range is not None:
       tiling.check_range(self.range, bins)
     else:
-      check_size(self._stairs() * bins, _MAX_CELLS,
+      check_size(-table_file.LOG_TAIL_FLOOR / self.epsilon * bins, _MAX_CELLS,
                  'cells until the stairs fall to 1e-30', 'lower bins')
     if self.gamma is not None and not 0 < _checks.real('gamma', self.gamma) < 1:
       raise ValueError(f'Expected gamma in (0, 1), got gamma={self.gamma!r}.')
 
-  def _stairs(self) -> int:
-    """Returns the number of units in which the density decreases to 1e-30 or less."""
-    return math.ceil(-table_file.LOG_TAIL_FLOOR / self.epsilon) + 1
-
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     gamma = self.gamma or 1 / (1 + math.exp(self.epsilon / 2))
-    length = self._stairs() if self.range is None else self.range
+    # Without a range the stairs fall to 1e-30 or less.
+    length = self.range or math.ceil(-table_file.LOG_TAIL_FLOOR / self.epsilon) + 1
     edges = np.arange(round(length * self.bins) + 1) / self.bins
-    # Mass up to z within one unit: height 1 before the step, e^-epsilon after it.
+    # Masses of the cells of one unit: height 1 before the step, e^-epsilon after it.
+    # The two parts of a mass are differences of their own: their sizes are far apart.
     inside = np.arange(self.bins + 1) / self.bins
-    down = math.exp(-self.epsilon)
-    mass = np.diff(np.minimum(inside, gamma) + down * np.maximum(inside - gamma, 0.0))
+    mass = np.diff(np.minimum(inside, gamma)) + math.exp(-self.epsilon) * np.diff(
+        np.maximum(inside - gamma, 0.0))
     stair, place = np.divmod(np.arange(edges.size - 1), self.bins)
     log_density = np.log(mass)[place] - self.epsilon * stair
     tail = -math.inf if self.range is not None else -self.epsilon / self.bins
@@ -371,8 +369,8 @@ class RadialGaussian:
   width: float | None = None
 
   def __post_init__(self) -> None:
-    _checks.integer('dim', self.dim, 1)
-    sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
+    _checks.integer('dim', self.dim, 1, 2**53)
+    sigma = _checks.noise_scale('noise_multiplier', self.noise_multiplier)
     if self.width is not None:
       _checks.positive('width', self.width)
       if self.width > sigma / 2:
@@ -386,15 +384,15 @@ class RadialGaussian:
   def _layout(self) -> tuple[float, float, float]:
     """Returns the inner and outer radius of the shells, and their width."""
     sigma = float(self.noise_multiplier)
-    width = self.width or min(_SHELL_RULE / np.sqrt(self.dim), _MAX_WIDTH, sigma / 20)
+    width = self.width or min(_SHELL_RULE / math.sqrt(self.dim), _MAX_WIDTH, sigma / 20)
     if self.width is None:
       # Designed tables, too, have a whole number of shells per unit.
-      width = 1 / np.ceil(1 / width)
-    mode = sigma * np.sqrt(self.dim)
-    reach = _RADIAL_REACH * sigma / np.sqrt(2)
+      width = 1 / math.ceil(1 / width)
+    mode = sigma * math.sqrt(self.dim)
+    reach = _RADIAL_REACH * sigma / math.sqrt(2)
     # In one dimension the radius is |normal|, wider than sigma / sqrt 2.
     outer = mode + max(reach, _LINE_REACH * sigma - mode)
-    return max(mode - reach, 0.0), outer, float(width)
+    return max(mode - reach, 0.0), outer, width
 
   def solve(self) -> radial_table.RadialTable:
     """Builds the noise table; its `info` carries no certificate."""

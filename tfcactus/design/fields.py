@@ -78,6 +78,15 @@ def check_tail(tail_ratio: object, bins: int, cells: int) -> float:
   return log_ratio
 
 
+def check_epsilon(value: object) -> float:
+  """Returns `epsilon` >= 0; ValueError above 700, where e^epsilon overflows."""
+  value = _checks.non_negative('epsilon', value)
+  if value > 700:
+    raise ValueError('Expected epsilon <= 700, the log of the largest ratio that '
+                     f'floats hold, got epsilon={value!r}.')
+  return value
+
+
 def mechanism_name(kind: str, objective: str) -> str:
   """Returns the name of an optimised table; the default objective 'kl' is left out."""
   return kind if objective == 'kl' else f'{kind}-{objective}'

@@ -11,7 +11,7 @@ from tfcactus import _checks
 from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import convex_program, grid, interior_point
 from tfcactus.design.solvers.cost import Cost
-from tfcactus.noise import radial_table
+from tfcactus.noise import radial_table, table_file
 
 _MAX_DIM = 1_000_000
 
@@ -155,7 +155,7 @@ class Isotropic:
           f'and cost={self.cost!r}; give budget = E cost(|Z|) instead.')
     else:
       sigma = _checks.positive('noise_multiplier', self.noise_multiplier)
-      budget = dim * sigma**2
+      budget = dim * (sigma * sigma)  # Infinite where a power would raise.
     fields.check_sigma(sigma)
     bins = self._bins(sigma)
     if self.cells is not None:
@@ -167,7 +167,7 @@ class Isotropic:
   def _bins(self, sigma: float) -> int:
     """Returns shells per unit of sensitivity: `bins`, or a default if that is None."""
     if self.bins is not None:
-      return _checks.integer('bins', self.bins, 1)
+      return table_file.check_bins(self.bins)
     dim = self.dim
     mode = sigma * np.sqrt(dim)
     # Length of the range of radii that shells cover: from zero, or around the mode.

@@ -58,7 +58,7 @@ class Truncated:
     range: Bound on |noise|, in units of sensitivity; above one half.
     utility: Bound on E|Z| (norm 1) or sqrt(E Z^2) (norm 2), the uniform dither
       inside cells included, in units of sensitivity.
-    epsilon: The epsilon at which delta is minimised.
+    epsilon: The epsilon, at most 700, at which delta is minimised.
     steps: Number of releases composed.
     sampling_prob: Poisson sampling probability of a release; 1 for no sampling.
     norm: 1 or 2.
@@ -66,7 +66,7 @@ class Truncated:
       for about 400 cells on each side, but at most 20 per unit, or a few more
       where fewer do not tile the range.
     method: 'direct', 'lp' or 'ma'.
-    order: The order lambda of 'ma'; None to search it.
+    order: The order lambda of 'ma', at most 1e6; None to search it.
     monotone: False lets 'lp' put more mass further out. The full shift then
       may not be the worst change, and the true delta exceed the program's optimum.
 
@@ -98,9 +98,9 @@ class Truncated:
           "in the masses; use method='direct'.")
     if self.order is not None:
       _checks.positive('order', self.order)
-      if self.method != 'ma':
+      if self.method != 'ma' or self.order > 1e6:
         raise ValueError(
-            "Expected an order with method='ma' only, got "
+            "Expected an order of at most 1e6, with method='ma' only, got "
             f'order={self.order!r} with method={self.method!r}.')
     if not self.monotone and self.method != 'lp':
       raise ValueError(
@@ -115,7 +115,7 @@ class Truncated:
     return bounded_problem.Problem(
         bins, cells, norm,
         tiling.check_utility(self.utility, cells, bins, norm),
-        _checks.non_negative('epsilon', self.epsilon),
+        fields.check_epsilon(self.epsilon),
         _checks.integer('steps', self.steps, 1),
         _checks.sampling_prob(self.sampling_prob))
 
@@ -224,7 +224,7 @@ class TruncatedForm(abc.ABC):
     if self.utility is not None:
       tiling.check_utility(self.utility, cells, bins, norm)
     else:
-      _checks.positive('scale', self.scale)
+      _checks.noise_scale('scale', self.scale)
 
   @abc.abstractmethod
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
@@ -248,13 +248,15 @@ class TruncatedForm(abc.ABC):
       return math.log(float((w @ cost) / math.fsum(w))**(1 / self.norm) / utility)
 
     low, high = math.log(0.01 / bins), math.log(1e4 * self.range)
+    if excess(high) < 0:  # Laplace noise is uniform to one part in 1e9 only here.
+      high = math.log(1e10 * self.range)
     return math.exp(optimize.brentq(excess, low, high, xtol=1e-13))
 
   def solve(self) -> scalar_table.ScalarTable:
     """Builds the noise table; its `info` carries no certificate."""
     bins, cells = tiling.check_range(self.range, self.bins)
     edges = np.arange(cells + 1) / bins
-    scale = (_checks.positive('scale', self.scale) if self.utility is None else
+    scale = (float(self.scale) if self.utility is None else
              self._sought_scale(edges, bins, self.utility))
     w = self._masses(edges, scale)
     # Cells that underflow are cut off; a table has at least two.
@@ -283,6 +285,8 @@ class TruncatedGaussian(TruncatedForm):
   mechanism = 'truncated-gaussian'
 
   def _log_mass(self, edges: np.ndarray, scale: float) -> np.ndarray:
+    if scale > 1e6 * edges[-1]:  # Differences of tails would have no digits left.
+      return -0.5 * ((edges[1:] + edges[:-1]) / (2 * scale))**2
     return closed_forms.normal_log_mass(edges / scale)
 
 

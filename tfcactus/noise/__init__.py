@@ -97,7 +97,7 @@ def from_config(config: Mapping[str, Any]) -> Noise:
     return law.from_config(fields)
   except TypeError as error:
     raise ValueError(f'Expected the fields of {law.__name__} in the config of '
-                     f'noise, got {sorted(fields)}: {error}') from error
+                     f'noise, got {list(fields)}: {error}') from error
 
 
 def load(path: table_file.PathLike) -> Table:
@@ -120,8 +120,8 @@ def load(path: table_file.PathLike) -> Table:
 
 def _law_of(kind: object, laws: Sequence[_Law], place: str) -> _Law:
   """Returns the class in `laws` of this `kind`; raises ValueError for other kinds."""
-  found = {law.kind: law for law in laws}
-  if not isinstance(kind, str) or kind not in found:
-    raise ValueError(f'Expected noise of kind {" or ".join(found)} in {place}, got '
+  by_kind = {law.kind: law for law in laws}
+  if not isinstance(kind, str) or kind not in by_kind:
+    raise ValueError(f'Expected noise of kind {" or ".join(by_kind)} in {place}, got '
                      f'{kind!r}.')
-  return found[kind]
+  return by_kind[kind]

@@ -23,9 +23,6 @@ from tfcactus.randomness import fine_uniform, Random, Size
 _SYMMETRY = 1e-9
 """Largest relative difference of mirrored masses that counts as rounding."""
 
-_MOST_BINS = 2**53
-"""Largest number of cells per sensitivity: floats hold whole numbers up to it."""
-
 _ROUNDOFF = 64 * _numerics.EPS
 """Relative rounding of computed log densities, which may hide that they are concave."""
 
@@ -67,7 +64,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   kind = 'scalar'
 
   def __post_init__(self):
-    object.__setattr__(self, 'bins', _checks.integer('bins', self.bins, 1, _MOST_BINS))
+    object.__setattr__(self, 'bins', table_file.check_bins(self.bins))
     self._check_table()
     if not isinstance(self.edge_at_zero, (bool, np.bool_)):
       raise ValueError(
@@ -81,7 +78,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                  info: table_file.Info | None = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to an additive constant."""
-    bins = _checks.integer('bins', bins, 1, _MOST_BINS)
+    bins = table_file.check_bins(bins)
     log_density = _checks.vector('log_density', log_density)
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
     log_mass = _numerics.log_sum(
@@ -118,7 +115,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
           'Expected masses that are the same from left to right as from right '
           'to left, got an asymmetric vector; average it with its mirror image.')
     half = masses[masses.size // 2:]
-    last = int(np.flatnonzero(half)[-1]) if np.any(half) else 0
+    last = int(np.flatnonzero(half)[-1])
     if np.any(half[:last + 1] == 0):
       raise ValueError(
           'Expected no empty cell between others, got mass 0 in cell '

@@ -21,7 +21,7 @@ from scipy import optimize, special
 from tfcactus import _checks
 from tfcactus._numerics import EPS
 from tfcactus.noise import base
-from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib
+from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib, overlap
 from tfcactus.pairs.dominating_pair import PairBounds
 from tfcactus.randomness import Random, Size
 
@@ -31,6 +31,10 @@ _REACH = 12.0
 _LARGEST_LOSS = 300.0
 """Larger losses count as infinite: e^-300 is negligible, and `LOSS_ROUNDOFF` does not
 cover losses that are much larger."""
+
+_LARGEST_SHIFT = 600.0
+"""Noise counts as none for shifts by more than this many sigma, since exponentials of
+shift / bend, which is smaller still, would overflow."""
 
 _TAIL_ROUNDOFF = 1e-12
 """Bound on the relative error of the mass of a tail beyond the cells."""
@@ -104,7 +108,7 @@ class SinhNormal(base.ScalarNoise):
     """Returns the noise to which standard normal values are mapped."""
     return self.bend * np.arcsinh(self.sigma / self.bend * normal)
 
-  def _straight(self, z: npt.ArrayLike) -> np.ndarray:
+  def straight(self, z: npt.ArrayLike) -> np.ndarray:
     """Returns the standard normal value that `_bent` maps to z; inf on overflow."""
     with np.errstate(over='ignore'):
       return self.bend / self.sigma * np.sinh(
@@ -114,16 +118,18 @@ class SinhNormal(base.ScalarNoise):
     return self._bent(rng.standard_normal(size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    return special.ndtr(self._straight(z))
+    return special.ndtr(self.straight(z))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
     return self._bent(special.ndtri(np.asarray(u)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Returns the log density at `z` of any shape; -inf where it is below -1e308."""
-    z = np.abs(np.asarray(z, dtype=np.float64)) / self.bend
+    with np.errstate(over='ignore'):
+      # Beyond 1e6 bends the log density is below -1e308 for all parameters.
+      z = np.minimum(np.abs(np.asarray(z, dtype=np.float64)) / self.bend, 1e6)
     log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
-    straight = self._straight(z * self.bend)
+    straight = self.straight(z * self.bend)
     with np.errstate(over='ignore'):
       return (log_cosh - 0.5 * straight * straight -
               math.log(self.sigma * math.sqrt(2 * math.pi)))
@@ -140,6 +146,8 @@ class SinhNormal(base.ScalarNoise):
     """
     self.check_accounted()
     shift = _checks.integer('shift', shift, 1)
+    if shift > _LARGEST_SHIFT * self.sigma:
+      return overlap.no_noise(1.0)
     # y is the outcome minus shift / 2: the loss is odd and increasing in y.
     reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
     top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
@@ -151,7 +159,7 @@ class SinhNormal(base.ScalarNoise):
     # A normal value x is off by (1 + |z| / bend) x EPS, a mass by |x| times as much;
     # beyond x = 40 there is none.
     far = np.abs(y) + 0.5 * shift
-    off = 2 * EPS * (1 + far / self.bend) * np.minimum(self._straight(far), 40)**2
+    off = 2 * EPS * (1 + far / self.bend) * np.minimum(self.straight(far), 40)**2
     bounds = cells_lib.from_cells(
         loss(self, y, shift), p, q, beyond * (1 + _TAIL_ROUNDOFF),
         off=np.maximum(off[1:], off[:-1]))
@@ -163,9 +171,10 @@ class SinhNormal(base.ScalarNoise):
 def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
   """Returns delta of one release of log-concave noise at `epsilon` >= 0, to rounding.
 
-  Rounding goes to either side: an accountant has an upper bound.
-  `shift` is the change of the query over its sensitivity: 1 for add or remove, 2 for a
-  replaced record. Raises ValueError if the noise is not log-concave (bend < sigma).
+  Rounding goes to either side: an accountant has an upper bound. `shift` is the change
+  of the query over its sensitivity: 1 for add or remove, 2 for a replaced record. Delta
+  is 1 for shifts of more than 600 sigma, where the noise counts as none. Raises
+  ValueError if the noise is not log-concave (bend < sigma).
   """
   epsilon = _checks.non_negative('epsilon', epsilon)
   noise.check_accounted()
@@ -175,12 +184,14 @@ def delta(noise: SinhNormal, epsilon: float, *, shift: float = 1.0) -> float:
 def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  # pylint: disable=redefined-outer-name
   """Returns epsilon of one release at `delta`, to rounding on either side.
 
-  It is 0 if that has a delta of at most `delta`. `shift` and errors are those of the
-  function `delta`.
+  Returns 0 if already epsilon 0 has a delta of at most `delta`, and inf for shifts of
+  more than 600 sigma. `shift` and errors are those of the function `delta`.
   """
   target = math.log(_checks.delta(delta))
   shift = _checks.positive('shift', shift)
   noise.check_accounted()
+  if shift > _LARGEST_SHIFT * noise.sigma:
+    return math.inf
   excess = lambda value: _log_delta(noise, value, shift) - target
   if excess(0.0) <= 0:
     return 0.0
@@ -191,23 +202,25 @@ def epsilon(noise: SinhNormal, delta: float, *, shift: float = 1.0) -> float:  #
 
 
 def renyi_limit(noise: SinhNormal, *, shift: float = 1.0) -> float:
-  """Returns the order below which Renyi divergences at `shift` are finite."""
+  """Returns the order below which Renyi divergences at `shift` > 0 are finite."""
   # The log density falls like -c e^(2 |z| / bend), so the moment converges as long as
   # order > (order - 1) e^(2 shift / bend).
-  return -1 / math.expm1(-2 * shift / noise.bend)
+  return -1 / math.expm1(-2 * _checks.positive('shift', shift) / noise.bend)
 
 
 def renyi_divergence(noise: SinhNormal, order: float, *, shift: float = 1.0) -> float:
   """Returns the Renyi divergence D_order of the noise from its shift, by quadrature.
 
-  It is inf from `renyi_limit` on; orders of at most 1 raise ValueError. If the noise is
-  not log-concave, smaller shifts may cost more.
+  Returns inf for orders from `renyi_limit` on, and for shifts of more than 600 sigma.
+  Raises ValueError for orders of at most 1. If the noise is not log-concave, smaller
+  shifts may cost more.
   """
   order = _checks.real('order', order)
   shift = _checks.positive('shift', shift)
   if order <= 1:
     raise ValueError(f'Expected order > 1, got order={order!r}.')
-  if order >= renyi_limit(noise, shift=shift):
+  if (order >= renyi_limit(noise, shift=shift) or
+      shift > _LARGEST_SHIFT * noise.sigma):
     return math.inf
   return _renyi_divergence(noise, order, shift)
 
@@ -222,7 +235,7 @@ def _renyi_divergence(noise: SinhNormal, order: float, shift: float) -> float:
   value = log_term(x)
   peak = np.max(value)
   log_moment = peak + math.log(np.sum(np.exp(value - peak)) * (x[1] - x[0]))
-  return log_moment / (order - 1)
+  return max(log_moment / (order - 1), 0.0)  # Rounding may leave less than zero.
 
 
 def _support(log_term: Callable[[np.ndarray], np.ndarray], noise: SinhNormal,
@@ -272,6 +285,8 @@ def _threshold(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pyl
 
 def _log_delta(noise: SinhNormal, epsilon: float, shift: float) -> float:  # pylint: disable=redefined-outer-name
   """Returns log delta(epsilon), epsilon >= 0; -inf if delta is zero to rounding."""
+  if shift > _LARGEST_SHIFT * noise.sigma:
+    return 0.0
   # `near` and `far` are the logs of the P- and Q-mass of losses above epsilon.
   t = _threshold(noise, epsilon, shift)
   steep = noise.bend / noise.sigma

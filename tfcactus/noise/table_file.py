@@ -11,7 +11,6 @@ import json
 import math
 import os
 from typing import Any, IO, TypeVar, Union
-import zipfile
 
 import numpy as np
 
@@ -37,6 +36,11 @@ PathLike = Union[str, 'os.PathLike[str]']
 Info = Mapping[str, Any]
 
 _Table = TypeVar('_Table', bound='NoiseTable')
+
+
+def check_bins(value: object) -> int:
+  """Returns cells per sensitivity, 1 to 2^53, up to which floats hold whole numbers."""
+  return _checks.integer('bins', value, 1, 2**53)
 
 
 def check_tail_ratio(value: object) -> float:
@@ -214,8 +218,7 @@ def read_npz(file: PathLike | IO[bytes], place: str) -> dict[str, np.ndarray]:
       arrays = {name: archive[name] for name in archive.files}
   except FileNotFoundError:
     raise
-  except (OSError, EOFError, ValueError, KeyError, AttributeError, TypeError,
-          zipfile.BadZipFile) as error:
+  except Exception as error:  # NumPy, zipfile and zlib raise a dozen kinds for damage.
     raise ValueError(
         f'Expected {place} to be a noise table (.npz), but it '
         f'could not be read: {error}') from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tfcactus import _checks
+from tfcactus.noise import table_file
 
 NORMS = (1, 2)
 """Norms of the utility: 1 for E|Z|, 2 for sqrt(E Z^2)."""
@@ -37,7 +38,7 @@ def check_norm(norm: int) -> int:
   return norm
 
 
-def check_range(value: float, bins: float | None) -> tuple[int, int]:
+def check_range(value: float, bins: int | None) -> tuple[int, int]:
   """Returns (cells per unit, cells up to the range), both whole numbers.
 
   `bins` None chooses cells that tile the range. Raises ValueError if the range is at
@@ -56,11 +57,7 @@ def check_range(value: float, bins: float | None) -> tuple[int, int]:
       raise ValueError(
           f'Expected a range of whole cells, got range={value!r}, which no '
           f'{wanted} to {wanted + 39} cells per unit tile; pass bins.')
-  elif isinstance(bins, float) and not bins.is_integer():
-    raise ValueError(
-        'Expected bins to be an integer, so that a change by the sensitivity '
-        f'is a whole number of cells, got bins={bins!r}.')
-  bins = _checks.integer('bins', bins, 1)
+  bins = table_file.check_bins(bins)
   if not _is_whole(value * bins):
     raise ValueError(
         'Expected cells that tile [-range, range], got '

@@ -28,7 +28,7 @@ class Cost(abc.ABC):
 
   @abc.abstractmethod
   def size(self, budget: float) -> float:
-    """Returns the distance whose cost is `budget`."""
+    """Returns the distance whose cost is `budget`; may be inf."""
 
   @abc.abstractmethod
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
@@ -47,7 +47,8 @@ class PowerCost(Cost):
     return radius**self.power
 
   def size(self, budget: float) -> float:
-    return budget**(1 / self.power)
+    with np.errstate(over='ignore'):
+      return float(np.float64(budget)**(1 / self.power))
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
     # The integral of r^(power + dim - 1) over that of r^(dim - 1), both in closed form.
