@@ -7,6 +7,7 @@ import pytest
 
 from tests.design import oracles
 from tfcactus import design
+from tfcactus.design import scalar
 from tfcactus.design.solvers import grid
 
 REQUESTS = [
@@ -165,3 +166,10 @@ def test_tail_default_is_better_than_far_off_tails():
 def test_solving_twice_is_the_same():
   first, second = (design.Cactus(0.25, bins=10).solve() for _ in range(2))
   assert first.digest == second.digest
+
+
+def test_rounds_that_run_out_leave_the_judgement_to_the_certificate(monkeypatch):
+  monkeypatch.setattr(scalar, '_ROUNDS', 1)
+  monkeypatch.setattr(scalar, '_near', lambda shifts, factor, bins: np.array([bins]))
+  with pytest.raises(design.SolverError, match='gap'):
+    design.Cactus(0.25, bins=50).solve()

@@ -55,26 +55,3 @@ def test_a_wrong_gradient_would_be_noticed():
   right, wrong = (epsilon_descent.epsilon_gradient(
       table, sampling_prob=0.1, steps=steps, epsilon=2.0) for steps in (50, 60))
   assert np.max(np.abs(wrong / right - 1)) > 0.05
-
-
-@pytest.mark.parametrize('change, words', [
-    (dict(sampling_prob=0.0), 'sampling_prob'), (dict(steps=0), 'steps'),
-    (dict(epsilon=-1.0), 'epsilon')])
-def test_bad_requests(change, words):
-  table = design.Monotone(1.0, bins=6).solve()
-  request = dict(sampling_prob=0.1, steps=5, epsilon=1.0)
-  with pytest.raises(ValueError, match=words):
-    epsilon_descent.epsilon_gradient(table, **{**request, **change})
-
-
-def test_noise_without_a_tail_is_refused():
-  table = scalar_table.ScalarTable.normalized(2, np.zeros(4), -np.inf)
-  with pytest.raises(ValueError, match='tail'):
-    epsilon_descent.epsilon_gradient(table, sampling_prob=1.0, steps=1, epsilon=1.0)
-
-
-def test_a_table_with_an_edge_at_zero_is_refused():
-  table = scalar_table.ScalarTable.normalized(
-      4, -np.arange(12.0), np.log(0.5), edge_at_zero=True)
-  with pytest.raises(ValueError, match='edge'):
-    epsilon_descent.epsilon_gradient(table, sampling_prob=0.1, steps=3, epsilon=1.0)

@@ -90,8 +90,8 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
       raise ValueError(
           f'Expected a grid that can carry noise_multiplier={target!r}, got '
           'one too coarse or too short; raise bins or cells, or lower width.')
-  found = optimize.brentq(error, -step, step, xtol=1e-15, rtol=1e-15)
-  table = build(target * np.exp(found))
+  log_factor = optimize.brentq(error, -step, step, xtol=1e-15, rtol=1e-15)
+  table = build(target * np.exp(log_factor))
   if abs(table.noise_multiplier / target - 1) > STD_ERROR:
     raise ValueError(
         f'Expected a noise multiplier of {target!r}, got '

@@ -55,8 +55,8 @@ class Isotropic:
     power: The cost of noise z is |z|^power.
     bins: Shells per unit of sensitivity (n of the paper). None chooses 18 /
       max(sqrt(sigma), 1) to 33 times sqrt(dim); if dim is 1 about 20, more for narrow
-      noise and fewer for very wide noise. Shells cost dim / (6 bins^2) of KL; the
-      default less than .2 % of epsilon in the plans tried.
+      noise and fewer for very wide noise. Shells cost dim / (6 bins^2) of KL. The
+      default cost less than .2 % of epsilon in the plans tried.
     cells: Index of the last free shell (N); None chooses it.
     tail_ratio: Density ratio r in (0, 1) of neighbouring shells beyond `cells`; None
       chooses it from the budget.
@@ -108,7 +108,7 @@ class Isotropic:
     layout, rough = self._layout(cost, budget, sigma)
     program = grid.radial_program(self.objective, self.dim, layout, cost, budget)
     if rough is not None and self.solver == 'interior-point':
-      start = rough.on(layout, program.log_volumes)
+      start = rough.masses(layout, program.log_volumes)
     else:
       start = start_masses(program, self.dim, layout, cost)
     solution = solvers.solve(program, start, solver=self.solver, warm=rough is not None)
@@ -197,15 +197,16 @@ class Isotropic:
     width, rough = 1 / bins, None
     if dim > grid.FLAT_DIM and self.cells is None:
       rough = coarse(self.objective, dim, cost, budget, sigma, width)
-      found = rough.where(width)
+      layout = rough.finer_layout(width)
     else:
       reach, slope = grid.tail_shape(self.objective, cost, budget, dim)
       cells = self.cells or max(int(np.ceil(reach * bins)), bins + 1)
-      found = grid.Layout(width, width, fields.check_cells(cells, bins), -slope * width)
+      cells = fields.check_cells(cells, bins)
+      layout = grid.Layout(width, width, cells, -slope * width)
     if self.tail_ratio is not None:
-      found = found._replace(log_ratio=fields.check_tail(
-          self.tail_ratio, bins, found.cells))
-    return found, rough
+      layout = layout._replace(log_ratio=fields.check_tail(
+          self.tail_ratio, bins, layout.cells))
+    return layout, rough
 
 
 def certify(table: radial_table.RadialTable, objective: str, cost: Cost,
@@ -231,7 +232,7 @@ class Rough(NamedTuple):
   mass: np.ndarray
   log_density: np.ndarray
 
-  def where(self, width: float) -> grid.Layout:
+  def finer_layout(self, width: float) -> grid.Layout:
     """Returns the layout of shells of this width that cover all mass but `_EMPTY`."""
     first, wide, *_ = self.layout
     inner = int(np.argmax(np.cumsum(self.mass) > _EMPTY))
@@ -243,12 +244,12 @@ class Rough(NamedTuple):
     return grid.Layout(float(low), width, int(np.ceil((high - low) / width)),
                        float(np.mean(fall)) * width / wide)
 
-  def on(self, layout: grid.Layout, log_volume: np.ndarray) -> np.ndarray:
-    """Returns masses of finer shells under the coarse density, not normalised."""
+  def masses(self, layout: grid.Layout, log_volume: np.ndarray) -> np.ndarray:
+    """Returns masses of other shells under the coarse density, not normalised."""
     # Relative masses are at least e^-600, since solvers take logarithms.
     middle = (self.layout.first + self.layout.width * (np.arange(self.mass.size) - 0.5))
-    finer = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
-    log_p = log_volume + np.interp(finer, middle, self.log_density)
+    others = layout.first + layout.width * (np.arange(log_volume.size) - 0.5)
+    log_p = log_volume + np.interp(others, middle, self.log_density)
     return np.exp(np.maximum(log_p - np.max(log_p), -600))
 
 
@@ -268,7 +269,7 @@ def coarse(objective: str, dim: int, cost: Cost, budget: float, sigma: float,
     start = start_masses(program, dim, layout, cost)
   else:
     # High orders start from the optimum of a low one.
-    start = coarse('chi2', dim, cost, budget, sigma, width).on(
+    start = coarse('chi2', dim, cost, budget, sigma, width).masses(
         layout, program.log_volumes)
   p = interior_point.solve(program, start, warm=True, target=_COARSE_GAP).p
   return Rough(layout, program.mass * p, np.log(p) - program.log_volumes)

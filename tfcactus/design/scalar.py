@@ -176,28 +176,27 @@ def _optimum(request: ScalarSpec
   coarse = dataclasses.replace(
       request, bins=bins, cells=max(int(request.cells / factor), bins + 1),
       log_tail_ratio=request.log_tail_ratio * factor)
-  _, found, rough = _optimum(coarse)
+  _, rough_shifts, rough = _optimum(coarse)
   start = np.interp(np.arange(request.cells + 1) / factor,
                     np.arange(rough.p.size), np.log(rough.p))
   # np.interp is constant beyond the coarse grid: add the slope of the tail there.
   start += request.log_tail_ratio * np.maximum(
       np.arange(request.cells + 1) - factor * coarse.cells, 0)
   p, total = np.exp(start), rough.iterations
-  shifts = _near(found[rough.theta > 1e-6] * factor, factor, request.bins)
-  everything = request.program()
-  for rounds in range(_ROUNDS):
+  shifts = _near(rough_shifts[rough.theta > 1e-6] * factor, factor, request.bins)
+  every_shift = request.program()
+  for count in range(1, _ROUNDS + 1):
     program = dataclasses.replace(
-        everything, shifts=[everything.shifts[k - 1] for k in shifts])
+        every_shift, shifts=[every_shift.shifts[k - 1] for k in shifts])
     solution = interior_point.solve(program, p, warm=True)
     total += solution.iterations
-    values = everything.divergences(solution.p)
-    allowed = np.max(values[shifts - 1]) * (1 + 1e-13)
-    if np.max(values) <= allowed:
+    values = every_shift.divergences(solution.p)
+    violated = np.flatnonzero(values > np.max(values[shifts - 1]) * (1 + 1e-13)) + 1
+    if not violated.size or count == _ROUNDS:
       break
-    over = np.flatnonzero(values > allowed) + 1
     # Add the worst eight in the first round, sixteen in the second, and so on.
-    keep = over[np.argsort(values[over - 1])[-8 * (rounds + 1):]]
-    shifts = np.union1d(shifts, keep)
+    worst = violated[np.argsort(values[violated - 1])[-8 * count:]]
+    shifts = np.union1d(shifts, worst)
     p = solution.p
   return program, shifts, dataclasses.replace(solution, iterations=total)
 

@@ -65,7 +65,7 @@ def probabilities() -> list[int]:
 
 def _weights(count: int) -> list[int]:
   """Returns e^(-k^2 / 2 s^2) for 0 <= k < count, in units of 2^-`_PRECISION`."""
-  # e^(-1 / 2 s^2) by its series; then w(k + 1) = w(k) r(k), r(k + 1) = r(k) r(0)^2.
+  # r(0) = e^(-1 / 2 s^2) by its series; w(k + 1) = w(k) r(k), r(k + 1) = r(k) r(0)^2.
   # Rounding down, r(0) and its square are off by some ten units, r(k) by less than
   # 8 k, and w(k) by less than 8 k^2 w(k) < 2^25 units.
   term = total = 1 << _PRECISION
@@ -73,11 +73,11 @@ def _weights(count: int) -> list[int]:
     term = -(term >> (2 * _BITS + 1)) // number
     total += term
   ratio, square = total, total * total >> _PRECISION
-  found = [1 << _PRECISION]
+  weights = [1 << _PRECISION]
   for _ in range(count - 1):
-    found.append(found[-1] * ratio >> _PRECISION)
+    weights.append(weights[-1] * ratio >> _PRECISION)
     ratio = ratio * square >> _PRECISION
-  return found
+  return weights
 
 
 @functools.cache
@@ -93,13 +93,13 @@ def draw(rng: SystemRandom, count: int) -> np.ndarray:
 
 def fine_draw(rng: SystemRandom, count: int) -> np.ndarray:
   """Returns `count` independent draws of scale `FINE_SCALE`, int64."""
-  return rng.filled(count, np.int64, functools.partial(_draw, draws=4))
+  return rng.filled(count, np.int64, functools.partial(_draw, terms=4))
 
 
-def _draw(stream: KeyStream, count: int, draws: int = 3) -> np.ndarray:
-  """Returns `count` sums of draws of the table, made at once in this thread."""
+def _draw(stream: KeyStream, count: int, terms: int = 3) -> np.ndarray:
+  """Returns `count` draws m^2 x2 + m x1 + x0, or m^3 x3 + ... + x0 for 4 `terms`."""
   z = table_draws(stream, count)
-  for _ in range(draws - 1):
+  for _ in range(terms - 1):
     z <<= _SHIFT
     z += table_draws(stream, count)
   return z
@@ -107,6 +107,6 @@ def _draw(stream: KeyStream, count: int, draws: int = 3) -> np.ndarray:
 
 def table_draws(stream: KeyStream, count: int) -> np.ndarray:
   """Returns `count` independent draws of the table's law, int64."""
-  found = alias_table.draw(stream, count, table())
-  found -= alias_table.COLUMNS // 2
-  return found
+  draws = alias_table.draw(stream, count, table())
+  draws -= alias_table.COLUMNS // 2
+  return draws

@@ -60,16 +60,16 @@ def probabilities(table: ScalarTable) -> list[int]:
   middle probability is that of cell zero.
   """
   with decimal.localcontext(decimal.Context(prec=_DIGITS)):
-    half = [decimal.Decimal(each).exp() for each in table.log_density.tolist()]
+    half = [decimal.Decimal(log).exp() for log in table.log_density.tolist()]
     ratio = decimal.Decimal(table.log_tail_ratio).exp()
     for _ in range(_tail_cells(table)):
       half.append(half[-1] * ratio)
     total = 2 * sum(half) - (0 if table.edge_at_zero else half[0])
-    side = [int(each * 2**alias_table.BITS / total) for each in half]
-  found = side[:0:-1] + side[:1] * (1 + table.edge_at_zero) + side[1:]
+    side = [int(density * 2**alias_table.BITS / total) for density in half]
+  masses = side[:0:-1] + side[:1] * (1 + table.edge_at_zero) + side[1:]
   # Rounded down; a cell in the middle gets the rest, at most 2^16 units.
-  found[len(found) // 2] += 2**alias_table.BITS - sum(found)
-  return found
+  masses[len(masses) // 2] += 2**alias_table.BITS - sum(masses)
+  return masses
 
 
 @functools.lru_cache(maxsize=8)
@@ -84,14 +84,14 @@ def draw(table: ScalarTable, rng: SystemRandom, count: int) -> np.ndarray:
   bits = cell_bits(table)
   alias, below = _alias(table)
 
-  def few(stream: KeyStream, number: int) -> np.ndarray:
-    """Returns the draws that are made at once, in this thread."""
-    found = alias_table.draw(stream, number, alias)
-    found -= below
-    found <<= bits
-    found += (stream.words(number) >> np.uint64(64 - bits)).astype(np.int64)
+  def draw_part(stream: KeyStream, size: int) -> np.ndarray:
+    """Returns `size` draws: a cell by its mass, then a whole number in the cell."""
+    draws = alias_table.draw(stream, size, alias)
+    draws -= below
+    draws <<= bits
+    draws += (stream.words(size) >> np.uint64(64 - bits)).astype(np.int64)
     if not table.edge_at_zero:  # Cell zero has zero in its middle.
-      found -= 2**(bits - 1)
-    return found
+      draws -= 2**(bits - 1)
+    return draws
 
-  return rng.filled(count, np.int64, few)
+  return rng.filled(count, np.int64, draw_part)

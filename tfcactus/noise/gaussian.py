@@ -110,7 +110,7 @@ class Gaussian(base.ScalarNoise):
     top = cells_lib.GAUSSIAN_REACH + mu
     x = _edges(-top, top, (-mu, 0.0, mu), MIXTURE_CELLS)
     x = 0.5 * (x - x[::-1])
-    p = (1 - prob) * _cells(x) + prob * _cells(x, mu)
+    p = (1 - prob) * _masses(x) + prob * _masses(x, mu)
     loss = _log_ratio(x, mu, prob)
     loss = loss - loss[::-1]
     return cells_lib.from_cells(loss, p, p[::-1], _TAIL)
@@ -120,9 +120,9 @@ class Gaussian(base.ScalarNoise):
 
     The worst case has the record's negative in its place in samples without the record.
     """
-    # For alpha >= 1, P has mean 2 mu with probability `prob`, the share of records in
-    # the sample, Q has mean mu, and both have mean 0, that of the negative, otherwise.
-    # For alpha < 1, the pair is the reversed pair of a removed record (see
+    # For alpha >= 1: with probability `prob`, the share of records in the sample, P has
+    # mean 2 mu and Q has mean mu; otherwise both have mean 0, where the record's
+    # negative is. For alpha < 1, the pair is the reversed pair of a removed record (see
     # `pairs.overlap`).
     mu, prob = 1 / self.noise_multiplier, sampling_prob
     if mu > LARGEST_MU:
@@ -132,8 +132,8 @@ class Gaussian(base.ScalarNoise):
     def mixtures(bottom, cells):
       """Returns (edges of cells from `bottom` up, their masses under P, under Q)."""
       x = _edges(bottom, 2 * mu + reach, (0.0, mu, 2 * mu), cells)
-      out, other, one = (_cells(x, k * mu) for k in (0, 1, 2))
-      return x, (1 - prob) * out + prob * one, (1 - prob) * out + prob * other
+      at_0, at_mu, at_2_mu = (_masses(x, k * mu) for k in (0, 1, 2))
+      return x, (1 - prob) * at_0 + prob * at_2_mu, (1 - prob) * at_0 + prob * at_mu
 
     # The loss is zero at x = 1.5 mu and increasing above.
     x, p, q = mixtures(1.5 * mu, MIXTURE_CELLS // 2)
@@ -141,8 +141,9 @@ class Gaussian(base.ScalarNoise):
     loss[0] = 0.0
     upper = cells_lib.from_cells(loss, p, q, _TAIL).upper
     _, p, q = mixtures(-reach, MIXTURE_CELLS)
-    both = (p > 0) & (q > 0)
-    lower = DominatingPair(np.log(p[both]) - np.log(q[both]), p[both], q[both])
+    filled = (p > 0) & (q > 0)
+    p, q = p[filled], q[filled]
+    lower = DominatingPair(np.log(p) - np.log(q), p, q)
     return overlap.zeroed_by(
         PairBounds(lower, upper), shifted_pair(mu, MIXTURE_CELLS), prob)
 
@@ -170,12 +171,12 @@ def allocated_pair(mu: float, bins: int, direction: str, nodes: int) -> PairBoun
   number of quadrature nodes. P is the distribution with the record for direction
   'remove', Q for 'add'. Above `LARGEST_ALLOCATED` the bounds are crude.
   """
-  one = shifted_pair(mu, CELLS)
+  always = shifted_pair(mu, CELLS)
   if mu <= LARGEST_ALLOCATED:
-    return allocation.allocated(one, bins, direction, nodes)
+    return allocation.allocated(always, bins, direction, nodes)
   # A release that always has the record costs more; releasing nothing costs less.
   nothing = DominatingPair(np.zeros(1), np.ones(1), np.ones(1))
-  return PairBounds(nothing, one.upper)
+  return PairBounds(nothing, always.upper)
 
 
 def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
@@ -188,8 +189,8 @@ def grouped_pair(mu: float, weights: np.ndarray, beyond: float, cells: int,
   means = mu * np.arange(weights.size)
   reach = cells_lib.GAUSSIAN_REACH
   x = _edges(-reach, means[-1] + reach, list(means), cells)
-  p = sum(weight * _cells(x, mean) for weight, mean in zip(weights, means))
-  return cells_lib.from_cells(loss(x), p, _cells(x), _TAIL + beyond)
+  p = sum(weight * _masses(x, mean) for weight, mean in zip(weights, means))
+  return cells_lib.from_cells(loss(x), p, _masses(x), _TAIL + beyond)
 
 
 def _log_ratio(x: np.ndarray, mu: float, prob: float) -> np.ndarray:
@@ -210,6 +211,6 @@ def _edges(bottom: float, top: float, means: Sequence[float], cells: int) -> np.
   return np.interp(np.linspace(0, position[-1], cells + 1), position, x)
 
 
-def _cells(x: np.ndarray, mean: float = 0.0) -> np.ndarray:
-  """Returns probabilities of N(mean, 1) between neighbouring edges."""
+def _masses(x: np.ndarray, mean: float = 0.0) -> np.ndarray:
+  """Returns probabilities of N(mean, 1) between neighbouring edges `x`."""
   return cells_lib.normal_cells(x[:-1], np.diff(x), -mean)

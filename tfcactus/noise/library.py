@@ -134,13 +134,14 @@ def _recipe(mechanism: str, dim: int, sigma: float) -> str:
 @functools.cache
 def _entries() -> tuple[Entry, ...]:
   """Returns all shipped tables, sorted as in `entries`; reads only file names."""
-  found = []
-  for parts in filter(None, (_NAME.fullmatch(item.name)
-                             for item in _folder().iterdir())):
-    dim, value = int(parts['dim'] or 1), float(parts['value'])
-    sigma = value if parts['measure'] == 'sigma' else float(np.sqrt(value / dim))
-    found.append(Entry(parts[0][:-len('.npz')], parts['mechanism'], dim, sigma))
-  return tuple(sorted(found, key=lambda entry: entry[1:]))
+  shipped = []
+  for item in _folder().iterdir():
+    parts = _NAME.fullmatch(item.name)
+    if parts is not None:
+      dim, value = int(parts['dim'] or 1), float(parts['value'])
+      sigma = value if parts['measure'] == 'sigma' else float(np.sqrt(value / dim))
+      shipped.append(Entry(parts[0][:-len('.npz')], parts['mechanism'], dim, sigma))
+  return tuple(sorted(shipped, key=lambda entry: entry[1:]))
 
 
 def _folder():

@@ -171,7 +171,7 @@ class RadialTable(table_file.NoiseTable):
     return self._log_density_of(shell) - log_ball
 
   def radius_cdf(self, radius: npt.ArrayLike) -> np.ndarray:
-    """Returns P(|Z| <= radius) for radii of any shape; no tail of mass 1e-30 is in."""
+    """Returns P(|Z| <= radius), radii of any shape; leaves out a tail of mass 1e-30."""
     radius = np.maximum(_checks.numbers_of('radius', radius), 0.0)
     shell = np.clip(np.ceil((radius - self.first_radius) / self.width), 0,
                     self.radii.size - 1).astype(np.int64)
@@ -278,9 +278,10 @@ class RadialTable(table_file.NoiseTable):
 def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  `shift` is in sensitivities. Noise and shifted noise are mirror images: moves
+  `shift` is in sensitivities. Noise and shifted noise are mirror images, so that moves
   outwards, of positive loss, are enough. The probability of moving out by more than d
-  shells has an error. Losses increase outwards: adding the error raises them.
+  shells has an error, which the upper pair adds and the lower pair subtracts: losses
+  increase outwards.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
@@ -298,17 +299,18 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # In the upper pair, moves beyond the band, or beyond the shells of a tail, count as
-    # infinite losses. In the lower one, the latter go to the last shell's density.
+    # Moves beyond the band: infinite losses in the upper pair, left out of the lower.
+    # Moves beyond the shells of a tail: infinite losses in the upper pair; in the lower
+    # one they go to the last shell's density.
     loss[:, -1] = np.inf
     least = loss if np.isneginf(table.log_tail_ratio) else np.minimum(
         loss, log_f[rows, None] - log_f[-1])
-    for side, (sign, value) in enumerate(((1, loss), (-1, least))):
+    for side, (sign, losses) in enumerate(((1, loss), (-1, least))):
       moved = mass[rows, None] * _rates(further[rows] + sign * error[rows])
-      kept = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
-      finite = kept & np.isfinite(value)
-      infinite[side] += float(np.sum(moved[kept & ~finite]))
-      x, p = value[finite], moved[finite]
+      counted = (moved > 0) & ((sign > 0) | (np.arange(band + 1) < band))
+      finite = counted & np.isfinite(losses)
+      infinite[side] += float(np.sum(moved[counted & ~finite]))
+      x, p = losses[finite], moved[finite]
       q = p * np.exp(-np.minimum(x, pair_lib.LARGEST_LOSS))
       if sign < 0:
         cell = np.floor(x / width).astype(np.int64)
@@ -336,8 +338,10 @@ def _padded(log_f: np.ndarray, count: int, band: int) -> tuple[np.ndarray, float
 
 
 def _rates(further: np.ndarray) -> np.ndarray:
-  """Returns chances of moves out by d + 1 shells, given those by more than d shells."""
-  # In the last column are the moves beyond the band.
+  """Returns chances of moves out by d + 1 shells, given those by more than d shells.
+
+  The last column has the moves beyond the band.
+  """
   survival = np.clip(further, 0.0, 1.0)
   survival = np.maximum.accumulate(survival[:, ::-1], axis=1)[:, ::-1]
   return -np.diff(survival, axis=1, append=0.0)

@@ -45,11 +45,11 @@ def probabilities() -> list[int]:
   for number in range(1, 17):
     term = (term >> (_BITS + 1)) // number
     power += term
-  found = []
+  chances = []
   for _ in range(_DIGITS):  # The relative error of the power doubles with each digit.
-    found.append((one << 128) // (one + power))
+    chances.append((one << 128) // (one + power))
     power = power * power >> _PRECISION
-  return found
+  return chances
 
 
 def draw(rng: SystemRandom, count: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def draw(rng: SystemRandom, count: int) -> np.ndarray:
 
 def _draw(stream: KeyStream, count: int) -> np.ndarray:
   """Returns the draws that are made at once, in this thread."""
-  number = np.zeros(count, np.int64)
+  number = np.zeros(count, np.int64)  # First G, then |X| rounded.
   for digit, chance in enumerate(probabilities()):
     high, low = np.uint64(chance >> 64), np.uint64(chance & (2**64 - 1))
     words = stream.words(count)

@@ -254,9 +254,9 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
   def max_error(self, dim: int, beta: float) -> float:
     """Returns t with P(some of `dim` independent |Z| > t) <= beta, at most `range`."""
-    found = super().max_error(dim, beta)
+    bound = super().max_error(dim, beta)
     # Quantiles leave out a tail of mass 1e-30.
-    return found if beta > 1e-29 * dim else self.range
+    return bound if beta > 1e-29 * dim else self.range
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise: a cell by its mass, then a uniform point inside the cell."""
@@ -288,12 +288,12 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # Small rises of the slope add up over the cells of a sensitivity. So what counts is
     # how far the logs are below the least concave function above them, tail included.
     cell = np.arange(log.size, dtype=np.float64)
-    keep = lower_hull(cell, -log)
-    short = np.interp(cell, cell[keep], log[keep]) - log
-    if np.isfinite(ratio):
+    corners = lower_hull(cell, -log)
+    below = np.interp(cell, cell[corners], log[corners]) - log
+    if np.isfinite(ratio):  # The tail, extended inwards, has to lie above all cells.
       tail = log - ratio * cell
-      short[-1] = np.max(tail) - tail[-1]
-    return bool(np.all(short <= _ROUNDOFF * (1 + np.abs(log))))
+      below[-1] = np.max(tail) - tail[-1]
+    return bool(np.all(below <= _ROUNDOFF * (1 + np.abs(log))))
 
   def log_mgf(self, t: float) -> float:
     """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges."""
@@ -345,7 +345,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
 def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
                 edge_at_zero: bool) -> np.ndarray:
-  """Returns log masses of |cell| = 0..N-1 and of all |cell| >= N; needs two entries."""
+  """Returns log masses of |cell| = 0..N-1 and of all |cell| >= N; N >= 1."""
   # Cells other than a middle one count twice; the tail is a geometric series.
   log_mass = log_density - np.log(bins) + np.log(2.0)
   if log_mass.size == 1:
@@ -359,15 +359,14 @@ def _log_masses(bins: int, log_density: np.ndarray, log_tail_ratio: float,
 
 def shifted_pair(table: ScalarTable, cells: int) -> DominatingPair:
   """Returns the exact pair of the table (P) and its shift by `cells` cells (Q)."""
-  log_p, log_q = _shifted_log_masses(table, (0, cells))
-  return log_mass_pair(log_p, log_q)
+  return log_mass_pair(*_shifted_log_masses(table, (0, cells)))
 
 
 def _shifted_log_masses(table: ScalarTable, shifts: Sequence[int]) -> np.ndarray:
   """Returns log masses of a table at `shifts` in cells, (shifts, outcomes)."""
   # The first and the last outcome are whole tails, on which ratios are constant.
   last, ratio = table.log_density.size - 1, table.log_tail_ratio
-  # With an edge at zero, cells -1, -2, ... mirror cells 0, 1, ...
+  # Cell i < 0 mirrors cell `first + last - i`: -1 - i with an edge at zero, else -i.
   first = -last - 1 if table.edge_at_zero else -last
   index = np.arange(first + min(shifts), last + max(shifts) + 1)
   cells = np.stack([index - shift for shift in shifts])
@@ -393,11 +392,10 @@ def log_mass_pair(log_p: np.ndarray, log_q: np.ndarray) -> DominatingPair:
 def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
                   ) -> DominatingPair:
   """Returns the exact pair (P, Q) of two mixtures with a common component."""
-  # P is the noise shifted by u with probability `prob`, else by w; Q is shifted by v
-  # instead of u. `shifts` are (w, u, v) in cells. The callers' shifts are proved to be
-  # the worst ones for monotone tables only; see `pairs.overlap`.
-  without, one, other = _shifted_log_masses(table, shifts)
-  log_out, log_in = np.log1p(-prob), np.log(prob)
-  return log_mass_pair(
-      np.logaddexp(log_out + without, log_in + one),
-      np.logaddexp(log_out + without, log_in + other))
+  # `shifts` are (shared, u, v) in cells. With probability `prob` P is the noise shifted
+  # by u, and Q by v; otherwise both are shifted by `shared`. The callers' shifts are
+  # proved to be the worst ones for monotone tables only; see `pairs.overlap`.
+  shared, at_u, at_v = _shifted_log_masses(table, shifts)
+  shared = np.log1p(-prob) + shared
+  return log_mass_pair(np.logaddexp(shared, np.log(prob) + at_u),
+                       np.logaddexp(shared, np.log(prob) + at_v))

@@ -83,8 +83,8 @@ def transition(dim: int, first_radius: float, width: float,
   """
   radii, forward, hollow_log = _balls(dim, first_radius, width, shells)
   hollow, solid = np.exp(hollow_log), -np.expm1(hollow_log)
-  # Two balls intersect in the same volume whichever is shifted: from d = 0..reach + 1,
-  # fractions and errors of balls extend to negative d.
+  # `forward` has columns d = 0..reach + 1. Balls i and i + d meet in the same volume
+  # whichever of the two is shifted: that gives the columns of negative d.
   own, own_error = (
       np.hstack([_of_ball(dim, radii, width, part[:, 1:])[:, ::-1], part])
       for part in (forward.value, forward.error))
@@ -136,9 +136,9 @@ def _of_inner_ball(part: np.ndarray) -> np.ndarray:
 def log_hollow(dim: int, radii: np.ndarray, width: float) -> np.ndarray:
   """Returns dim * log(inner / outer radius) of shells, (shells,); -inf for shell 0."""
   with np.errstate(divide='ignore'):
-    found = dim * np.log1p(-np.minimum(width / radii, 1.0))
-  found[0] = -np.inf  # Shell 0 is a ball for any first radius.
-  return found
+    hollow = dim * np.log1p(-np.minimum(width / radii, 1.0))
+  hollow[0] = -np.inf  # Shell 0 is a ball for any first radius.
+  return hollow
 
 
 def _inward(dim: int, radii: np.ndarray, width: float, lens: np.ndarray) -> np.ndarray:
@@ -252,26 +252,27 @@ def _near_cap(dim: int, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   power = 0.5 * (dim - 1)
   exponent = -power * np.log1p(-size * size)
   u = np.sqrt(2 * exponent)
-  # Integrals of exp(-t^2 / 2) t^(2k) / (2 A)^k from u, over exp(-u^2 / 2), and from 0.
-  moment = math.sqrt(0.5 * math.pi) * special.erfcx(np.sqrt(exponent))
+  # Moments are integrals of exp(-t^2 / 2) t^(2k) / (2 A)^k: `beyond` is the one from u,
+  # over exp(-u^2 / 2), `whole` the one from 0. Integration by parts raises k.
+  beyond = math.sqrt(0.5 * math.pi) * special.erfcx(np.sqrt(exponent))
   whole = math.sqrt(0.5 * math.pi)
-  total, everything = moment, whole
+  beyond_sum, whole_sum = beyond, whole
   monomial = 1 / np.maximum(u, 1e-150)
   for k, coefficient in enumerate(_series()[1:], start=1):
     monomial = monomial * (exponent / power)
-    moment = monomial + (2 * k - 1) / (2 * power) * moment
+    beyond = monomial + (2 * k - 1) / (2 * power) * beyond
     whole *= (2 * k - 1) / (2 * power)
-    total = total + coefficient * moment
-    everything += coefficient * whole
-    if np.all(abs(coefficient) * moment <= 1e-18 * total):
+    beyond_sum = beyond_sum + coefficient * beyond
+    whole_sum += coefficient * whole
+    if np.all(abs(coefficient) * beyond <= 1e-18 * beyond_sum):
       break
-  small = np.exp(-exponent) * total / (2 * everything)
+  small = np.exp(-exponent) * beyond_sum / (2 * whole_sum)
   return small, small * (SERIES_ROUNDOFF + 2 * exponent * SERIES_ROUNDOFF_PER_EXPONENT)
 
 
 @functools.lru_cache(maxsize=1)
 def _series() -> tuple[float, ...]:
-  """Returns coefficients of exp(-w) ((1 - exp(-w)) / w)^(-1/2) in powers of w."""
+  """Returns coefficients of exp(-w) ((1 - exp(-w)) / w)^(-1/2), which is h(w), in w."""
   base = [(-1)**k / math.factorial(k + 1) for k in range(SERIES_TERMS)]
   root = [1.0]
   for k in range(1, SERIES_TERMS):

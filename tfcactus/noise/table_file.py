@@ -44,7 +44,7 @@ def check_bins(value: object) -> int:
 
 
 def check_tail_ratio(value: object) -> float:
-  """Returns a log tail ratio if below zero, else ValueError; -inf means no tail."""
+  """Returns a log tail ratio below zero, -inf for no tail; ValueError for others."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):
     return float('-inf')
   value = _checks.real('log_tail_ratio', value)
@@ -95,7 +95,10 @@ class NoiseTable(Noise):
     return self.log_density[np.minimum(index, last).astype(np.int64)] + tail
 
   def _moment(self, power: float, terms: np.ndarray) -> float:
-    """Returns the sum of a moment's terms by cell; ValueError if other cells count."""
+    """Returns the sum of `terms`, a moment's share of each enumerated cell.
+
+    Raises ValueError if the cells left out may add more than a relative 1e-9.
+    """
     total = float(np.sum(terms))
     # In a tail, ratios of neighbouring terms fall: a geometric series bounds the rest.
     ratio = 0.0 if np.isneginf(self.log_tail_ratio) else (

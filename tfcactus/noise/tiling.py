@@ -7,9 +7,6 @@ import numpy as np
 from tfcactus import _checks
 from tfcactus.noise import table_file
 
-NORMS = (1, 2)
-"""Norms of the utility: 1 for E|Z|, 2 for sqrt(E Z^2)."""
-
 MAX_CELLS = 20_000
 """Largest number of cells on one side; more take minutes."""
 
@@ -31,9 +28,9 @@ def cell_cost(cells: int, bins: int, norm: int) -> np.ndarray:
 
 
 def check_norm(norm: int) -> int:
-  """Returns `norm` if it is 1 or 2; ValueError otherwise."""
+  """Returns `norm` if it is 1 or 2, ValueError otherwise."""
   norm = _checks.integer('norm', norm, 1)
-  if norm not in NORMS:
+  if norm > 2:
     raise ValueError(f'Expected norm 1 (E|Z|) or 2 (sqrt(E Z^2)), got norm={norm}.')
   return norm
 

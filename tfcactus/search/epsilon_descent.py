@@ -10,7 +10,6 @@ import dataclasses
 
 import numpy as np
 
-from tfcactus import _checks
 from tfcactus.design import fields, scalar
 from tfcactus.design.solvers import composed_delta, convex_program, grid, interior_point
 from tfcactus.design.solvers.cost import PowerCost
@@ -29,22 +28,13 @@ _ACCURACY = 1e-9
 def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
                      steps: int, epsilon: float) -> np.ndarray:
   """Returns the gradient of epsilon at fixed delta with respect to masses, (N + 1,)."""
-  # `epsilon` is that of `table`, which needs a tail and a cell around zero. An entry is
-  # the derivative with respect to the mass of one stored cell. The cell's mirror image
-  # changes with it, and the tail changes with the last cell. Only changes that keep the
-  # total mass have a meaning. The neighbours differ by adding or removing a record,
-  # whichever costs more, at the full shift: the table must be monotone.
+  # `epsilon` is that of `table`, which is one of `Monotone`: it has a tail and a cell
+  # around zero. An entry is the derivative with respect to the mass of one stored cell.
+  # The cell's mirror image changes with it, and the tail changes with the last cell.
+  # Only changes that keep the total mass have a meaning. The neighbours differ by a
+  # record that is added or removed, whichever costs more, at the full shift.
   # At fixed delta, the derivative is that of delta with respect to the mass, over minus
   # that of delta with respect to epsilon.
-  sampling_prob = _checks.sampling_prob(sampling_prob)
-  steps = _checks.integer('steps', steps, 1)
-  epsilon = _checks.non_negative('epsilon', epsilon)
-  if not np.isfinite(table.log_tail_ratio):
-    raise ValueError('Expected noise with a geometric tail, got a table that '
-                     f'ends: {table!r}.')
-  if table.edge_at_zero:
-    raise ValueError('Expected a table with a cell around zero, got one with an '
-                     f'edge there: {table!r}.')
   last = table.log_density.size - 1
   beyond = int(np.ceil(FORGOTTEN / -table.log_tail_ratio)) + table.bins
   index = np.arange(-last - beyond, last + beyond + table.bins + 1)
@@ -53,7 +43,7 @@ def epsilon_gradient(table: scalar_table.ScalarTable, *, sampling_prob: float,
   pairs = composed_delta.sampled_pairs(p, q, sampling_prob)
   values = [composed_delta.composed_delta(
       p, q, epsilon=epsilon, steps=steps, points=POINTS) for p, q in pairs]
-  worst, value = max(enumerate(values), key=lambda found: found[1].delta)
+  worst, value = max(enumerate(values), key=lambda item: item[1].delta)
   # delta is P(S) - e^epsilon Q(S), with the best set S of outcomes, and its derivative
   # with respect to epsilon is -e^epsilon Q(S). Q(S) has degree `steps` in the masses q,
   # so that by Euler's theorem by_q @ q is `steps` times that derivative.
@@ -126,8 +116,8 @@ def _scale(program: convex_program.Program, p: np.ndarray, gradient: np.ndarray,
   def free(slope):
     """Returns a weighted gradient, projected onto changes that keep mass and cost."""
     values = weight * slope / program.mass
-    found = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
-    return values - weight * (rows @ found)
+    fit = np.linalg.lstsq(weight[:, None] * rows, values, rcond=None)[0]
+    return values - weight * (rows @ fit)
 
   ours, theirs = free(own), free(gradient)
   along = float(ours @ theirs) / float(ours @ ours)

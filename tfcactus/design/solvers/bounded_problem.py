@@ -57,7 +57,7 @@ class Problem:
     values = [composed_delta.composed_delta(p, q, epsilon=self.epsilon,
                                             steps=self.steps)
               for p, q in self.pairs(w)]
-    worst, value = max(enumerate(values), key=lambda found: found[1].delta)
+    worst, value = max(enumerate(values), key=lambda item: item[1].delta)
     return value.delta, self.by_masses(worst, value.by_p, value.by_q)
 
   def by_masses(self, direction: int, by_p: np.ndarray, by_q: np.ndarray) -> np.ndarray:
@@ -113,7 +113,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
 def _program_of(problem: Problem, monotone: bool) -> _Program:
   """Returns the linear program of one release; its variables are in [0, 1]."""
   # The variables x are w, one excess per outcome and direction, and delta. An excess is
-  # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta.
+  # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta. In
+  # `rows`, None is a block of zeros.
   n = problem.cells
   # `Problem.pairs`, (P, Q) for each direction, as matrices that multiply w.
   full = 0.5 * sparse.vstack([sparse.identity(n).tocsr()[::-1], sparse.identity(n)])
@@ -140,9 +141,9 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
 
 
 def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """Returns a lower bound on the optimum, valid for any multipliers y <= 0 and z."""
-  # objective @ x = y @ A x + z mass @ x + reduced @ x, where A x <= right, mass @ x = 1
-  # and all x are in [0, 1].
+  """Returns a lower bound on the optimum, but for rounding, from its multipliers."""
+  # Any multipliers y <= 0 and z give a bound: objective @ x = y @ A x + z mass @ x +
+  # reduced @ x, where A x <= right, mass @ x = 1 and all x are in [0, 1].
   objective, upper, right, mass = program
   y = np.minimum(result.ineqlin.marginals, 0.0)
   z = np.asarray(result.eqlin.marginals)

@@ -92,16 +92,16 @@ def _finite_losses(loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: in
   # Arrays are circular: index j stands for losses (j + k points) * width, k whole.
   cell = np.floor(loss / width).astype(np.int64)
   share = loss / width - cell
-  at, then = cell % points, (cell + 1) % points
-  law = np.bincount(at, mass * (1 - share), points) + np.bincount(
-      then, mass * share, points)
-  phi = fft.rfft(law)
+  left, right = cell % points, (cell + 1) % points
+  masses = np.bincount(left, mass * (1 - share), points) + np.bincount(
+      right, mass * share, points)
   total = (first + np.arange(points)) * width
   gain = np.roll(-np.expm1(np.minimum(epsilon - total, 0.0)), first % points)
-  rest = phi**(steps - 1)
-  seen = fft.irfft(np.conj(rest) * fft.rfft(gain), points)  # V at every grid point.
-  low, high = steps * seen[at], steps * seen[then]
-  return low + (high - low) * share, mass * (high - low) / width, float(law @ seen)
+  others = fft.rfft(masses)**(steps - 1)  # Transform of the law of S.
+  mean_gain = fft.irfft(np.conj(others) * fft.rfft(gain), points)  # V at grid points.
+  low, high = steps * mean_gain[left], steps * mean_gain[right]
+  return (low + (high - low) * share, mass * (high - low) / width,
+          float(masses @ mean_gain))
 
 
 def _grid(loss: np.ndarray, mass: np.ndarray, epsilon: float, steps: int, points: int

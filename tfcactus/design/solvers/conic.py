@@ -75,8 +75,7 @@ def _mend_tail(program: convex_program.Program, p: np.ndarray, theta: np.ndarray
   # to its minimum. The lower bound, valid at every positive point, chooses the cut.
   theta = np.maximum(theta, 0.0)
   best, best_bound = p, program.lower_bound(p, theta, price)
-  held = program.mass * p
-  beyond = np.cumsum(held[::-1])[::-1]
+  beyond = np.cumsum((program.mass * p)[::-1])[::-1]  # Mass from each cell on.
   for share in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
     cut = max(int(np.argmax(beyond < share)), 1)
     q = _relax(program, p, theta, price, cut)

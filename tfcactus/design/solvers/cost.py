@@ -80,11 +80,10 @@ class FunctionCost(Cost):
       raise _violation('a cost of at least 0', f'{np.min(values):.6g}')
     fall = np.flatnonzero(np.diff(values) < 0)
     if fall.size:
-      at = radius[fall[0]:fall[0] + 2]
+      i = fall[0]
       raise _violation(
-          'a cost that never falls as |z| grows',
-          f'{values[fall[0]]:.6g} at {at[0]:.6g} and '
-          f'{values[fall[0] + 1]:.6g} at {at[1]:.6g}')
+          'a cost that never falls as |z| grows', f'{values[i]:.6g} at {radius[i]:.6g} '
+          f'and {values[i + 1]:.6g} at {radius[i + 1]:.6g}')
     self._check_tail(radius, values)
     self._check_jumps(radius, values)
 
@@ -133,7 +132,7 @@ class FunctionCost(Cost):
     return values
 
   def size(self, budget: float) -> float:
-    """Returns the distance whose cost is `budget`, moved into e^-14 to e^14."""
+    """Returns the distance of cost `budget` by bisection, from e^-14 to e^14."""
     low, high = -14.0, 14.0
     for _ in range(80):
       middle = 0.5 * (low + high)
@@ -142,7 +141,7 @@ class FunctionCost(Cost):
     return float(np.exp(high))
 
   def means(self, inner: np.ndarray, outer: np.ndarray, dim: int) -> np.ndarray:
-    """Returns the mean cost between two radii, by volume in R^dim; by quadrature."""
+    """Returns mean costs between pairs of radii, by volume in R^dim; by quadrature."""
     # `share` holds the distances of the nodes, as shares of the outer radius.
     node, weight = np.polynomial.legendre.leggauss(_NODES)
     share = (inner / outer)[:, None] + (1 - inner / outer)[:, None] * ((node + 1) / 2)

@@ -101,34 +101,33 @@ def _coarse_start(problem: Problem) -> np.ndarray | None:
       coarse.cost[0] < 0.9 * problem.budget < 0.81 * np.mean(coarse.cost)):
     return None
   w, _ = descend(coarse, smooth_start(coarse), coarse.delta)
-  steps = np.full(problem.cells - 1, FLAT)
+  decrements = np.full(problem.cells - 1, FLAT)
   times = problem.bins // bins
-  steps[times - 1::times] += -np.diff(np.log(w))
-  return steps
+  decrements[times - 1::times] += -np.diff(np.log(w))
+  return decrements
 
 
-def descend(problem: Problem, steps: np.ndarray, value: Value
+def descend(problem: Problem, decrements: np.ndarray, value: Value
             ) -> tuple[np.ndarray, int]:
   """Minimises the log of an objective over decrements of the log density.
 
-  `steps`, shape (cells - 1,), has the decrements that the search starts from.
-  Returns (w, evaluations): masses at a local minimum, the global one if the objective
-  is convex in the masses.
+  The search starts from `decrements`, shape (cells - 1,). Returns (w, evaluations):
+  masses at a local minimum, the global one if the objective is convex in the masses.
   """
   density = _Fitted(problem, value)
   evaluations = 0
   for i in range(2 * ROUNDS):
     # After `ROUNDS` rounds on the whole budget, others follow if less of it is better.
-    if i == ROUNDS and not density.better_within_budget(steps):
+    if i == ROUNDS and not density.better_within_budget(decrements):
       break
-    w, power = density.fit(steps)
-    steps = np.maximum(steps * power, 0.0)
-    # L-BFGS works on `steps / scale`: the curvature in a decrement grows about as the
-    # mass beside it.
+    w, power = density.fit(decrements)
+    decrements = np.maximum(decrements * power, 0.0)
+    # L-BFGS works on `decrements / scale`: the curvature in a decrement grows about as
+    # the mass beside it.
     between = np.maximum(0.5 * (w[1:] + w[:-1]), SMALL_MASS)
     scale = np.sqrt(np.min(between) / between)
     scale /= np.min(scale)
-    density.log_power = 0.0  # `steps` have the power in them now.
+    density.log_power = 0.0  # `decrements` contain the power now.
 
     def objective(y, scale=scale):
       """Returns the log objective and its gradient with respect to `y`."""
@@ -136,18 +135,18 @@ def descend(problem: Problem, steps: np.ndarray, value: Value
       return log_value, slope * scale
 
     result = optimize.minimize(
-        objective, steps / scale, jac=True, method='L-BFGS-B',
-        bounds=[(0.0, None)] * steps.size,
+        objective, decrements / scale, jac=True, method='L-BFGS-B',
+        bounds=[(0.0, None)] * decrements.size,
         options={'maxiter': MAX_ITERATIONS, 'maxcor': MEMORY, 'ftol': 1e-11,
                  'gtol': 1e-9, 'maxfun': 3 * MAX_ITERATIONS})
-    steps = result.x * scale
+    decrements = result.x * scale
     evaluations += int(result.nfev)
-  return density.fit(steps)[0], evaluations
+  return density.fit(decrements)[0], evaluations
 
 
-def fitted(problem: Problem, steps: np.ndarray) -> np.ndarray:
+def fitted(problem: Problem, decrements: np.ndarray) -> np.ndarray:
   """Returns masses of these decrements' shape, to the power that fits the budget."""
-  return _Fitted(problem, problem.delta).fit(steps)[0]
+  return _Fitted(problem, problem.delta).fit(decrements)[0]
 
 
 class _Fitted:
@@ -161,14 +160,14 @@ class _Fitted:
     self.log_power = 0.0  # Where the search for the power starts.
     self._free = False
 
-  def _shape(self, steps: np.ndarray) -> np.ndarray:
+  def _shape(self, decrements: np.ndarray) -> np.ndarray:
     """Returns the log shape from its decrements, with the least slope `FLATTEST`."""
     cost = self._problem.cost
-    return np.append(0.0, -np.cumsum(steps)) - FLATTEST * cost / cost[-1]
+    return np.append(0.0, -np.cumsum(decrements)) - FLATTEST * cost / cost[-1]
 
-  def fit(self, steps: np.ndarray) -> tuple[np.ndarray, float]:
+  def fit(self, decrements: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns (masses, power): the shape to the power that fits the budget, or to 1."""
-    shape = self._shape(steps)
+    shape = self._shape(decrements)
     if self._free:
       w = _normalized(shape)
       if w @ self._problem.cost <= self._problem.budget:
@@ -190,34 +189,34 @@ class _Fitted:
     self.log_power = x
     return w, math.exp(x)
 
-  def log_value(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
-    """Returns log(objective + LEAST_VALUE) and its gradient with respect to `steps`."""
-    w, power = self.fit(steps)
+  def log_value(self, decrements: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns log(objective + LEAST_VALUE) and its gradient, (cells - 1,)."""
+    w, power = self.fit(decrements)
     value, by_w = self._value(w)
     gain = by_w - w @ by_w
     by_shape = power * w * gain  # w is the softmax of power * shape.
     if not (self._free and power == 1.0):
       # The power changes with the shape so that the cost stays constant.
       centred_cost = self._problem.cost - w @ self._problem.cost
-      by_shape -= self._price(w, gain, steps) * power * w * centred_cost
+      by_shape -= self._price(w, gain, decrements) * power * w * centred_cost
     # A decrement lowers the log shape of all cells beyond it.
-    by_steps = -np.cumsum(by_shape[::-1])[::-1][1:]
+    by_decrements = -np.cumsum(by_shape[::-1])[::-1][1:]
     value = max(value, 0.0) + LEAST_VALUE
-    return math.log(value), by_steps / value
+    return math.log(value), by_decrements / value
 
-  def _price(self, w: np.ndarray, gain: np.ndarray, steps: np.ndarray) -> float:
+  def _price(self, w: np.ndarray, gain: np.ndarray, decrements: np.ndarray) -> float:
     """Returns the derivative of the objective with respect to the cost budget."""
     # Only the power of the shape changes with the budget. `gain` is the gradient of the
     # objective with respect to w, minus its mean under w.
-    shape = self._shape(steps)
+    shape = self._shape(decrements)
     centred_cost = self._problem.cost - w @ self._problem.cost
     return float((w * gain) @ shape) / min(float((w * centred_cost) @ shape), -1e-300)
 
-  def better_within_budget(self, steps: np.ndarray) -> bool:
+  def better_within_budget(self, decrements: np.ndarray) -> bool:
     """Returns whether a smaller budget is better; if so, drops the bound on utility."""
-    w, _ = self.fit(steps)
+    w, _ = self.fit(decrements)
     _, by_w = self._value(w)
-    self._free = self._price(w, by_w - w @ by_w, steps) > 0
+    self._free = self._price(w, by_w - w @ by_w, decrements) > 0
     return self._free
 
 

@@ -50,9 +50,9 @@ def parse(name: object) -> Divergence:
   """Returns the divergence of that name; ValueError for another.
 
   'kl' is for many full releases, 'chi2' for subsampled training (the small-rate limit),
-  'renyi:A' is the Renyi divergence of order A. '@Q' behind them: of a release that is
-  Poisson-subsampled with probability Q from the release without the record (the
-  direction 'remove').
+  'renyi:A' is the Renyi divergence of order A. With '@Q' behind, the release is
+  Poisson-subsampled with probability Q, and the divergence is that from the release
+  without the record (direction 'remove').
 
   Source: Renyi, "On Measures of Entropy and Information" (1961); the mixture (1 - Q) P
   + Q P' against P of Mironov, Talwar and Zhang, "Renyi Differential Privacy of the

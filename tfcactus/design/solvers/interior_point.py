@@ -88,24 +88,26 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     while steps < _MAX_ITERATIONS:
       # Slack times multiplier over all constraints, relative to `top`.
-      gap, found = float(state.theta @ state.slack + state.spare * state.price +
-                         state.eta @ state.drop) / state.top, 0.0
+      gap = float(state.theta @ state.slack + state.spare * state.price +
+                  state.eta @ state.drop) / state.top
+      certified = 0.0
       gradients = program.gradients(state.p)
       if gap < _LOOK:
         # The relative gap that a certificate would find, plus the infeasibility.
         largest = float(np.max(values))
         bound = program.lower_bound(state.p, state.theta, state.price, gradients)
-        found = abs(largest - bound) / largest + max(
+        certified = abs(largest - bound) / largest + max(
             abs(float(program.mass @ state.p) - 1),
             float(program.cost @ state.p) / program.budget - 1)
-        stale += gap < 10 * target
-        if found < 0.7 * least or best is None:
-          best, least, stale = state, found, 0
+        if gap < 10 * target:
+          stale += 1
+        if certified < 0.7 * least or best is None:
+          best, least, stale = state, certified, 0
         if least < target or stale >= _PATIENCE:
           break
       # The barrier must not vanish before the multipliers converge: only the
       # barrier holds cells that no binding shift constrains.
-      aim = max(centering * gap, min(_BEHIND * found, gap), 0.01 * target)
+      aim = max(centering * gap, min(_BEHIND * certified, gap), 0.01 * target)
       try:
         state, values, length = _step(program, state, values, gradients, aim)
         steps += 1
@@ -239,9 +241,9 @@ class _Laplacian:
 
   def solve(self, rows: np.ndarray) -> np.ndarray:
     """Solves the grounded system for each row of `rows`."""
-    found, _ = linalg.lapack.dpbtrs(
+    solution, _ = linalg.lapack.dpbtrs(
         self._factor, np.asfortranarray(rows[:, ::-1].T), lower=1)
-    return found.T[:, ::-1]
+    return solution.T[:, ::-1]
 
 
 def _newton(matrix: _Laplacian, border: np.ndarray, corner: np.ndarray, k: int,
@@ -280,11 +282,13 @@ def _newton(matrix: _Laplacian, border: np.ndarray, corner: np.ndarray, k: int,
     return particular - y[:-1] @ inverse, y[:-2], float(y[-1])
 
   du, dual, top = once(first, second, third)
-  inner = first - matrix.apply(du) - dual @ border
-  outer = second - border @ du + corner * dual
-  outer[:k] += top
-  fix = once(inner, outer, third + np.sum(dual[:k]))
-  du, dual, top = du + fix[0], dual + fix[1], top + fix[2]
+  # One step of refinement: solves again for what the equations still lack.
+  first_rest = first - matrix.apply(du) - dual @ border
+  second_rest = second - border @ du + corner * dual
+  second_rest[:k] += top
+  more_du, more_dual, more_top = once(
+      first_rest, second_rest, third + np.sum(dual[:k]))
+  du, dual, top = du + more_du, dual + more_dual, top + more_top
   if not (np.all(np.isfinite(du)) and np.all(np.isfinite(dual))):
     raise _breakdown()
   return du, dual, top

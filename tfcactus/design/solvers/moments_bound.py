@@ -69,7 +69,7 @@ def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndar
   # the masses. So its tangent at the optimum, minimised over all tables of the grid, is
   # a lower bound.
   values = [_directed(p, q, problem, order) for p, q in problem.pairs(w)]
-  worst, (value, by_p, by_q) = max(enumerate(values), key=lambda found: found[1][0])
+  worst, (value, by_p, by_q) = max(enumerate(values), key=lambda item: item[1][0])
   return value, problem.by_masses(worst, by_p, by_q)
 
 
