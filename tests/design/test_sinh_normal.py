@@ -16,7 +16,7 @@ def test_cells_hold_the_exact_mass(sigma, bend, bins):
   seen = mass > 1e-200
   np.testing.assert_allclose(
       np.exp(table.log_density[i][seen]) / bins, mass[seen], rtol=1e-8)
-  assert table.monotone == law.monotone
+  assert table.monotone == law.log_concave
   assert table.std == pytest.approx(law.std, rel=2e-3)
   assert table.info['mechanism'] == 'discretized-sinh-normal'
 

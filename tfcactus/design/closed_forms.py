@@ -109,7 +109,8 @@ class DiscretizedGaussian:
   Attributes:
     noise_multiplier: Standard deviation over sensitivity.
     bins: Cells per unit of sensitivity.
-    cells: Index of the last stored cell; None for 12 standard deviations, at least 12.
+    cells: Index of the last stored cell, which lies at 4 standard deviations or more;
+      None for 12 standard deviations, or 12 cells if that is further.
     tail_ratio: Density ratio in (0, 1) of neighbouring cells beyond `cells`;
       None continues the ratio of the last two cells.
 
@@ -200,20 +201,18 @@ class DiscretizedLaplace:
     """Builds the noise table; its `info` carries no certificate."""
     cells = self.bins + 1 if self.cells is None else self.cells
     width = 1.0 / (self.bins * self.scale)
-    # Mass of cell i >= 1: exp(-i w) sinh(w / 2); of cell 0: 1 - exp(-w / 2). For a wide
-    # cell sinh could overflow, and is exp(w / 2) / 2 to rounding.
-    log_mass = np.append(
-        np.log(-np.expm1(-width / 2)),
-        np.log(np.sinh(width / 2)) - width * np.arange(1, cells + 1)
-        if width < 600 else
-        width / 2 - np.log(2.0) - width * np.arange(1, cells + 1))
+    # With cells of width w: 1 - exp(-w / 2) is the mass of cell 0, exp(-i w) sinh(w / 2)
+    # that of cell i >= 1, where sinh(w / 2) is exp(w / 2) (1 - exp(-w)) / 2.
+    log_sinh = width / 2 + math.log(-math.expm1(-width) / 2)
+    log_mass = np.append(math.log(-math.expm1(-width / 2)),
+                         log_sinh - width * np.arange(1, cells + 1))
     info = fields.uncertified(
         'discretized-laplace',
         {'scale': float(self.scale), 'bins': self.bins, 'cells': cells},
         'Laplace noise with exact cell probabilities and tail; not an optimised '
         'design.')
     return scalar_table.ScalarTable.normalized(
-        self.bins, log_mass + np.log(self.bins), -width, info)
+        self.bins, log_mass, -width, info)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ def check_sigma(sigma: float) -> None:
         f'Expected a budget for noise between {SIGMAS[0]:g} and {SIGMAS[1]:g} '
         f'sensitivities, got one for about {sigma:.3g} (per coordinate); noise '
         'narrower than that protects nothing, and when it is wider the Gaussian '
-        'is optimal.')
+        'is as good.')
 
 
 def check_cells(cells: object, bins: int) -> int:

@@ -160,7 +160,6 @@ class Noise(abc.ABC):
 
   def max_error(self, dim: int, beta: float) -> float:
     """Returns t with P(|noise| > t in some of `dim` coordinates) <= beta, or inf."""
-    del dim, beta
     return math.inf
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
@@ -254,7 +253,6 @@ class ScalarNoise(Noise):
 
   def log_mgf(self, t: float) -> float:
     """Returns an upper bound on log E exp(t Z), for t > 0; inf if none is known."""
-    del t
     return math.inf
 
 
@@ -277,12 +275,10 @@ class NoNoise(Noise):
     return dp_accounting.NonPrivateDpEvent()
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
-    del rng
     return np.zeros(size)
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Raises ValueError: zero noise has no dominating pair that protects anything."""
-    del shift
     raise ValueError(_NO_NOISE)
 
 

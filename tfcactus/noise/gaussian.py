@@ -63,7 +63,6 @@ class Gaussian(base.ScalarNoise):
   kind = 'gaussian'
   dim = None
   event_type = dp_accounting.GaussianDpEvent
-  monotone = True
   log_concave = True
 
   def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ class Laplace(base.ScalarNoise):
 
   kind = 'laplace'
   event_type = dp_accounting.LaplaceDpEvent
-  monotone = True
   log_concave = True
 
   def __post_init__(self) -> None:

@@ -217,7 +217,6 @@ class RadialTable(table_file.NoiseTable):
 
     It is inf for `beta` of at most 1e-29, since a tail of mass 1e-30 is left out.
     """
-    del dim
     tail = np.array(_checks.delta(beta, 'beta'))
     return float(self._radius_beyond(tail)) if tail > 1e-29 else np.inf
 

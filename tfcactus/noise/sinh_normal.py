@@ -1,10 +1,8 @@
 """Sinh-normal noise: normal near zero, with doubly exponentially light tails.
 
 If bend >= sigma, the privacy loss of the noise against its shift is monotone along the
-line, so that the best test is a threshold, and delta of one release a closed form.
-
-Source: section 4 of Bun, Dwork, Rothblum and Steinke (STOC 2018) for the noise;
-exact accounting is this library's.
+line, so that the best test is a threshold, and delta of one release a closed form. This
+accounting is the library's own.
 """
 
 from __future__ import annotations
@@ -77,18 +75,13 @@ class SinhNormal(base.ScalarNoise):
       object.__setattr__(self, name, _checks.noise_scale(name, getattr(self, name)))
 
   @property
-  def monotone(self) -> bool:
-    """Returns whether the density never increases with |z|."""
-    return self.bend >= self.sigma
-
-  @property
   def log_concave(self) -> bool:
     """Returns whether the density is log-concave, which holds if it has one peak."""
-    return self.monotone
+    return self.bend >= self.sigma
 
   def check_accounted(self) -> None:
     """Raises ValueError if bend < sigma: no shift dominates all smaller ones."""
-    if not self.monotone:
+    if not self.log_concave:
       raise ValueError(
           'Expected sinh-normal noise with bend >= sigma, whose density has one '
           f'peak, got {self!r}: no shift of it dominates the others. Raise bend, '
@@ -98,11 +91,11 @@ class SinhNormal(base.ScalarNoise):
   @property
   def noise_multiplier(self) -> float:
     """Standard deviation over sensitivity."""
-    # E Z^2 over the underlying normal y. The trapezoidal rule is exact to rounding if
-    # bend >= sigma, and to 1e-5 if bend is sigma / 100.
-    y = np.linspace(-39, 39, 4001)
-    weight = np.exp(-0.5 * y * y)
-    return float(np.sqrt(np.sum(weight * self._bent(y)**2) / np.sum(weight)))
+    # The trapezoidal rule is exact to rounding: the density is analytic in z.
+    z = np.linspace(-1, 1, 4001) * self._bent(np.array(39.0))
+    log_density = self.log_density_at(z)
+    weight = np.exp(log_density - np.max(log_density))
+    return float(np.sqrt(np.sum(weight * z * z) / np.sum(weight)))
 
   def _bent(self, normal: np.ndarray) -> np.ndarray:
     """Returns the noise to which standard normal values are mapped."""
