@@ -327,3 +327,10 @@ class TestCellMasses:
   def test_bad_masses(self, masses, words):
     with pytest.raises(ValueError, match=words):
       noise.ScalarTable.from_cell_masses(2, masses)
+
+
+def test_extreme_densities_have_quantiles_and_moments():
+  hollow = noise.ScalarTable.normalized(1, [-800.0, 0.0], -np.inf)
+  assert -0.5 <= hollow.quantile(0.5) <= 0.5
+  spike = noise.ScalarTable.normalized(1, [0.0, -1e300], -1e-300)
+  assert spike.noise_multiplier == pytest.approx(1 / math.sqrt(12))

@@ -188,7 +188,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
       raise ValueError(
           f'Expected a tail that ends within {table_file.MAX_CELLS} cells, got '
           f'log_tail_ratio={self.log_tail_ratio!r}; make the tail steeper.')
-    tail = self.log_tail_ratio * np.arange(1, 1 + max(int(count), 1))
+    tail = self.log_tail_ratio * np.arange(1, 1 + int(max(count, 1)))
     return np.append(self.log_density, self.log_density[-1] + tail)
 
   def moment(self, power: float) -> float:
@@ -249,7 +249,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     # The first cell with at most `tail` mass beyond its outer edge.
     cell = np.searchsorted(-beyond, -tail, side='left')
     cell = np.minimum(cell, density.size - 1)
-    z = (cell + self._outer) * self.width - (tail - beyond[cell]) / density[cell]
+    inwards = (tail - beyond[cell]) / np.maximum(density[cell], 1e-300)
+    z = (cell + self._outer) * self.width - inwards
     return np.where(u < 0.5, -1.0, 1.0) * np.clip(z, 0.0, self.range)
 
   def max_error(self, dim: int, beta: float) -> float:
