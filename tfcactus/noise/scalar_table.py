@@ -182,8 +182,9 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     """
     if np.isneginf(self.log_tail_ratio):
       return self.log_density
-    count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
-                    self.log_tail_ratio)
+    with np.errstate(over='ignore'):
+      count = np.ceil((table_file.LOG_TAIL_FLOOR - self._log_cell_mass[-1]) /
+                      self.log_tail_ratio)
     if count > table_file.MAX_CELLS:
       raise ValueError(
           f'Expected a tail that ends within {table_file.MAX_CELLS} cells, got '

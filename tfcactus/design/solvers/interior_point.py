@@ -64,12 +64,12 @@ class _State:
 
   @property
   def drop(self) -> np.ndarray:
-    """p_i - ratio_i p_{i+1}, to full relative precision."""
+    """Mass of each cell minus `carried`, to full relative precision."""
     return -self.p[:-1] * np.expm1(-self.fall) if self.fall.size else self.fall
 
   @property
   def carried(self) -> np.ndarray:
-    """ratio_i p_{i+1}: the mass of cell i at the density of cell i + 1."""
+    """The mass that cell i would have at the density of cell i + 1."""
     return self.p[:-1] * np.exp(-self.fall) if self.fall.size else self.fall
 
 
@@ -117,7 +117,8 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
         break
       # A step that had to be shortened was badly centred: centre the next one more.
       centering = 0.06 if length > 0.9 else 0.15 if length > 0.5 else 0.4
-  state = best or state
+  if best is not None:
+    state = best
   return convex_program.Solution(state.p, state.theta, state.price, steps)
 
 
