@@ -8,7 +8,8 @@ from tfcactus import noise
 from tfcactus.noise import sinh_normal
 
 LAWS = [noise.SinhNormal(1.0, 2.0), noise.SinhNormal(7.0, 10.0),
-        noise.SinhNormal(4.0, 0.7), noise.SinhNormal(1.0, 0.02), noise.SinhNormal(0.2, 500.0)]
+        noise.SinhNormal(4.0, 0.7), noise.SinhNormal(1.0, 0.02),
+        noise.SinhNormal(0.2, 500.0)]
 
 
 @pytest.mark.parametrize('law', LAWS)

@@ -66,8 +66,8 @@ def check_resolution(name: str, std: float, bins: int) -> None:
         f'{name}={std:.4g} and bins={bins}; raise bins.')
 
 
-def check_size(size: float, largest: int, what: str, remedy: str) -> None:
-  """Raises ValueError if `size`, a number of elements `what`, exceeds `largest`."""
+def check_size(size: float, largest: float, what: str, remedy: str) -> None:
+  """Raises ValueError if `size`, the number of `what`, exceeds `largest`."""
   if size > largest:
     raise ValueError(f'Expected at most {largest} {what}, got {size:.6g}; {remedy}.')
 
@@ -201,8 +201,8 @@ class DiscretizedLaplace:
     """Builds the noise table; its `info` carries no certificate."""
     cells = self.bins + 1 if self.cells is None else self.cells
     width = 1.0 / (self.bins * self.scale)
-    # With cells of width w: 1 - exp(-w / 2) is the mass of cell 0, exp(-i w) sinh(w / 2)
-    # that of cell i >= 1, where sinh(w / 2) is exp(w / 2) (1 - exp(-w)) / 2.
+    # With cells of width w, cell 0 has mass 1 - exp(-w / 2), and cell i >= 1 has mass
+    # exp(-i w) sinh(w / 2), where sinh(w / 2) is exp(w / 2) (1 - exp(-w)) / 2.
     log_sinh = width / 2 + math.log(-math.expm1(-width) / 2)
     log_mass = np.append(math.log(-math.expm1(-width / 2)),
                          log_sinh - width * np.arange(1, cells + 1))

@@ -256,7 +256,7 @@ class TruncatedForm(abc.ABC):
     """Builds the noise table; its `info` carries no certificate."""
     bins, cells = tiling.check_range(self.range, self.bins)
     edges = np.arange(cells + 1) / bins
-    scale = (float(self.scale) if self.utility is None else
+    scale = (_checks.noise_scale('scale', self.scale) if self.utility is None else
              self._sought_scale(edges, bins, self.utility))
     w = self._masses(edges, scale)
     # Cells that underflow are cut off; a table has at least two.
