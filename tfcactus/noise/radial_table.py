@@ -277,10 +277,9 @@ class RadialTable(table_file.NoiseTable):
 def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   """Returns bounds on the pair of a radial table from binned shell-to-shell losses.
 
-  `shift` is in sensitivities. Noise and shifted noise are mirror images, so that moves
-  outwards, of positive loss, are enough. The probability of moving out by more than d
-  shells has an error, which the upper pair adds and the lower pair subtracts: losses
-  increase outwards.
+  `shift` is in sensitivities. Noise and shifted noise are mirror images: moves
+  outwards, of positive loss, are enough. Chances to move out by more than d shells have
+  an error: the upper pair adds it, since losses increase outwards, the lower subtracts.
   """
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
@@ -298,9 +297,8 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Moves beyond the band: infinite losses in the upper pair, left out of the lower.
-    # Moves beyond the shells of a tail: infinite losses in the upper pair; in the lower
-    # one they go to the last shell's density.
+    # Moves beyond the band are infinite losses, and left out of the lower pair. Moves
+    # beyond a tail's shells are infinite losses; the lower pair has the last density.
     loss[:, -1] = np.inf
     least = loss if np.isneginf(table.log_tail_ratio) else np.minimum(
         loss, log_f[rows, None] - log_f[-1])
