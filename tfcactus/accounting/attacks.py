@@ -68,9 +68,9 @@ class TradeoffCurve:
     """
     accountant.check_both()
     loss = np.asarray(epsilon, dtype=np.float64)
-    found = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
+    bounds = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
     # Rows: lower and upper bounds.
-    delta = np.array([found[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
+    delta = np.array([bounds[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
     alpha = np.exp(loss)
     # H(alpha) = 1 - alpha + alpha H(1 / alpha), by the symmetry of the curve.
     below = 1 - alpha + alpha * delta
@@ -78,8 +78,7 @@ class TradeoffCurve:
     # The difference from one is rounded absolutely, all else relatively.
     rounded = ROUNDING * np.where(loss < 0, 1.0, delta[1])
     low, high = np.clip(low - rounded, 0.0, 1.0), np.clip(high + rounded, 0.0, 1.0)
-    return cls(*(np.append(end, values) for end, values in (
-        (0.0, alpha), (1.0, low), (1.0, high))))
+    return cls(np.append(0.0, alpha), np.append(1.0, low), np.append(1.0, high))
 
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
@@ -91,13 +90,13 @@ class TradeoffCurve:
       points = POINTS if quick else FEW_POINTS
     # The grid ends where delta hardly counts at the rate `least`, or hardly exceeds the
     # probability of an infinite loss, below which it never falls.
-    rest = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
+    last_delta = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
     low, top = 0.0, 1.0
-    while top < LARGEST_LOSS and accountant.get_delta(top) > rest:
+    while top < LARGEST_LOSS and accountant.get_delta(top) > last_delta:
       low, top = top, 2 * top
     for _ in range(4):
       middle = 0.5 * (low + top)
-      low, top = (low, middle) if accountant.get_delta(middle) <= rest else (
+      low, top = (low, middle) if accountant.get_delta(middle) <= last_delta else (
           middle, top)
     half = np.linspace(0.0, top, points)
     return cls.at(accountant, np.append(-half[:0:-1], half))
@@ -116,8 +115,8 @@ class TradeoffCurve:
     rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
-    # Between two points, H lies above the extended chords before and behind them. Their
-    # slopes are `before` and `behind`.
+    # Between two points, H lies above the extended chord of the cell before, of slope
+    # `before`, and above that of the cell behind, of slope `behind`.
     before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
@@ -129,8 +128,8 @@ class TradeoffCurve:
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
     from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
     last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
-    found = np.append(np.maximum(from_left, from_right), last, axis=-1)
-    return np.clip(np.min(found, axis=-1) - ROUNDING, rate[..., 0], 1.0)
+    of_cells = np.append(np.maximum(from_left, from_right), last, axis=-1)
+    return np.clip(np.min(of_cells, axis=-1) - ROUNDING, rate[..., 0], 1.0)
 
   def false_negatives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns a lower bound on the false negative rate of any test, any shape."""
@@ -154,8 +153,8 @@ class TradeoffCurve:
     if not rate.size:
       return math.inf, LEAST_RATE
     mu = -special.ndtri(rate) - special.ndtri(missed)  # Of the curve by each point.
-    best = int(np.argmax(mu))
-    return max(float(mu[best]), 0.0), float(rate[best])
+    decides = int(np.argmax(mu))
+    return max(float(mu[decides]), 0.0), float(rate[decides])
 
   def regret(self, mu: float) -> Bounds:
     """Returns bounds on the regret of the curve of mu-GDP in place of this one.
@@ -239,7 +238,8 @@ def check_target(rates: object) -> tuple[float, float]:
 def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
   """Returns bounds on the probability, given an alarm, of a record in the data."""
   prior = _checks.delta(prior, 'prior')
-  return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)
+  # The quotient of both rates cannot underflow: it is at least `false_positive`.
+  return Bounds(*(prior / (prior + (1 - prior) * (false_positive / rate))
                   for rate in true_positive))
 
 

@@ -10,7 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, relations
-from tfcactus.accounting import event_steps
+from tfcactus.accounting import event_steps, events
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
@@ -92,7 +92,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
           raise event_steps.Unsupported(event, f'{step} has no dominating pair')
         elif repeats:
           counts[step] = counts.get(step, 0) + repeats * count
-      if max(counts.values(), default=0) > event_steps.MAX_COUNT:
+      if max(counts.values(), default=0) > events.MAX_COUNT:
         raise event_steps.Unsupported(event, 'more than 2^53 releases of one kind')
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
@@ -101,21 +101,16 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       self._counts, self.non_private = counts, non_private
     return None
 
-  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
-    """Returns the steps to account for, with their counts."""
-    return self._counts
-
   def compositions(self) -> dict[str, Composition]:
     """Returns {'add', 'remove' or 'replace': composition}; {} if no step has a pair."""
-    counts = [(step, count) for step, count in self._steps_composed().items()
+    counts = [(step, count) for step, count in self._counts.items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}
     wanted = (['replace'] if self.neighboring_relation == relations.REPLACE else
               ['remove', 'add'] if self.direction == 'both' else [self.direction])
-    return {direction: Composition([
-        (step.loss(direction), count) for step, count in counts])
-            for direction in wanted}
+    return {direction: Composition([(step.loss(direction), count)
+                                    for step, count in counts]) for direction in wanted}
 
 
 class OneSidedAccountant(PairAccountant):
@@ -156,9 +151,9 @@ class TwoSidedAccountant(PairAccountant):
       target_delta: In (0, 1).
 
     Returns:
-      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`,
-      which is inf if an event protects nothing or losses are infinite with a larger
-      probability than delta.
+      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`. It
+      is inf if an event protects nothing, or if losses are infinite with a probability
+      above delta.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(
@@ -195,7 +190,7 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the larger bounds of both directions by `solve`; zeros for no steps."""
+    """Returns the largest bounds by `solve` over all directions; zeros for no steps."""
     # `non_private` is the largest possible value, that of an event without noise.
     # `stays_below(part, x)` is True only if it is proved that the value is at most x.
     if self.non_private:
@@ -205,7 +200,7 @@ class TwoSidedAccountant(PairAccountant):
       # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         bounds = solve(part)
-        if any(map(math.isnan, bounds)):  # They prove nothing.
+        if any(map(math.isnan, bounds)):  # NaN proves nothing.
           bounds = Bounds(0.0, non_private, non_private)
         best = Bounds(*map(max, best, bounds))
     return best

@@ -55,7 +55,8 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
   """
   target = _checks.positive(target_name, target_epsilon)
   tolerance = _checks.positive('tolerance', tolerance)
-  least, most = math.log(low), math.log(high)
+  least = math.log(_checks.positive('low', low))
+  most = math.log(_checks.positive('high', high))
 
   def excess(log_value: float) -> float:
     """Returns log(cost / target) at the noise e^log_value, finite for `brentq`."""
@@ -107,11 +108,11 @@ def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
   number of steps tried, or None.
 
   Raises:
-    ValueError: if 2^40 steps are within the target, and `most` is None, or the target
-      is not positive.
+    ValueError: if 2^40 steps are within the target, and `most` is None, or an argument
+      is out of range.
   """
   target = _checks.positive('target_epsilon', target_epsilon)
-  low, high = 0, 1 if most is None else most
+  low, high = 0, 1 if most is None else _checks.integer('most', most, 0)
   while cost(high) <= target:
     if most is not None:
       return most

@@ -33,7 +33,7 @@ def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
 def event_from(config: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event of an `event_config`; ValueError if its kind is unknown."""
   kind = config['kind']
-  if kind not in _CLASSES:
+  if not isinstance(kind, str) or kind not in _CLASSES:
     raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
   return _CLASSES[kind](**{
       name: _value_from(value) for name, value in config['fields'].items()})

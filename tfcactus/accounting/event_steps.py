@@ -75,9 +75,6 @@ class Sample:
     return groups.poisson_weights(self.rows, self.sampling_prob)
 
 
-MAX_COUNT = 2**53
-"""Largest number of steps of one kind: float64 represents all integers up to here."""
-
 MERGED_ROUNDOFF = 1e-14
 """Bound on the relative error of the joint noise multiplier of merged Gaussians. A
 precision is a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2);
@@ -118,9 +115,9 @@ class NoiseStep(PairedStep):
     shift = sample.rows * (2 if replace or sample.fixed_size else 1)
     # Noise is symmetric: without sampling its pair serves both directions. The reversed
     # pair is wider: Q-mass that was lost by raising losses has infinite losses there.
-    way = 'replace' if prob == 1 else direction
+    pair_direction = 'replace' if prob == 1 else direction
     if noise.gaussian_std is None:
-      bounds = _sampled(noise_base.known_pair(noise, shift), prob, way)
+      bounds = _sampled(noise_base.known_pair(noise, shift), prob, pair_direction)
       scalar = LaplaceLoss(shift / noise.scale) if prob == 1 and isinstance(
           noise, noise_lib.Laplace) else None
       return StepLoss(lambda cells: bounds, scalar=scalar)
@@ -128,7 +125,7 @@ class NoiseStep(PairedStep):
     loss = None if prob < 1 and replace else (
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
-        gaussian.shifted_pair(mu, cells), prob, way), loss)
+        gaussian.shifted_pair(mu, cells), prob, pair_direction), loss)
 
   def _of_rows(self, direction: str) -> StepLoss:
     """Returns the privacy loss of a person with `sample.rows` rows (group privacy)."""
@@ -260,10 +257,11 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0, MAX_COUNT)
+  count = _checked(event, _checks.integer, 'count', event.count, 0,
+                   events.MAX_COUNT)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
-    if repeats * count > MAX_COUNT:
+    if repeats * count > events.MAX_COUNT:
       raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 
@@ -285,7 +283,7 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
                   event.sampling_probability)
   if prob > 1:
     raise Unsupported(event, 'the sampling probability is not in [0, 1]')
-  return _steps_of_sample(event, prob, fixed_size=False, outer=sample)
+  return _steps_of_sample(event, prob, None, sample)
 
 
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
@@ -296,8 +294,7 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample) -> 
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
-  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample,
-                          drawn=(taken, total))
+  return _steps_of_sample(event, taken / total, (taken, total), sample)
 
 
 @steps_of.register(events.DominatingPairDpEvent)
@@ -344,10 +341,10 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   """Returns one step for an epoch, or all steps of its only batch."""
   _check_own_sample(event, sample)
   inner = _merged(event.event)
-  found = list(steps_of(inner, sample))
-  if event.num_batches == 1 or not found:
-    return iter(found)
-  (step, count), *more = found
+  steps = list(steps_of(inner, sample))
+  if event.num_batches == 1 or not steps:
+    return iter(steps)
+  (step, count), *more = steps
   if step is None and not more:
     return iter([(None, count)])
   if isinstance(step, PairStep) and sample.relation == relations.ZERO_OUT:
@@ -393,10 +390,11 @@ for _name, _convert in (('RandomAllocationDpEvent', _random_allocation),
     steps_of.register(getattr(dp_accounting, _name))(_convert)
 
 
-def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
-                     outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
+def _steps_of_sample(event: dp_accounting.DpEvent, prob: float,
+                     drawn: tuple[int, int] | None, outer: Sample) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
-  # `drawn` is (size of the sample, number of records) if the size is fixed.
+  # `drawn` is (size of the sample, number of records) for a fixed size, None: Poisson.
+  fixed_size = drawn is not None
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob

@@ -9,16 +9,12 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, noise as noise_lib, relations
-from tfcactus.noise.base import known_pair, Noise, NoiseTableDpEvent
+from tfcactus.noise.base import known_pair, Noise
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
-__all__ = ['AdaptedDpEvent', 'DistanceDpEvent', 'DominatingPairDpEvent',
-           'NoiseTableDpEvent', 'RandomAllocationDpEvent', 'ThresholdDpEvent',
-           'ValidationDpEvent', 'dominating_pair', 'noise_event',
-           'randomized_response_event']
-
-_MOST = 2**53
-"""Largest number of batches or buckets: float64 represents all integers up to here."""
+MAX_COUNT = 2**53
+"""Largest number of batches, buckets, or steps of one kind: float64 represents all
+integers up to here."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
@@ -37,8 +33,7 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
   """
 
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
-  neighboring_relation: dp_accounting.NeighboringRelation = (
-      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+  neighboring_relation: dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
 
   def __attrs_post_init__(self) -> None:
     if not isinstance(self.pair, (pair_lib.DominatingPair, pair_lib.PairBounds)):
@@ -133,11 +128,10 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   num_batches: int
   event: dp_accounting.DpEvent
 
-  proved_relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-                      dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+  proved_relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
 
   def __attrs_post_init__(self) -> None:
-    _checks.integer('num_batches', self.num_batches, 1, _MOST)
+    _checks.integer('num_batches', self.num_batches, 1, MAX_COUNT)
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
@@ -202,15 +196,17 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     pair, always = bounds.upper, bounds.lower.p_inf
     loss, order = np.linspace(0.0, 80.0, 1601), np.argsort(pair.loss)
     first = np.searchsorted(pair.loss[order], loss - 1e-9)
-    # Sums over all larger losses and over all smaller ones, each from its own end.
-    p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[first]
-            for mass in (pair.p, pair.q))
-    smaller = np.append(0.0, np.cumsum(pair.p[order]))[first]
-    far = shift * self.distance * (1 + np.exp(loss))
+    # P- and Q-masses of losses from each of `loss` on, and the P-mass of smaller ones,
+    # each summed from its own end.
+    p_above, q_above = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[first]
+                        for mass in (pair.p, pair.q))
+    p_below = np.append(0.0, np.cumsum(pair.p[order]))[first]
+    added = shift * self.distance * (1 + np.exp(loss))
     with np.errstate(divide='ignore'):
       # The factors cover rounding, and e^0.05 what lies between two losses.
-      within = np.maximum.accumulate(1.07 * far / (smaller + np.exp(loss) * q))
-      beyond = (1.01 * far + (1 + 1e-9) * (p + pair.p_inf - always)) / np.sum(pair.p)
+      within = np.maximum.accumulate(1.07 * added / (p_below + np.exp(loss) * q_above))
+      beyond = (1.01 * added + (1 + 1e-9) * (p_above + pair.p_inf - always)) / np.sum(
+          pair.p)
     return float(np.min(np.maximum(within, beyond)))
 
 
@@ -307,12 +303,12 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   2^53.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
-  buckets = _checks.integer('num_buckets', num_buckets, 2, _MOST)
+  buckets = _checks.integer('num_buckets', num_buckets, 2, MAX_COUNT)
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []
   pair = pair_lib.DominatingPair.from_masses([own, other, *rest], [other, own, *rest])
-  return DominatingPairDpEvent(pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
+  return DominatingPairDpEvent(pair, relations.REPLACE)
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:

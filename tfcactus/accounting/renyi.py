@@ -112,8 +112,8 @@ class RenyiAccountant(base.OneSidedAccountant):
       known = [np.full(orders.shape, math.inf if self.non_private else 0.0)]
     # 'remove' and 'add' are reverses of each other; 'replace' is its own reverse.
     return np.min([
-        tradeoff_from_renyi(orders, one, false_positive, other)
-        for one, other in zip(known, known[::-1])], axis=0)
+        tradeoff_from_renyi(orders, own, false_positive, reverse)
+        for own, reverse in zip(known, reversed(known))], axis=0)
 
 
 class ExtendedMomentsAccountant(base.OneSidedAccountant):
@@ -171,15 +171,16 @@ def _known_divergences(part: Composition, orders: np.ndarray, *,
       return np.full(orders.size, math.inf)
     # Fewer orders may have a quadrature in common where all of them have none.
     return np.concatenate([
-        _known_divergences(part, some, finite=finite)
-        for some in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
+        _known_divergences(part, few, finite=finite)
+        for few in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
 
 
 def _check_orders(orders: Sequence[float]) -> np.ndarray:
-  """Returns the orders as an array; ValueError unless all are above one."""
+  """Returns the orders as an array; ValueError unless all are in (1, MAX_ORDER]."""
   checked = _checks.vector('orders', orders)
-  if np.any(checked <= 1):
-    raise ValueError(f'Expected orders > 1, got {np.min(checked)!r}.')
+  wrong = checked[(checked <= 1) | (checked > MAX_ORDER)]
+  if wrong.size:
+    raise ValueError(f'Expected orders > 1, up to {MAX_ORDER:g}, got {wrong[0]!r}.')
   return checked
 
 
@@ -196,7 +197,7 @@ def _markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) ->
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon at `delta` by all orders together, or 2 `WASTE` more."""
+  """Returns about the least epsilon at `delta` by all orders together, never less."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
@@ -300,11 +301,13 @@ def tradeoff_from_renyi(
     known.append((_divergences('reverse', reverse, order.size), False))
   x = _checks.shares('false_positive', false_positive)
   level = np.clip(x.ravel(), _LEAST, 1.0 - 0.5 * EPS)
-  bounds = [_least(order[finite, None], divergence[finite, None], level, forward)
-            for divergence, forward in known
-            for finite in [np.isfinite(divergence)] if np.any(finite)]
-  found = np.max(bounds, axis=0) if bounds else np.zeros(level.shape)
-  return np.where(x == 1, 0.0, found.reshape(x.shape))
+  best = np.zeros(level.shape)
+  for divergence, forward in known:
+    finite = np.isfinite(divergence)
+    if np.any(finite):
+      best = np.maximum(best, _least(
+          order[finite, None], divergence[finite, None], level, forward))
+  return np.where(x == 1, 0.0, best.reshape(x.shape))
 
 
 def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
@@ -326,8 +329,8 @@ def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bo
   for _ in range(_HALVINGS):
     middle = 0.5 * (low + high)
     log_y, log_1y = -np.logaddexp(0.0, -middle), -np.logaddexp(0.0, middle)
-    one, other = ((log_1y, log_y), (log_x, log_1x))[::1 if forward else -1]
-    broken = np.any(_breaks(order, divergence, one, other), axis=0)
+    p, q = (log_1y, log_y), (log_x, log_1x)
+    broken = np.any(_breaks(order, divergence, *((p, q) if forward else (q, p))), axis=0)
     low, high = np.where(broken, middle, low), np.where(broken, high, middle)
   log_y = -np.logaddexp(0.0, -low)
   # Rounded down. The first lower end was not evaluated, hence zero.
@@ -339,6 +342,7 @@ def _breaks(order: np.ndarray, divergence: np.ndarray,
             ) -> np.ndarray:
   """Returns whether d_order(p || q) surely exceeds `divergence`, shape (n, points)."""
   # `p` and `q` hold the logs of a coin's two probabilities, each of shape (points,).
+  # Rounding: `size` adds up the moduli of all terms.
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)
                  for a, b in zip(p, q)) + np.abs(order - 1) * divergence

@@ -21,6 +21,9 @@ from tfcactus import _checks, _format
 MOST = 2**64
 """Largest number of records or releases, which is a float64."""
 
+LEAST_RHO = 1e-300
+"""Least positive rho that is computed here; a smaller one might vanish by underflow."""
+
 CERTIFICATE_ORDERS = 2000
 """Orders at which a certificate evaluates divergences; chords bound them between."""
 
@@ -55,7 +58,7 @@ class TCDP:
   @classmethod
   def from_pure_dp(cls, epsilon: float) -> TCDP:
     """Returns the guarantee that epsilon-DP implies (section 2.3)."""
-    return cls(0.5 * _checks.non_negative('epsilon', epsilon)**2)
+    return cls(_of_square(0.5, epsilon))
 
   @classmethod
   def from_bounded_range(cls, epsilon: float) -> TCDP:
@@ -67,7 +70,7 @@ class TCDP:
     """
     # log E_Q (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance
     # of a variable in the interval, at most epsilon^2 / 4.
-    return cls(0.125 * _checks.non_negative('epsilon', epsilon)**2)
+    return cls(_of_square(0.125, epsilon))
 
   @classmethod
   def from_zcdp(cls, rho: float) -> TCDP:
@@ -146,9 +149,9 @@ class TCDP:
 
   def group_epsilon(self, size: int, delta: float) -> float:
     """Returns the lesser epsilon of `large_group` and `group`, for groups of `size`."""
-    found = self.large_group(size).epsilon(delta)
-    return found if self.omega / size <= 1 else min(
-        found, self.group(size).epsilon(delta))
+    of_any_size = self.large_group(size).epsilon(delta)
+    return of_any_size if self.omega / size <= 1 else min(
+        of_any_size, self.group(size).epsilon(delta))
 
   def subsample(self, sampling_prob: float) -> TCDP:
     """Returns the guarantee on a random sample of the records (Theorem 12).
@@ -177,7 +180,7 @@ class TCDP:
           f'omega={_format.lower(self.omega)}], but it does at none for '
           f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism '
           'exactly with PhiAccountant.')
-    return TCDP(13 * s * s * self.rho, largest / 2)
+    return TCDP(max(13 * s * s * self.rho, LEAST_RHO), largest / 2)
 
   def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
     """Returns the claim of Theorem 11 as printed, labelled as proved or not.
@@ -265,6 +268,12 @@ class LargeGroup:
     return math.exp(exponent) * (omega * omega * self.single.rho + log_inverse)
 
 
+def _of_square(factor: float, epsilon: float) -> float:
+  """Returns the rho factor epsilon^2; ValueError unless epsilon >= 0."""
+  epsilon = _checks.non_negative('epsilon', epsilon)
+  return max(factor * epsilon * epsilon, LEAST_RHO) if epsilon else 0.0
+
+
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
   """Returns whether condition (5) of Theorem 12 holds at omega' = `order`, above 2."""
   if order <= 2:
@@ -345,9 +354,9 @@ def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
   """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i."""
   # (a - 1) D_a is convex in the order a and zero at order one. Between two orders it
   # therefore lies below its chord.
-  k = (orders - 1) * divergences
   a, b = orders[:-1], orders[1:]
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    k = (orders - 1) * divergences
     m = np.diff(k) / np.diff(orders)
     c = k[:-1] - m * a
     # D_x / x <= (m x + c) / (x (x - 1)): largest at a stationary point or an end.

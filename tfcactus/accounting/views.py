@@ -22,10 +22,10 @@ CDF_STEP = 1e-5
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   """Returns the hockey-stick divergence H(alpha) = sup_A P(A) - alpha Q(A).
 
-  `alpha` = e^epsilon is non-negative, of any shape, which the result has too.
+  `alpha` = e^epsilon has any shape, which the result has too; ValueError if negative.
   """
-  ratio = np.asarray(alpha, dtype=np.float64)
-  if not np.all(ratio >= 0):
+  ratio = _checks.numbers_of('alpha', alpha)
+  if np.any(ratio < 0):
     raise ValueError(f'Expected alpha >= 0, got {ratio!r}.')
   return np.vectorize(pair.hockey_stick, otypes=[np.float64])(_numerics.log_mass(ratio))
 
@@ -103,11 +103,13 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
         'false_negative for each.')
   q, p = np.diff(x), -np.diff(y)
   # p / q falls along a convex curve, here up to the rounding of the points.
-  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(np.diff(p / q) > 1e-9):
+  with np.errstate(over='ignore'):
+    rises = np.any(np.diff(p / q) > 1e-9)
+  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or rises:
     raise ValueError(
         'Expected false_negative to be convex and fall to 0 within [0, 1].')
   seen = p > 0
-  return DominatingPair(np.log(p[seen] / q[seen]), p[seen], q[seen],
+  return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen],
                         float(1 - y[0]), float(np.sum(q[~seen])))
 
 
@@ -158,7 +160,8 @@ def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
   step = max(CDF_STEP, 1e-9 * loss)
   places = max(loss - step, 0.0), loss, loss + step
   below, at, above = map(composition.delta, places)
-  grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
+  with np.errstate(over='ignore'):  # An infinite `grown` gives a `low` of zero.
+    grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
   # Bounds on e^loss times the Q-probability of a larger loss.
   low = max((at.lower - above.upper) / grown, 0.0)
   high = (below.upper - at.lower) / fallen if loss > 0 else 1.0

@@ -97,7 +97,7 @@ class PhiFunction:
   @classmethod
   def laplace(cls, scale: float) -> PhiFunction:
     """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
-    top = 1 / _checks.positive('scale', scale)
+    top = 1 / _checks.noise_scale('scale', scale)
     # |phi| is at most w + w / (2 t): w is the mass of the atoms, and the second term
     # is for the density between them.
     atoms = math.log(0.5 * (1 + math.exp(-top)))

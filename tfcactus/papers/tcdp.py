@@ -208,8 +208,8 @@ def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> 
   Raises ValueError where the corollary is false, as `histogram_noise` does.
   """
   histogram_noise(rho, omega)  # Refuses where the corollary is false.
-  num_bins = _checks.integer('num_bins', num_bins, 1)
-  log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
+  log_ratio = math.log(_checks.integer('num_bins', num_bins, 1)) - math.log(
+      _checks.delta(beta, 'beta'))
   return 8 * omega * math.asinh(math.sqrt(log_ratio / (2 * omega**2 * rho)))
 
 
