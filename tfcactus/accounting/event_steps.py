@@ -59,11 +59,11 @@ class Sample:
     """Raises Unsupported unless noise on the sample has an exact account for `rows`."""
     if self.rows == 1:
       return
-    if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or self.drawn and
-                            self.drawn[0] > self.drawn[1] - self.rows):
-      raise Unsupported(event, (
-          'several rows have an exact account under samples of fixed size only if they '
-          'are added or removed, and the other records are enough for a sample'))
+    too_few = self.drawn is not None and self.drawn[0] > self.drawn[1] - self.rows
+    if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or too_few):
+      raise Unsupported(
+          event, 'several rows have an exact account under samples of fixed size only '
+          'if they are added or removed, and the other records are enough for a sample')
     if self.sampling_prob < 1 and self.relation == relations.REPLACE:
       raise Unsupported(event, 'several replaced rows have no exact account in samples')
 
@@ -76,9 +76,8 @@ class Sample:
 
 
 MERGED_ROUNDOFF = 1e-14
-"""Bound on the relative error of the joint noise multiplier of merged Gaussians. A
-precision is a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2);
-the root keeps half of that error and adds EPS: 2.25 EPS or 5e-16."""
+"""Bound on the relative error of the joint noise multiplier of merged Gaussians. Their
+precisions have 2.5 EPS: a power, a count, a product and `fsum`; the root adds EPS."""
 
 
 class EventStep:
@@ -129,7 +128,8 @@ class NoiseStep(PairedStep):
 
   def _of_rows(self, direction: str) -> StepLoss:
     """Returns the privacy loss of a person with `sample.rows` rows (group privacy)."""
-    # In a sample of fixed size a row also takes the place of another.
+    # In a sample of fixed size a row also takes the place of another: it moves a query
+    # by two sensitivities.
     sample, each = self.sample, 2 if self.sample.fixed_size else 1
     if self.noise.gaussian_std is not None:
       loss = GroupedGaussian.of(
@@ -141,30 +141,22 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise of `std` sensitivities on an epoch's sums; a record is in one."""
-
-  std: float
-  num_batches: int
-
-  def loss(self, direction: str) -> StepLoss:
-    """Returns the loss of the epoch, in closed form and as pairs."""
-    mu, bins = 1 / self.std, self.num_batches
-    # A pilot of few cells takes fewer nodes; any number of nodes is sound.
-    return StepLoss(
-        lambda cells: gaussian.allocated_pair(
-            mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
-        AllocatedGaussian(mu, bins, direction))
-
-
-@dataclasses.dataclass(frozen=True)
-class AllocatedPairStep(PairedStep):
   """The mechanism `one` on an epoch's batches; a record enters one at random."""
 
   one: NoiseStep | PairStep
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+    """Returns the loss of the epoch, of Gaussian noise in closed form too."""
+    std = self.one.noise.gaussian_std if isinstance(self.one, NoiseStep) else None
+    if std is None:
+      return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+    mu, bins = 1 / std, self.num_batches
+    # A pilot of few cells takes fewer nodes; any number of nodes is sound.
+    return StepLoss(
+        lambda cells: gaussian.allocated_pair(
+            mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
+        AllocatedGaussian(mu, bins, direction))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +218,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)
-  if direction == 'replace':  # Proposition 29: the larger of both profiles.
+  if direction == 'replace':  # Proposition 29: the larger of the two profiles.
     return envelope.envelope_of([add, remove])
   return add if direction == 'add' else remove
 
@@ -340,13 +332,10 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   """Returns one step for an epoch, or all steps of its only batch."""
   _check_own_sample(event, sample)
-  inner = _merged(event.event)
-  steps = list(steps_of(inner, sample))
-  if event.num_batches == 1 or not steps:
+  steps = list(steps_of(_merged(event.event), sample))
+  if event.num_batches == 1 or all(step is None for step, _ in steps):
     return iter(steps)
   (step, count), *more = steps
-  if step is None and not more:
-    return iter([(None, count)])
   if isinstance(step, PairStep) and sample.relation == relations.ZERO_OUT:
     # A zeroed record may change its batch, and so show which one it is in.
     raise Unsupported(
@@ -354,9 +343,7 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
         'allocation; use ADD_OR_REMOVE_ONE, or an event of noise')
   if isinstance(step, (NoiseStep, PairStep)) and step.sample == sample and (
       count == 1 and not more):
-    if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:
-      return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
-    return iter([(AllocatedPairStep(step, event.num_batches), 1)])
+    return iter([(AllocatedStep(step, event.num_batches), 1)])
   raise Unsupported(event, 'random allocation has a proof for one release of each '
                     'whole batch, or several with Gaussian noise; release one query of '
                     'a batch')

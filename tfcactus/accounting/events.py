@@ -79,9 +79,8 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
   """Base class of events that supply their dominating pairs.
 
   A new sampling scheme with a proof of its own has a subclass as its event. One event
-  is one step, sampling included. Accountants accept it under its `proved_relations`,
-  unless another event samples it. A subclass is a frozen attrs class: accountants count
-  equal events together and charge equal costs.
+  is one step, sampling included; accountants refuse it where another event samples it.
+  A subclass is a frozen attrs class: accountants count equal events together.
 
   Attributes:
     proved_relations: Neighbouring relations for which `pair_bounds` is proved;
@@ -102,7 +101,7 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
 
     Returns:
       (lower, upper): the upper pair's privacy profile is an upper bound for all
-      neighbours in that direction, the lower pair's a lower bound for the worst.
+      neighbours in that direction, the lower pair's a lower bound for the worst ones.
     """
 
 
@@ -111,9 +110,9 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   """Balls-in-bins: an epoch in which each record enters one of several batches.
 
   Each record draws its batch uniformly and independently, anew for each event. A
-  mechanism runs once on each batch and may depend on its earlier outputs. Proved for
-  one release of each batch with any noise or dominating pair, for several with Gaussian
-  noise, and for one record added, removed or, with noise, zeroed.
+  mechanism runs once on each batch and may depend on its earlier outputs. The account
+  is proved for one release of each batch, or several with Gaussian noise, and for one
+  record added, removed or, with noise, zeroed.
 
   Attributes:
     num_batches: Number of batches, empty ones included; public.
@@ -188,8 +187,8 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     """Returns a probability of showing the data that makes up for the distance.
 
     The noise, and a release that shows the data with this probability, together
-    dominate the release for a change by `shift` sensitivities. There is no account if
-    the value returned is one or more.
+    dominate the release for a change by `shift` sensitivities; a result of one or more
+    means that there is no account.
     """
     # Every loss gives a bound: docs/soundness_releases.md, "Whole numbers in releases".
     bounds = known_pair(_noise_of(self.event), shift)

@@ -388,11 +388,7 @@ def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
   q, first = np.unique(q[order], return_index=True)
   miss = np.minimum.accumulate(miss[order][first])
   keep = lower_hull(q, miss)
-  q_mass, p_mass = np.diff(q[keep]), -np.diff(miss[keep])
-  seen = p_mass > 0
-  return DominatingPair(
-      np.log(p_mass[seen]) - np.log(q_mass[seen]), p_mass[seen], q_mass[seen],
-      float(1 - miss[0]), float(np.sum(q_mass[~seen])))
+  return views.pair_of_curve(q[keep], miss[keep])
 
 
 def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float

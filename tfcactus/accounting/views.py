@@ -108,9 +108,16 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
   if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or rises:
     raise ValueError(
         'Expected false_negative to be convex and fall to 0 within [0, 1].')
+  return pair_of_curve(x, y)
+
+
+def pair_of_curve(false_positive: np.ndarray, false_negative: np.ndarray
+                  ) -> DominatingPair:
+  """Returns the pair of a trade-off function as `pair_from_tradeoff`, unchecked."""
+  q, p = np.diff(false_positive), -np.diff(false_negative)
   seen = p > 0
   return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen],
-                        float(1 - y[0]), float(np.sum(q[~seen])))
+                        float(1 - false_negative[0]), float(np.sum(q[~seen])))
 
 
 def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
