@@ -63,8 +63,7 @@ class TradeoffCurve:
   def at(cls, accountant: TwoSidedAccountant, epsilon: npt.ArrayLike) -> TradeoffCurve:
     """Returns the curve from the profile at increasing `epsilon`, of either sign.
 
-    Raises:
-      ValueError: if the accountant's direction is not 'both'.
+    Raises ValueError if the accountant's direction is not 'both'.
     """
     accountant.check_both()
     loss = np.asarray(epsilon, dtype=np.float64)
@@ -136,11 +135,11 @@ class TradeoffCurve:
     return 1 - self.most_true_positives(false_positive)
 
   def gaussian(self) -> tuple[float, float]:
-    """Returns (mu, rate): the least mu of Gaussian differential privacy, and where.
+    """Returns the least mu of Gaussian differential privacy, and the rate that decides.
 
     False negative rates are at least those of mu-GDP where both error rates are at
-    least `LEAST_RATE`; `rate` is the false positive rate that decides. The mu is inf if
-    both error rates of a test may be below `LEAST_RATE`.
+    least `LEAST_RATE`. The mu is inf if a test may have both below `LEAST_RATE`. The
+    rate is the false positive rate at which no smaller mu would do.
     """
     hull = lower_hull(self.alpha, self.upper)
     alpha, value = self.alpha[hull], self.upper[hull]
@@ -222,12 +221,11 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) ->
 
 def check_target(rates: object) -> tuple[float, float]:
   """Returns a target (true positive rate, false positive rate); ValueError if wrong."""
-  pair = rates if isinstance(rates, (tuple, list)) and len(rates) == 2 else None
-  if pair is None:
+  if not isinstance(rates, (tuple, list)) or len(rates) != 2:
     raise ValueError(
         'Expected target_tpr to be a pair (true positive rate, false positive rate) '
         f'such as (0.05, 0.01), got target_tpr={rates!r}.')
-  most, rate = (_checks.delta(x, 'each rate of target_tpr') for x in pair)
+  most, rate = (_checks.delta(x, 'each rate of target_tpr') for x in rates)
   if most <= rate:
     raise ValueError(
         'Expected the true positive rate of target_tpr, the first, above the false '
@@ -281,8 +279,8 @@ class AttackReport:
     curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
     # The true positive rate that is attained at one point refutes every smaller mu.
-    least = float(special.ndtri(curve.best_true_positives(where)) - special.ndtri(
-        where)) if 0 < where < 1 else 0.0
+    least = float(special.ndtri(curve.best_true_positives(where)) -
+                  special.ndtri(where)) if where < 1 else 0.0
     least = min(max(least, 0.0), mu)
     return cls(
         rates, accountant.delta_bounds(0.0),

@@ -14,10 +14,6 @@ from tfcactus.accounting import event_steps, events
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
-DIRECTIONS = ('both', 'add', 'remove')
-"""Ways in which one of two neighbours comes from the other: by removing a record, by
-adding one, or by either ('both', which a guarantee needs)."""
-
 
 class PairAccountant(dp_accounting.PrivacyAccountant):
   """Accountant that turns events into compositions of dominating pairs.
@@ -42,15 +38,15 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
         (sensitivity two), or REPLACE_SPECIAL (zero-out: a record is replaced by one
         that contributes zero to every query; sensitivity one). Zero-out keeps the
         size of the data; add-or-remove has to assume that the size is public.
-      direction: For relations other than REPLACE_ONE: 'both' (the maximum of the
-        two, the usual guarantee), 'add' or 'remove'. A zeroed record counts as
-        removed, a restored one as added.
+      direction: How one of two neighbours comes from the other: 'add' or 'remove' (of a
+        record), or 'both', the maximum of the two, which a guarantee needs. A zeroed
+        record counts as removed, a restored one as added.
 
     Raises:
       ValueError: for another relation or direction, or one direction under REPLACE_ONE.
     """
     neighboring_relation = relations.check(neighboring_relation)
-    _checks.choice('direction', direction, DIRECTIONS)
+    _checks.choice('direction', direction, ('both', 'add', 'remove'))
     if direction != 'both' and neighboring_relation == relations.REPLACE:
       raise ValueError(
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
@@ -96,7 +92,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
         raise event_steps.Unsupported(event, 'more than 2^53 releases of one kind')
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-          invalid_event=error.event, error_message=error.message)
+          invalid_event=error.event, error_message=str(error))
     if do_compose:
       self._counts, self.non_private = counts, non_private
     return None
@@ -145,15 +141,10 @@ class TwoSidedAccountant(PairAccountant):
   """Accountant with lower and upper bounds; `get_...` methods return the upper ones."""
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:
-    """Returns bounds on the least epsilon of all events composed.
+    """Returns bounds on the least epsilon at `target_delta` in (0, 1); publish `upper`.
 
-    Args:
-      target_delta: In (0, 1).
-
-    Returns:
-      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`. It
-      is inf if an event protects nothing, or if losses are infinite with a probability
-      above delta.
+    They are for the dominating pairs accounted. `upper` is inf if an event protects
+    nothing, or if losses are infinite with a probability above delta.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(

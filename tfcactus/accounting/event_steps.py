@@ -34,7 +34,6 @@ class Unsupported(Exception):
   def __init__(self, event: dp_accounting.DpEvent, message: str):
     super().__init__(message)
     self.event = event
-    self.message = message
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,9 +27,8 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
       REPLACE_ONE. `PairBounds` bracket the release: their upper pair dominates.
     neighboring_relation: The relation that the pair is for.
 
-  Raises:
-    ValueError: if a pair does not consist of two distributions, or the lower pair is
-      not dominated by the upper one.
+  Raises ValueError if a pair does not consist of two distributions, or the upper pair
+  does not dominate the lower one.
   """
 
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
@@ -94,14 +93,13 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
                   direction: str) -> pair_lib.PairBounds:
     """Returns pairs that bracket the privacy profile of one step.
 
+    The upper pair's profile is an upper bound for all neighbours in the direction, the
+    lower pair's a lower bound for the worst ones.
+
     Args:
       relation: One of `proved_relations`.
-      direction: 'remove', where P is the law with the record (not zeroed), 'add',
-        where Q is the law with the record, or 'replace' for REPLACE_ONE.
-
-    Returns:
-      (lower, upper): the upper pair's privacy profile is an upper bound for all
-      neighbours in that direction, the lower pair's a lower bound for the worst ones.
+      direction: 'remove', where P is the law with the record (not zeroed), 'add', where
+        Q is the law with the record, or 'replace' for REPLACE_ONE.
     """
 
 
@@ -115,11 +113,8 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   record added, removed or, with noise, zeroed.
 
   Attributes:
-    num_batches: Number of batches, empty ones included; public.
+    num_batches: Number of batches, from 1 to 2^53, empty ones included; public.
     event: Event of one batch for a record known to be in it.
-
-  Raises:
-    ValueError: if num_batches is not an integer from one to 2^53, or event no DpEvent.
 
   Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
   """
@@ -171,9 +166,6 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     distance: Bound, in (0, 1), on the total variation distance between what is released
       and what is computed from a release with that noise, for the same data, in the
       coordinates that one added or removed record may change. It adds up over records.
-
-  Raises:
-    ValueError: if the event is not that of noise, or the distance is out of range.
   """
 
   event: dp_accounting.DpEvent
@@ -316,17 +308,10 @@ def noise_event(noise: Noise) -> dp_accounting.DpEvent:
 
 
 def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
-  """Returns bounds on the dominating pair of `noise` for a query's sensitivity.
+  """Returns pairs that bracket the dominating pair of any noise of this library.
 
-  Args:
-    noise: Any noise of this library.
-    shift: Largest shift of the query in units of sensitivity: 1 for a record added or
-      removed, 2 for a record replaced.
-
-  Returns:
-    Pairs that bracket the dominating pair over all shifts up to `shift`.
-
-  Raises:
-    ValueError: if no guarantee is known for the noise, or shift is no integer >= 1.
+  They hold for all shifts of the query up to `shift`, in units of sensitivity: 1 for a
+  record added or removed, 2 for a record replaced. Raises ValueError if no guarantee is
+  known for the noise, or `shift` is no integer >= 1.
   """
   return noise_lib.check(noise).dominating_pair(shift)

@@ -37,15 +37,14 @@ class PhiAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: As for `PairAccountant`.
-      direction: As for `PairAccountant`.
+      neighboring_relation, direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
         replaced. The account is exact for noise on all records; on Poisson samples, for
         rows added, removed or zeroed; on samples of fixed size, for rows added or
         removed. If one event is none of these, the power curve of all events is applied
-        k times, and epsilon and delta raise ValueError where that has no proof: for
-        added or removed rows with samples of fixed size.
+        k times. That has no proof for added or removed rows with samples of fixed size:
+        epsilon and delta then raise ValueError.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.
@@ -54,8 +53,7 @@ class PhiAccountant(base.TwoSidedAccountant):
         released: delta grows by (1 + e^epsilon) times the distance.
 
     Raises:
-      ValueError: for another relation or direction, rows_of_one not in [1, 1000], or a
-        distance that is not a number of at least zero.
+      ValueError: if an argument is out of range; rows_of_one is at most 1000.
     """
     super().__init__(neighboring_relation, direction=direction)
     self.rows_of_one = _checks.integer('rows_of_one', rows_of_one, 1)

@@ -31,15 +31,9 @@ times MOST roundings in its exponent, or MOST steps of Horner's rule."""
 _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""
 
-_LEAST_MEAN = 1 + 1e-9
-"""Least mean of that law: at a smaller one, gamma is hardly another float than one."""
-
 LEAST_MEAN = 1e-300
 """Least mean of a law before it is given that there is a run: products with a smaller
 one lose the digits that `ROUNDOFF` counts on."""
-
-_SUM_TOLERANCE = 1e-12
-"""Largest difference from one that the sum of all probabilities may have."""
 
 
 class RunLaw(abc.ABC):
@@ -107,7 +101,8 @@ class NegativeBinomialRuns(RunLaw):
   eta: float
 
   def __post_init__(self) -> None:
-    if _checks.real('mean', self.mean) < _LEAST_MEAN:
+    # At a smaller mean, gamma is hardly another float than one.
+    if _checks.real('mean', self.mean) < 1 + 1e-9:
       raise ValueError(f'Expected mean > 1, by 1e-9 at least, got mean={self.mean!r}; '
                        'for one run, do not search.')
     if not -1 < _checks.real('eta', self.eta) <= MOST:
@@ -273,8 +268,8 @@ class ListedRuns(RunLaw):
     check_sum(given, 'probabilities')
     object.__setattr__(self, 'probability', tuple(given.tolist()))
     if self.expected < LEAST_MEAN:
-      raise ValueError(f'Expected a mean number of runs of at least {LEAST_MEAN:g}, got '
-                       f'{self.expected!r}.')
+      raise ValueError(
+          f'Expected a mean of at least {LEAST_MEAN:g} runs, got {self.expected!r}.')
 
   @property
   def most(self) -> float:
@@ -293,8 +288,8 @@ class ListedRuns(RunLaw):
 
 
 def check_sum(probabilities: Iterable[float], what: str) -> None:
-  """Raises ValueError unless probabilities sum to one; `what` names them."""
+  """Raises ValueError unless probabilities, named `what`, sum to one within 1e-12."""
   total = math.fsum(probabilities)
-  if not abs(total - 1) <= _SUM_TOLERANCE:
+  if not abs(total - 1) <= 1e-12:
     raise ValueError(f'Expected {what} that sum to 1, got a sum of {total!r}; divide '
                      'them by it.')

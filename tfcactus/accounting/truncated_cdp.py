@@ -24,9 +24,6 @@ MOST = 2**64
 LEAST_RHO = 1e-300
 """Least positive rho that is computed here; a smaller one might vanish by underflow."""
 
-CERTIFICATE_ORDERS = 2000
-"""Orders at which a certificate evaluates divergences; chords bound them between."""
-
 UNPROVEN = (
     'NOT a privacy guarantee: Theorem 11 as printed does not follow from '
     'Theorem 12, whose condition (5) fails at the parameters that it chooses.')
@@ -41,9 +38,6 @@ class TCDP:
   Attributes:
     rho: At least zero; as in zero-concentrated differential privacy.
     omega: Above one; infinity for zCDP.
-
-  Raises:
-    ValueError: if an argument is out of range.
 
   Source: Definition 1 of the paper.
   """
@@ -82,22 +76,15 @@ class TCDP:
                  omega: float | None = None) -> TCDP:
     """Returns the guarantee that Renyi divergences imply, its rho near the least.
 
-    It also holds between the orders.
-
-    Args:
-      orders: Increasing, above one.
-      divergences: Upper bounds on the divergence at those orders.
-      omega: Upper end of the guarantee, at most the last order; None for the last.
-
-    Raises:
-      ValueError: if an argument is out of range.
+    It also holds between the `orders`, which increase from above one. `divergences` are
+    upper bounds at those orders. `omega` is at most the last order, which is taken for
+    None. Raises ValueError for other arguments.
     """
     order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
     if omega > order[-1]:
-      raise ValueError(
-          f'Expected omega <= {order[-1]:.6g}, the largest order given, got '
-          f'omega={omega!r}.')
+      raise ValueError(f'Expected omega <= {order[-1]:.6g}, the largest order given, '
+                       f'got omega={omega!r}.')
     last = int(np.searchsorted(order, omega))
     return cls(float(running_rho(order, divergence)[last]), omega)
 
@@ -131,11 +118,7 @@ class TCDP:
     return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
 
   def group(self, size: int) -> TCDP:
-    """Returns the guarantee for groups of `size` records, fewer than omega.
-
-    Raises:
-      ValueError: for omega records or more; use `large_group`.
-    """
+    """Returns the guarantee for groups of `size` records; ValueError from omega on."""
     size = _checks.integer('size', size, 1, MOST)
     if self.omega / size <= 1:
       raise ValueError(
@@ -161,10 +144,8 @@ class TCDP:
 
     With a share s = `sampling_prob` of the records in the sample, it is (13 s^2 rho,
     omega' / 2) for the largest omega' <= omega that condition (5) allows; for s = 1 it
-    is the original guarantee.
-
-    Raises:
-      ValueError: if rho is not in (0, 0.1], or no omega' satisfies condition (5).
+    is the original guarantee. Raises ValueError if rho is not in (0, 0.1], or no omega'
+    satisfies condition (5).
     """
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
@@ -220,8 +201,8 @@ class PrintedClaim:
 class LargeGroup:
   """The guarantee for a group of any size that a guarantee for one record implies.
 
-  Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10
-  without the loss of its last step.
+  Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10 without the
+  loss of its last step.
   """
 
   single: TCDP  # The guarantee for one record.
@@ -243,21 +224,18 @@ class LargeGroup:
   @property
   def divergence(self) -> float:
     """Upper bound on the Renyi divergence at `order`; ValueError if omega is inf."""
-    if math.isinf(self.single.omega):
-      raise ValueError(
-          'Expected a finite omega, got omega=inf, where group(size) holds for '
-          'any size; use that.')
-    return 0.0 if not self.single.rho else self._growth * (self.single.omega - 1) * (
-        self.single.omega * self.single.rho)
+    omega, rho = self.single.omega, self.single.rho
+    if math.isinf(omega):
+      raise ValueError('Expected a finite omega, got omega=inf, where group(size) '
+                       'holds for any size; use that.')
+    return self._growth * (omega - 1) * (omega * rho) if rho else 0.0
 
   def epsilon(self, delta: float) -> float:
     """Returns the epsilon that holds for the group at `delta`; inf if omega is inf."""
     log_inverse = -math.log(_checks.delta(delta))
     if math.isinf(self.single.omega):
       return math.inf
-    if not self.single.rho:
-      return 0.0
-    return self.divergence + self._growth * log_inverse
+    return self.divergence + self._growth * log_inverse if self.single.rho else 0.0
 
   def printed_epsilon(self, delta: float) -> float:
     """Returns epsilon by Proposition 10 as printed, at least `epsilon`; or inf."""
@@ -296,23 +274,21 @@ def _largest_order(rho: float, s: float, omega: float) -> float | None:
 
 
 def certificate(divergence: Callable[[float], float], omega: float, *,
-                orders: int = CERTIFICATE_ORDERS) -> TCDP:
+                orders: int = 2000) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` maps an order to the Renyi divergence, and is evaluated at `orders` ones.
-  Raises ValueError if omega or a divergence is infinite.
+  `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` of
+  them; chords bound it between. Raises ValueError if omega or a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):
-    raise ValueError(
-        'Expected a finite omega, got omega=inf: divergences at all orders '
-        'cannot be looked at one by one.')
+    raise ValueError('Expected a finite omega, got omega=inf: divergences at all '
+                     'orders cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
   rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
-    raise ValueError(
-        f'Expected finite Renyi divergences up to omega={omega!r}, got '
-        'infinite ones; lower omega.')
+    raise ValueError(f'Expected finite Renyi divergences up to omega={omega!r}, got '
+                     'infinite ones; lower omega.')
   return TCDP(float(rho), omega)
 
 
@@ -340,9 +316,8 @@ def check_curve(orders: Sequence[float], divergences: Sequence[float]
   order = _checks.vector('orders', orders)
   divergence = _checks.vector('divergences', divergences)
   if order.shape != divergence.shape:
-    raise ValueError(
-        'Expected as many divergences as orders, got '
-        f'{divergence.size} and {order.size}.')
+    raise ValueError('Expected as many divergences as orders, got '
+                     f'{divergence.size} and {order.size}.')
   if np.any(order <= 1) or np.any(np.diff(order) <= 0):
     raise ValueError('Expected orders above one and increasing.')
   if np.any(divergence < 0):

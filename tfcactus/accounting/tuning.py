@@ -114,9 +114,7 @@ class SearchDpEvent(events.SteppedDpEvent):
       releases, such as a noisy accuracy that `event` counts. 'public': a function of
       that and of public data.
 
-  Raises:
-    ValueError: if `runs` is no `RunLaw`, or the score, the settings or a run are not
-      covered by the proof.
+  Raises ValueError if the proof does not cover the score, the settings or a run.
   """
 
   runs: run_laws.RunLaw
@@ -146,7 +144,7 @@ class SearchDpEvent(events.SteppedDpEvent):
 
   @property
   def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-    """The settings that a run draws from, as (probability, event)."""
+    """The settings that a run draws from, as (probability, event); checks them."""
     listed = self.event
     if isinstance(listed, dp_accounting.DpEvent):
       return ((1.0, listed),)
