@@ -115,7 +115,8 @@ class TradeoffCurve:
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
     # Between two points, H lies above the extended chord of the cell before, of slope
-    # `before`, and above that of the cell behind, of slope `behind`.
+    # `before`, and above that of the cell behind, of slope `behind`. Slopes of H are in
+    # [-1, 0], which serves the ends.
     before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
@@ -166,7 +167,7 @@ class TradeoffCurve:
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
-    # Rates from 0 to 1, dense near both. With fewer, both bounds are wider.
+    # Rates, dense near 0 and near 1. With fewer of them the regret's bounds are wider.
     x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
     x[0] = 0.0
     normal = special.ndtr(-special.ndtri(x) - mu)
@@ -201,7 +202,7 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) ->
 
   # The estimate is convex in e^loss, and at least 1 where the loss is -log(rate).
   low, high = 0.0, min(-math.log(rate), LARGEST_LOSS)
-  if estimate(STEP) >= estimate(0.0):
+  if estimate(STEP) >= estimate(0.0):  # The least value is at a loss <= 0.
     low, high = STEP, 0.0
     while low < LARGEST_LOSS and estimate(-low) <= estimate(-0.5 * low):
       low *= 2

@@ -77,7 +77,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """Returns why `event` cannot be composed, else None; adds it if `do_compose`."""
+    """Returns why `event` cannot be composed, or None; then adds it if `do_compose`."""
     count = _checks.integer('count', count, 1 if do_compose else 0)
     counts, non_private = dict(self._counts), self.non_private
     try:

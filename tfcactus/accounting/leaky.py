@@ -123,6 +123,8 @@ class _Curve:
 
   def _mus(self, leak: float) -> np.ndarray:
     """Returns the least mu for each chord, shape (chords,); inf if there is none."""
+    # A line y - x alpha is below the profile of a shift by mu if ndtri(y) - ndtri(x) <=
+    # mu: then no test that accepts P and Q with probabilities y and x tells more.
     above = (self._y - leak) / (1 - leak)
     with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
       z, w = special.ndtri(above), special.ndtri(self._x / (1 - leak))

@@ -32,8 +32,8 @@ _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""
 
 LEAST_MEAN = 1e-300
-"""Least mean of a law before it is given that there is a run: products with a smaller
-one lose the digits that `ROUNDOFF` counts on."""
+"""Least mean number of runs, and least rate or probability of a law: products with
+smaller ones lose the digits that `ROUNDOFF` counts on."""
 
 
 class RunLaw(abc.ABC):

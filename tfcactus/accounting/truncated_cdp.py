@@ -118,7 +118,7 @@ class TCDP:
     return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
 
   def group(self, size: int) -> TCDP:
-    """Returns the guarantee for groups of `size` records; ValueError from omega on."""
+    """Returns the guarantee for `size` records, fewer than omega; else ValueError."""
     size = _checks.integer('size', size, 1, MOST)
     if self.omega / size <= 1:
       raise ValueError(

@@ -215,6 +215,7 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   parts = [PhiAccountant(relation).compose(event).compositions()
            for _, event in settings]
   every = [part for found in parts for part in found.values()]
+  # One step, or a closed form: its profile takes little time.
   quick = all(sum(count for _, count in part.groups) == 1 or all(
       step.loss is not None for step, _ in part.groups) for part in every)
   x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),

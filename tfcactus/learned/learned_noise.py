@@ -46,9 +46,9 @@ class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
   The weight halves every `halving` epochs down to `least_weight`; while the noise
-  exceeds the bound `utility`, if given, it doubles instead. The returned table meets
-  that bound. The accountant evaluates the noise about `CHECKS` times, and the table of
-  least delta is the result. The training loss is never reported as a guarantee.
+  exceeds the bound `utility`, the weight doubles instead. The returned table meets that
+  bound. The accountant evaluates the noise about `CHECKS` times, and the table of least
+  delta is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -60,10 +60,9 @@ class LearnedNoise:
       None for no bound, so that only the weight limits the noise.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
-    loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments
-      Accountant, whose order is learned too).
-    model: 'sigmoid' (monotone) or 'cnn' (not monotone, so accounted by the
-      envelope of all shifts).
+    loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments Accountant, whose
+      order is learned too).
+    model: 'sigmoid' (monotone) or 'cnn' (not monotone: accounted by all shifts).
     sigmoids: Number of sigmoids; None for one per cell.
     epochs: Maximum number of updates.
     learning_rate: Initial learning rate of Adam.
@@ -73,10 +72,9 @@ class LearnedNoise:
     least_weight: Smallest weight.
     buckets: Number 2 h of buckets; more are slower and closer.
     factor: Discretisation factor f > 1; None follows the losses.
-    patience: Checks by the accountant without a better table before training
-      stops; not counted before the noise has reached 98 % of the bound on utility.
-    max_seconds: Training time after which the next check is the last; None for no
-      limit.
+    patience: Checks by the accountant without a better table before training stops;
+      not counted before the noise has reached 98 % of the bound on utility.
+    max_seconds: Time after which the next check is the last; None for no limit.
     seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
 

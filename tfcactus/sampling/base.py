@@ -46,10 +46,9 @@ class Numbers:
 class SamplingScheme(abc.ABC):
   """Draws batches, states the cost of a draw and the relations it is proved for.
 
-  Accountants compose draws. A draw is one batch or, for a scheme that deals out all
-  examples at once, all batches of an epoch. A new scheme is one file with a subclass,
-  and one line in `tfcactus.sampling.SCHEMES`; `tests/conformance` then checks that the
-  drawn batches match the stated cost.
+  A draw is one batch or, for a scheme that deals out all examples at once, all batches
+  of an epoch. A new scheme is one file with a subclass, and one line in
+  `tfcactus.sampling.SCHEMES`; `tests/conformance` then checks draws against their cost.
 
   Attributes:
     code: Number of the scheme in counters and journals: from 1 to 999, never used for
@@ -61,11 +60,10 @@ class SamplingScheme(abc.ABC):
     draws_epochs: Whether a draw is all batches of an epoch; else one batch.
     cyclic: Whether steps use fixed groups of examples in turn, as noise that is
       correlated over steps requires.
-    independent: Whether each example enters batches independently of the others, so
-      that more examples beside it change nothing for it.
+    independent: Whether each example enters batches independently of the others.
     rows_alike: Whether `event` says how all rows of one person are sampled together, so
-      that several rows have an exact account (`rows_of_one`); else it holds for each
-      row by itself.
+      that several rows have an exact account (`rows_of_one`); else it is for each row
+      by itself.
     also_public: Facts that a guarantee takes as public besides num_examples and
       sampling_prob, in words.
     groups: Number of groups of examples that steps use in turn; one without groups.
