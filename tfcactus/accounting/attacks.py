@@ -285,27 +285,27 @@ class AttackReport:
     least = min(max(least, 0.0), mu)
     return cls(
         rates, accountant.delta_bounds(0.0),
-        {rate: posterior(prior, rate, found) for rate, found in rates.items()}, prior,
+        {rate: posterior(prior, rate, bounds) for rate, bounds in rates.items()}, prior,
         Bounds(least, mu, mu), curve.regret(mu), statement, curve)
 
   def as_dict(self) -> dict[str, Any]:
     """Returns the report without its curve, ready for JSON."""
     return {
-        'true_positive': {str(rate): found._asdict()
-                          for rate, found in self.true_positive.items()},
+        'true_positive': {str(rate): bounds._asdict()
+                          for rate, bounds in self.true_positive.items()},
         'advantage': self.advantage._asdict(), 'prior': self.prior,
-        'posterior': {str(rate): found._asdict()
-                      for rate, found in self.posterior.items()},
+        'posterior': {str(rate): bounds._asdict()
+                      for rate, bounds in self.posterior.items()},
         'mu': self.mu._asdict(), 'regret': self.regret._asdict(),
         'statement': self.statement}
 
   def __str__(self) -> str:
     lines = [
         f'At a false positive rate of {_format.lower(rate)}, a membership attack has a '
-        f'true positive rate of {_within(found)}. With a prior of '
+        f'true positive rate of {_within(bounds)}. With a prior of '
         f'{_format.lower(self.prior)} its alarm is right with probability '
         f'{_within(self.posterior[rate])}.'
-        for rate, found in self.true_positive.items()]
+        for rate, bounds in self.true_positive.items()]
     return '\n'.join((
         *lines, f'Membership advantage: {_within(self.advantage)}.',
         f'Gaussian differential privacy: mu {_within(self.mu)} where both error rates '

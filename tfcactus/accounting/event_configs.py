@@ -107,5 +107,5 @@ def arrays_config(arrays: list[np.ndarray]) -> str:
 
 def arrays_from(text: str) -> list[np.ndarray]:
   """Returns the arrays of an `arrays_config`."""
-  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
-    return [found[f'arr_{i}'] for i in range(len(found.files))]
+  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
+    return [file[f'arr_{i}'] for i in range(len(file.files))]

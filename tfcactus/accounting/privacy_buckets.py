@@ -146,7 +146,7 @@ class Buckets:
                float(np.sum(pair.p[below])), error=ROUNDOFF)
 
   def compose(self, other: Buckets) -> Buckets:
-    """Returns the buckets of the releases of both, which have equal width."""
+    """Returns the buckets of all releases of this and `other`, of the same width."""
     size, first = self.p.size, self.first
 
     def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:

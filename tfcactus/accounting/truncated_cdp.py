@@ -140,7 +140,7 @@ class TCDP:
     """Returns the guarantee on a random sample of the records (Theorem 12).
 
     Holds for uniformly random subsets of a fixed size and replaced records, and for
-    Poisson sampling and added or removed records: both are the mixtures of the theorem.
+    Poisson sampling and added or removed records: each gives the theorem's mixtures.
 
     With a share s = `sampling_prob` of the records in the sample, it is (13 s^2 rho,
     omega' / 2) for the largest omega' <= omega that condition (5) allows; for s = 1 it
