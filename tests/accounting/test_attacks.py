@@ -146,6 +146,11 @@ def test_a_report_names_no_larger_rate_or_prior_than_it_bounds():
   assert 'rate of 0.0123456,' in str(report) and 'prior of 0.123456 ' in str(report)
 
 
+def test_the_smallest_rates_and_priors_have_a_posterior():
+  rate = accounting.Bounds(1e-200, 1e-200, 2e-200)
+  assert attacks.posterior(1e-200, 1e-200, rate).upper == pytest.approx(2e-200)
+
+
 def test_infinite_losses_and_pairs_that_are_not_symmetric():
   pair = accounting.DominatingPair.from_masses([0.5, 0.4, 0.1], [0.4, 0.6, 0.0])
   for relation in (relations.ADD_OR_REMOVE, relations.REPLACE):

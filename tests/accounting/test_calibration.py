@@ -54,6 +54,17 @@ def test_ends_where_the_tolerance_is_below_a_float(target, tolerance):
   assert cost(found) <= target < cost(found * (1 - 1e-13))
 
 
+@pytest.mark.parametrize('end', ['low', 'high'])
+def test_refuses_an_end_that_is_no_noise(end):
+  with pytest.raises(ValueError, match=f'Expected {end} > 0'):
+    calibration.calibrate_noise(0.5, lambda noise: 1 / noise, **{end: 0})
+
+
+def test_refuses_a_negative_number_of_steps():
+  with pytest.raises(ValueError, match='Expected most >= 0'):
+    calibration.calibrate_steps(0.5, lambda steps: 1.0, most=-3)
+
+
 @pytest.mark.parametrize('tolerance', [0, -1.0, float('nan'), 'a', None])
 def test_refuses_a_tolerance(tolerance):
   with pytest.raises(ValueError, match='Expected tolerance'):

@@ -21,6 +21,12 @@ def phi(event, count=1, relation=RELATIONS.ADD_OR_REMOVE_ONE, **kwargs):
   return accounting.PhiAccountant(relation, **kwargs).compose(event, count)
 
 
+def allocated(sigma, batches):
+  sample = event_steps.Sample(RELATIONS.ADD_OR_REMOVE_ONE)
+  [(step, _)] = event_steps.steps_of(Allocation(batches, Gaussian(sigma)), sample)
+  return step
+
+
 @pytest.mark.parametrize('sigma, batches, epochs, remove, add',
                          allocation_oracles.QUADRATURE + allocation_oracles.SPECTRAL)
 def test_epsilon_of_epochs(sigma, batches, epochs, remove, add):
@@ -97,7 +103,7 @@ def test_bounds_are_close_with_little_noise(sigma, batches, delta):
 def test_pilot_moments_show_nothing_smaller(mu, epsilon):
   # A million batches: errors of pilots add up, and said that delta was kept below
   # epsilon's lower bound.
-  step = event_steps.AllocatedStep(1 / mu, 10**6).loss('add')
+  step = allocated(1 / mu, 10**6).loss('add')
   assert not accounting.Composition([(step, 10**5)]).stays_below(epsilon, 1e-5)
 
 
@@ -180,7 +186,7 @@ def test_fuzz_against_convex_order(seed):
   epochs = int(np.exp(rng.uniform(0, np.log(60))))
   sigma = float(np.exp(rng.uniform(np.log(0.3), np.log(6))))
   delta = 10**rng.uniform(-10, -1)
-  event = event_steps.AllocatedStep(sigma, batches)
+  event = allocated(sigma, batches)
   for direction in ('remove', 'add'):
     step = event.loss(direction)
     found = accounting.Composition([(step, epochs)]).epsilon(delta)

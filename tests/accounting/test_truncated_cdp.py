@@ -286,12 +286,22 @@ def test_bad_guarantees_are_refused(rho, omega):
     TCDP(rho, omega)
 
 
+def test_small_guarantees_do_not_vanish():
+  # An epsilon-private release has a delta of (e^epsilon - 1) / (e^epsilon + 1) at 0.
+  for guarantee in (TCDP.from_pure_dp(1e-170), TCDP.from_bounded_range(1e-170),
+                    TCDP(0.1).subsample(1e-170)):
+    assert guarantee.rho > 0 and guarantee.delta(0.0) == 1
+    assert guarantee.epsilon(0.5) > 1e-170
+
+
 def test_bad_arguments_are_refused():
   one = TCDP(0.1, 5)
   for call in (lambda: one.epsilon(0), lambda: one.epsilon(1.5),
                lambda: one.delta(-1), lambda: one.group(0),
                lambda: one.self_compose(0), lambda: one.subsample(0),
                lambda: one.self_compose(10**400), lambda: one.group(10**400),
+               lambda: TCDP.from_pure_dp(1e200),
+               lambda: accounting.RenyiAccountant(orders=[1e13]),
                lambda: accounting.TCDPDpEvent(5),
                lambda: accounting.RenyiAccountant(orders=3.0),
                lambda: TCDP.from_renyi([2, 1.5], [1, 1]),

@@ -132,6 +132,13 @@ def test_composed_loss_distribution_by_enumeration():
     assert bounds.lower - 1e-12 <= mass[losses <= loss].sum() <= bounds.upper + 1e-12
 
 
+@pytest.mark.filterwarnings('error')
+def test_extreme_points():
+  part = gaussian_account().compositions()['add']
+  assert views.composed_loss_cdf(part, 1e12).upper == 1
+  views.pair_from_tradeoff([0.0, 1e-320, 1.0], [1.0, 0.5, 0.0]).check()
+
+
 @pytest.mark.parametrize('call, message', [
     (lambda: views.composed_pair(gaussian_account(), [1.0, 2.0]), 'from 0'),
     (lambda: views.composed_pair(gaussian_account(), [0.0, 1.0, 800.0]), 'to 700'),
@@ -149,6 +156,7 @@ def test_composed_loss_distribution_by_enumeration():
     (lambda: views.pair_from_tradeoff([0.1, 1], [1.0, 0.0]), 'from 0 to 1'),
     (lambda: views.tradeoff(random_pair(0), 1.2), 'false_positive'),
     (lambda: views.privacy_profile(random_pair(0), -1.0), 'alpha'),
+    (lambda: views.privacy_profile(random_pair(0), 1j), 'alpha'),
     (lambda: random_pair(0).renyi_divergence(1.0), 'order'),
 ])
 def test_bad_input(call, message):

@@ -13,6 +13,7 @@ from tests.conformance.sampling_cases import each_case  # noqa: F401
 import tfcactus
 from tfcactus import relations, sampling
 from tfcactus.randomness import KeyStream
+from tfcactus.sampling import base
 
 ALL = (*cases.CASES, cases.TOY)
 
@@ -110,6 +111,16 @@ def test_plans_make_it_from_their_numbers(case):
   for other in case.others:
     with pytest.raises(ValueError, match='Expected batches with'):
       other.check_plan(_plan(case))
+
+
+@pytest.mark.parametrize('kind', sampling.SCHEMES)
+def test_a_probability_whose_inverse_is_no_float_is_refused_or_has_an_epoch(kind):
+  try:
+    scheme = kind.of_plan(base.Numbers(1000, 1e-310))
+  except ValueError as error:
+    assert 'sampling_prob' in str(error)
+  else:
+    assert scheme.batches_per_epoch >= 1000
 
 
 def test_other_relations_are_refused_in_words(case):

@@ -87,6 +87,8 @@ def test_the_config_of_a_plan_holds_its_noise_and_releases(plan):
   assert again.guarantee() == plan.guarantee()
   with pytest.raises(ValueError, match='Expected an event'):
     event_configs.event_from({'kind': 'DpEvent', 'fields': {}})
+  with pytest.raises(ValueError, match='an event of a plan'):
+    event_configs.event_from({'kind': ['DpEvent'], 'fields': {}})
 
 
 def test_events_that_cannot_be_loaded_again_are_refused_when_they_are_saved():

@@ -107,6 +107,11 @@ def test_one_order_by_hand():
       0.25 * np.exp(-3.0))
 
 
+def test_orders_whose_products_are_no_floats_prove_nothing():
+  epsilon = np.array([0.0, 1e10, 1e308, np.inf])
+  assert list(conversions.profile_from_renyi([1e300], [1e10], epsilon)) == [1, 1, 1, 0]
+
+
 @pytest.mark.parametrize('call, message', [
     (lambda: conversions.pair_from_loss_cdf([1.0, 0.0], [0.1, 0.2]),
      'loss to increase, got 1.0 and then 0.0'),

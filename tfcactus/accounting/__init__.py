@@ -14,7 +14,6 @@ from tfcactus.accounting.events import (
     dominating_pair,
     DominatingPairDpEvent,
     noise_event,
-    NoiseTableDpEvent,
     RandomAllocationDpEvent,
     randomized_response_event,
     SteppedDpEvent,
@@ -38,6 +37,7 @@ from tfcactus.accounting.run_laws import (
 from tfcactus.accounting.truncated_cdp import TCDP
 from tfcactus.accounting.truncated_cdp_accountant import TCDPAccountant, TCDPDpEvent
 from tfcactus.accounting.tuning import SearchDpEvent
+from tfcactus.noise.base import NoiseTableDpEvent
 from tfcactus.pairs.continuous import continuous_pair, FunctionLaw
 from tfcactus.pairs.dominating_pair import DominatingPair, PairBounds
 

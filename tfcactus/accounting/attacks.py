@@ -63,14 +63,13 @@ class TradeoffCurve:
   def at(cls, accountant: TwoSidedAccountant, epsilon: npt.ArrayLike) -> TradeoffCurve:
     """Returns the curve from the profile at increasing `epsilon`, of either sign.
 
-    Raises:
-      ValueError: if the accountant's direction is not 'both'.
+    Raises ValueError if the accountant's direction is not 'both'.
     """
     accountant.check_both()
     loss = np.asarray(epsilon, dtype=np.float64)
-    found = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
+    bounds = {x: accountant.delta_bounds(x) for x in sorted(set(np.abs(loss).tolist()))}
     # Rows: lower and upper bounds.
-    delta = np.array([found[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
+    delta = np.array([bounds[abs(x)] for x in loss.tolist()])[:, [0, 2]].T
     alpha = np.exp(loss)
     # H(alpha) = 1 - alpha + alpha H(1 / alpha), by the symmetry of the curve.
     below = 1 - alpha + alpha * delta
@@ -78,8 +77,7 @@ class TradeoffCurve:
     # The difference from one is rounded absolutely, all else relatively.
     rounded = ROUNDING * np.where(loss < 0, 1.0, delta[1])
     low, high = np.clip(low - rounded, 0.0, 1.0), np.clip(high + rounded, 0.0, 1.0)
-    return cls(*(np.append(end, values) for end, values in (
-        (0.0, alpha), (1.0, low), (1.0, high))))
+    return cls(np.append(0.0, alpha), np.append(1.0, low), np.append(1.0, high))
 
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
@@ -91,13 +89,13 @@ class TradeoffCurve:
       points = POINTS if quick else FEW_POINTS
     # The grid ends where delta hardly counts at the rate `least`, or hardly exceeds the
     # probability of an infinite loss, below which it never falls.
-    rest = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
+    last_delta = max([0.01 * least, *(1.01 * part.p_inf[1] for part in parts)])
     low, top = 0.0, 1.0
-    while top < LARGEST_LOSS and accountant.get_delta(top) > rest:
+    while top < LARGEST_LOSS and accountant.get_delta(top) > last_delta:
       low, top = top, 2 * top
     for _ in range(4):
       middle = 0.5 * (low + top)
-      low, top = (low, middle) if accountant.get_delta(middle) <= rest else (
+      low, top = (low, middle) if accountant.get_delta(middle) <= last_delta else (
           middle, top)
     half = np.linspace(0.0, top, points)
     return cls.at(accountant, np.append(-half[:0:-1], half))
@@ -116,8 +114,9 @@ class TradeoffCurve:
     rate = _checks.shares('false_positive', false_positive)[..., None]
     gap = np.diff(self.alpha)
     value = self.lower + self.alpha * rate
-    # Between two points, H lies above the extended chords before and behind them. Their
-    # slopes are `before` and `behind`.
+    # Between two points, H lies above the extended chord of the cell before, of slope
+    # `before`, and above that of the cell behind, of slope `behind`. Slopes of H are in
+    # [-1, 0], which serves the ends.
     before = np.append(-1.0, (self.lower[1:] - self.upper[:-1]) / gap)
     behind = np.append((self.upper[1:] - self.lower[:-1]) / gap, 0.0)
     rounded = ROUNDING / gap
@@ -129,19 +128,19 @@ class TradeoffCurve:
     from_left = value[..., :-1] + np.minimum(before[:-1] + rate, 0.0) * gap
     from_right = value[..., 1:] - np.maximum(behind[1:] + rate, 0.0) * gap
     last = np.where(before[-1] + rate >= 0, value[..., -1:], self.alpha[-1] * rate)
-    found = np.append(np.maximum(from_left, from_right), last, axis=-1)
-    return np.clip(np.min(found, axis=-1) - ROUNDING, rate[..., 0], 1.0)
+    of_cells = np.append(np.maximum(from_left, from_right), last, axis=-1)
+    return np.clip(np.min(of_cells, axis=-1) - ROUNDING, rate[..., 0], 1.0)
 
   def false_negatives(self, false_positive: npt.ArrayLike) -> np.ndarray:
     """Returns a lower bound on the false negative rate of any test, any shape."""
     return 1 - self.most_true_positives(false_positive)
 
   def gaussian(self) -> tuple[float, float]:
-    """Returns (mu, rate): the least mu of Gaussian differential privacy, and where.
+    """Returns the least mu of Gaussian differential privacy, and the rate that decides.
 
     False negative rates are at least those of mu-GDP where both error rates are at
-    least `LEAST_RATE`; `rate` is the false positive rate that decides. The mu is inf if
-    both error rates of a test may be below `LEAST_RATE`.
+    least `LEAST_RATE`. The mu is inf if a test may have both below `LEAST_RATE`. The
+    rate is the false positive rate at which no smaller mu would do.
     """
     hull = lower_hull(self.alpha, self.upper)
     alpha, value = self.alpha[hull], self.upper[hull]
@@ -154,8 +153,8 @@ class TradeoffCurve:
     if not rate.size:
       return math.inf, LEAST_RATE
     mu = -special.ndtri(rate) - special.ndtri(missed)  # Of the curve by each point.
-    best = int(np.argmax(mu))
-    return max(float(mu[best]), 0.0), float(rate[best])
+    decides = int(np.argmax(mu))
+    return max(float(mu[decides]), 0.0), float(rate[decides])
 
   def regret(self, mu: float) -> Bounds:
     """Returns bounds on the regret of the curve of mu-GDP in place of this one.
@@ -168,7 +167,7 @@ class TradeoffCurve:
     """
     if math.isinf(mu):  # Every release is as good as open.
       return Bounds(0.0, 0.5, 1.0)
-    # Rates from 0 to 1, dense near both. With fewer, both bounds are wider.
+    # Rates, dense near 0 and near 1. With fewer of them the regret's bounds are wider.
     x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
     x[0] = 0.0
     normal = special.ndtr(-special.ndtri(x) - mu)
@@ -203,7 +202,7 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) ->
 
   # The estimate is convex in e^loss, and at least 1 where the loss is -log(rate).
   low, high = 0.0, min(-math.log(rate), LARGEST_LOSS)
-  if estimate(STEP) >= estimate(0.0):
+  if estimate(STEP) >= estimate(0.0):  # The least value is at a loss <= 0.
     low, high = STEP, 0.0
     while low < LARGEST_LOSS and estimate(-low) <= estimate(-0.5 * low):
       low *= 2
@@ -223,12 +222,11 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) ->
 
 def check_target(rates: object) -> tuple[float, float]:
   """Returns a target (true positive rate, false positive rate); ValueError if wrong."""
-  pair = rates if isinstance(rates, (tuple, list)) and len(rates) == 2 else None
-  if pair is None:
+  if not isinstance(rates, (tuple, list)) or len(rates) != 2:
     raise ValueError(
         'Expected target_tpr to be a pair (true positive rate, false positive rate) '
         f'such as (0.05, 0.01), got target_tpr={rates!r}.')
-  most, rate = (_checks.delta(x, 'each rate of target_tpr') for x in pair)
+  most, rate = (_checks.delta(x, 'each rate of target_tpr') for x in rates)
   if most <= rate:
     raise ValueError(
         'Expected the true positive rate of target_tpr, the first, above the false '
@@ -239,7 +237,8 @@ def check_target(rates: object) -> tuple[float, float]:
 def posterior(prior: float, false_positive: float, true_positive: Bounds) -> Bounds:
   """Returns bounds on the probability, given an alarm, of a record in the data."""
   prior = _checks.delta(prior, 'prior')
-  return Bounds(*(prior * rate / (prior * rate + (1 - prior) * false_positive)
+  # The quotient of both rates cannot underflow: it is at least `false_positive`.
+  return Bounds(*(prior / (prior + (1 - prior) * (false_positive / rate))
                   for rate in true_positive))
 
 
@@ -281,32 +280,32 @@ class AttackReport:
     curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
     # The true positive rate that is attained at one point refutes every smaller mu.
-    least = float(special.ndtri(curve.best_true_positives(where)) - special.ndtri(
-        where)) if 0 < where < 1 else 0.0
+    least = float(special.ndtri(curve.best_true_positives(where)) -
+                  special.ndtri(where)) if where < 1 else 0.0
     least = min(max(least, 0.0), mu)
     return cls(
         rates, accountant.delta_bounds(0.0),
-        {rate: posterior(prior, rate, found) for rate, found in rates.items()}, prior,
+        {rate: posterior(prior, rate, bounds) for rate, bounds in rates.items()}, prior,
         Bounds(least, mu, mu), curve.regret(mu), statement, curve)
 
   def as_dict(self) -> dict[str, Any]:
     """Returns the report without its curve, ready for JSON."""
     return {
-        'true_positive': {str(rate): found._asdict()
-                          for rate, found in self.true_positive.items()},
+        'true_positive': {str(rate): bounds._asdict()
+                          for rate, bounds in self.true_positive.items()},
         'advantage': self.advantage._asdict(), 'prior': self.prior,
-        'posterior': {str(rate): found._asdict()
-                      for rate, found in self.posterior.items()},
+        'posterior': {str(rate): bounds._asdict()
+                      for rate, bounds in self.posterior.items()},
         'mu': self.mu._asdict(), 'regret': self.regret._asdict(),
         'statement': self.statement}
 
   def __str__(self) -> str:
     lines = [
         f'At a false positive rate of {_format.lower(rate)}, a membership attack has a '
-        f'true positive rate of {_within(found)}. With a prior of '
+        f'true positive rate of {_within(bounds)}. With a prior of '
         f'{_format.lower(self.prior)} its alarm is right with probability '
         f'{_within(self.posterior[rate])}.'
-        for rate, found in self.true_positive.items()]
+        for rate, bounds in self.true_positive.items()]
     return '\n'.join((
         *lines, f'Membership advantage: {_within(self.advantage)}.',
         f'Gaussian differential privacy: mu {_within(self.mu)} where both error rates '

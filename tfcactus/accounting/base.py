@@ -10,13 +10,9 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, relations
-from tfcactus.accounting import event_steps
+from tfcactus.accounting import event_steps, events
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
-
-DIRECTIONS = ('both', 'add', 'remove')
-"""Ways in which one of two neighbours comes from the other: by removing a record, by
-adding one, or by either ('both', which a guarantee needs)."""
 
 
 class PairAccountant(dp_accounting.PrivacyAccountant):
@@ -42,15 +38,15 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
         (sensitivity two), or REPLACE_SPECIAL (zero-out: a record is replaced by one
         that contributes zero to every query; sensitivity one). Zero-out keeps the
         size of the data; add-or-remove has to assume that the size is public.
-      direction: For relations other than REPLACE_ONE: 'both' (the maximum of the
-        two, the usual guarantee), 'add' or 'remove'. A zeroed record counts as
-        removed, a restored one as added.
+      direction: How one of two neighbours comes from the other: 'add' or 'remove' (of a
+        record), or 'both', the maximum of the two, which a guarantee needs. A zeroed
+        record counts as removed, a restored one as added.
 
     Raises:
       ValueError: for another relation or direction, or one direction under REPLACE_ONE.
     """
     neighboring_relation = relations.check(neighboring_relation)
-    _checks.choice('direction', direction, DIRECTIONS)
+    _checks.choice('direction', direction, ('both', 'add', 'remove'))
     if direction != 'both' and neighboring_relation == relations.REPLACE:
       raise ValueError(
           "Expected direction='both' for REPLACE_ONE, which is symmetric, got "
@@ -81,7 +77,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
   def _maybe_compose(
       self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-    """Returns why `event` cannot be composed, else None; adds it if `do_compose`."""
+    """Returns why `event` cannot be composed, or None; then adds it if `do_compose`."""
     count = _checks.integer('count', count, 1 if do_compose else 0)
     counts, non_private = dict(self._counts), self.non_private
     try:
@@ -92,30 +88,25 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
           raise event_steps.Unsupported(event, f'{step} has no dominating pair')
         elif repeats:
           counts[step] = counts.get(step, 0) + repeats * count
-      if max(counts.values(), default=0) > event_steps.MAX_COUNT:
+      if max(counts.values(), default=0) > events.MAX_COUNT:
         raise event_steps.Unsupported(event, 'more than 2^53 releases of one kind')
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(
-          invalid_event=error.event, error_message=error.message)
+          invalid_event=error.event, error_message=str(error))
     if do_compose:
       self._counts, self.non_private = counts, non_private
     return None
 
-  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
-    """Returns the steps to account for, with their counts."""
-    return self._counts
-
   def compositions(self) -> dict[str, Composition]:
     """Returns {'add', 'remove' or 'replace': composition}; {} if no step has a pair."""
-    counts = [(step, count) for step, count in self._steps_composed().items()
+    counts = [(step, count) for step, count in self._counts.items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}
     wanted = (['replace'] if self.neighboring_relation == relations.REPLACE else
               ['remove', 'add'] if self.direction == 'both' else [self.direction])
-    return {direction: Composition([
-        (step.loss(direction), count) for step, count in counts])
-            for direction in wanted}
+    return {direction: Composition([(step.loss(direction), count)
+                                    for step, count in counts]) for direction in wanted}
 
 
 class OneSidedAccountant(PairAccountant):
@@ -150,15 +141,10 @@ class TwoSidedAccountant(PairAccountant):
   """Accountant with lower and upper bounds; `get_...` methods return the upper ones."""
 
   def epsilon_bounds(self, target_delta: float) -> Bounds:
-    """Returns bounds on the least epsilon of all events composed.
+    """Returns bounds on the least epsilon at `target_delta` in (0, 1); publish `upper`.
 
-    Args:
-      target_delta: In (0, 1).
-
-    Returns:
-      (lower, estimate, upper) for the dominating pairs accounted; publish `upper`,
-      which is inf if an event protects nothing or losses are infinite with a larger
-      probability than delta.
+    They are for the dominating pairs accounted. `upper` is inf if an event protects
+    nothing, or if losses are infinite with a probability above delta.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     return self._worst(
@@ -195,7 +181,7 @@ class TwoSidedAccountant(PairAccountant):
 
   def _worst(self, solve: Callable[[Composition], Bounds], non_private: float,
              stays_below: Callable[[Composition, float], bool]) -> Bounds:
-    """Returns the larger bounds of both directions by `solve`; zeros for no steps."""
+    """Returns the largest bounds by `solve` over all directions; zeros for no steps."""
     # `non_private` is the largest possible value, that of an event without noise.
     # `stays_below(part, x)` is True only if it is proved that the value is at most x.
     if self.non_private:
@@ -205,7 +191,7 @@ class TwoSidedAccountant(PairAccountant):
       # A direction that is proved to be the smaller one needs no bounds.
       if not (best.lower > 0 and stays_below(part, best.lower)):
         bounds = solve(part)
-        if any(map(math.isnan, bounds)):  # They prove nothing.
+        if any(map(math.isnan, bounds)):  # NaN proves nothing.
           bounds = Bounds(0.0, non_private, non_private)
         best = Bounds(*map(max, best, bounds))
     return best

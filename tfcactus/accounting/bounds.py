@@ -15,9 +15,6 @@ from scipy import optimize
 MAX_DOUBLINGS = 60
 """Largest number of moves of an end before a search gives up. Knob of speed."""
 
-_NOTHING = -1e3
-"""Stands for the log of zero; logs of floats are above -745."""
-
 
 class Bounds(NamedTuple):
   """Bounds lower <= truth <= upper; `estimate` is the best single number."""
@@ -52,9 +49,9 @@ def root(delta_at: Callable[[float], float], delta: float, *, near: float = 0.0,
   target = math.log(delta)
 
   def excess(epsilon: float) -> float:
-    """Returns log(delta_at(epsilon) / delta)."""
+    """Returns log(delta_at(epsilon) / delta), or about the least such log for zero."""
     value = delta_at(epsilon)
-    return math.log(value) - target if value > 0 else _NOTHING
+    return math.log(value) - target if value > 0 else -1e3
 
   low, high, step = max(near - width, 0.0), near + width, width
   while low > 0 and excess(low) < 0:

@@ -55,7 +55,8 @@ def calibrate_noise(target_epsilon: float, cost: Account, *, low: float = 1e-3,
   """
   target = _checks.positive(target_name, target_epsilon)
   tolerance = _checks.positive('tolerance', tolerance)
-  least, most = math.log(low), math.log(high)
+  least = math.log(_checks.positive('low', low))
+  most = math.log(_checks.positive('high', high))
 
   def excess(log_value: float) -> float:
     """Returns log(cost / target) at the noise e^log_value, finite for `brentq`."""
@@ -87,10 +88,8 @@ def calibrate_sampling_prob(target_epsilon: float, cost: Account) -> float:
   """Returns the largest sampling probability whose cost is within the target.
 
   It may be too small by a share of `TOLERANCE`, never too large. `cost` is epsilon as a
-  function that increases with the probability.
-
-  Raises:
-    ValueError: if no probability from 1e-9 to 1 has such a cost.
+  function that increases with the probability. Raises ValueError if no probability from
+  1e-9 to 1 is within the target.
   """
   if cost(1.0) <= _checks.positive('target_epsilon', target_epsilon):
     return 1.0
@@ -104,14 +103,11 @@ def calibrate_steps(target_epsilon: float, cost: Callable[[int], float],
   """Returns the largest number of steps whose cost is within the target, or zero.
 
   `cost` is epsilon as a function that increases with the steps; `most` is the largest
-  number of steps tried, or None.
-
-  Raises:
-    ValueError: if 2^40 steps are within the target, and `most` is None, or the target
-      is not positive.
+  number of steps tried. Raises ValueError if `most` is None and 2^40 steps are within
+  the target, or if an argument is out of range.
   """
   target = _checks.positive('target_epsilon', target_epsilon)
-  low, high = 0, 1 if most is None else most
+  low, high = 0, 1 if most is None else _checks.integer('most', most, 0)
   while cost(high) <= target:
     if most is not None:
       return most

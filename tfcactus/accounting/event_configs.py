@@ -33,7 +33,7 @@ def event_config(event: dp_accounting.DpEvent) -> dict[str, Any]:
 def event_from(config: dict[str, Any]) -> dp_accounting.DpEvent:
   """Returns the event of an `event_config`; ValueError if its kind is unknown."""
   kind = config['kind']
-  if kind not in _CLASSES:
+  if not isinstance(kind, str) or kind not in _CLASSES:
     raise ValueError(f'Expected an event of a plan in the config, got {kind!r}.')
   return _CLASSES[kind](**{
       name: _value_from(value) for name, value in config['fields'].items()})
@@ -107,5 +107,5 @@ def arrays_config(arrays: list[np.ndarray]) -> str:
 
 def arrays_from(text: str) -> list[np.ndarray]:
   """Returns the arrays of an `arrays_config`."""
-  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as found:
-    return [found[f'arr_{i}'] for i in range(len(found.files))]
+  with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
+    return [file[f'arr_{i}'] for i in range(len(file.files))]

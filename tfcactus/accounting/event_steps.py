@@ -34,7 +34,6 @@ class Unsupported(Exception):
   def __init__(self, event: dp_accounting.DpEvent, message: str):
     super().__init__(message)
     self.event = event
-    self.message = message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +58,11 @@ class Sample:
     """Raises Unsupported unless noise on the sample has an exact account for `rows`."""
     if self.rows == 1:
       return
-    if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or self.drawn and
-                            self.drawn[0] > self.drawn[1] - self.rows):
-      raise Unsupported(event, (
-          'several rows have an exact account under samples of fixed size only if they '
-          'are added or removed, and the other records are enough for a sample'))
+    too_few = self.drawn is not None and self.drawn[0] > self.drawn[1] - self.rows
+    if self.fixed_size and (self.relation != relations.ADD_OR_REMOVE or too_few):
+      raise Unsupported(
+          event, 'several rows have an exact account under samples of fixed size only '
+          'if they are added or removed, and the other records are enough for a sample')
     if self.sampling_prob < 1 and self.relation == relations.REPLACE:
       raise Unsupported(event, 'several replaced rows have no exact account in samples')
 
@@ -75,13 +74,9 @@ class Sample:
     return groups.poisson_weights(self.rows, self.sampling_prob)
 
 
-MAX_COUNT = 2**53
-"""Largest number of steps of one kind: float64 represents all integers up to here."""
-
 MERGED_ROUNDOFF = 1e-14
-"""Bound on the relative error of the joint noise multiplier of merged Gaussians. A
-precision is a power (EPS), a count and a product (EPS / 2 each) and `fsum` (EPS / 2);
-the root keeps half of that error and adds EPS: 2.25 EPS or 5e-16."""
+"""Bound on the relative error of the joint noise multiplier of merged Gaussians. Their
+precisions have 2.5 EPS: a power, a count, a product and `fsum`; the root adds EPS."""
 
 
 class EventStep:
@@ -118,9 +113,9 @@ class NoiseStep(PairedStep):
     shift = sample.rows * (2 if replace or sample.fixed_size else 1)
     # Noise is symmetric: without sampling its pair serves both directions. The reversed
     # pair is wider: Q-mass that was lost by raising losses has infinite losses there.
-    way = 'replace' if prob == 1 else direction
+    pair_direction = 'replace' if prob == 1 else direction
     if noise.gaussian_std is None:
-      bounds = _sampled(noise_base.known_pair(noise, shift), prob, way)
+      bounds = _sampled(noise_base.known_pair(noise, shift), prob, pair_direction)
       scalar = LaplaceLoss(shift / noise.scale) if prob == 1 and isinstance(
           noise, noise_lib.Laplace) else None
       return StepLoss(lambda cells: bounds, scalar=scalar)
@@ -128,11 +123,12 @@ class NoiseStep(PairedStep):
     loss = None if prob < 1 and replace else (
         GaussianLoss(mu, prob, 'add' if direction == 'add' else 'remove'))
     return StepLoss(lambda cells: _sampled(
-        gaussian.shifted_pair(mu, cells), prob, way), loss)
+        gaussian.shifted_pair(mu, cells), prob, pair_direction), loss)
 
   def _of_rows(self, direction: str) -> StepLoss:
     """Returns the privacy loss of a person with `sample.rows` rows (group privacy)."""
-    # In a sample of fixed size a row also takes the place of another.
+    # In a sample of fixed size a row also takes the place of another: it moves a query
+    # by two sensitivities.
     sample, each = self.sample, 2 if self.sample.fixed_size else 1
     if self.noise.gaussian_std is not None:
       loss = GroupedGaussian.of(
@@ -144,30 +140,22 @@ class NoiseStep(PairedStep):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedStep(PairedStep):
-  """Gaussian noise of `std` sensitivities on an epoch's sums; a record is in one."""
-
-  std: float
-  num_batches: int
-
-  def loss(self, direction: str) -> StepLoss:
-    """Returns the loss of the epoch, in closed form and as pairs."""
-    mu, bins = 1 / self.std, self.num_batches
-    # A pilot of few cells takes fewer nodes; any number of nodes is sound.
-    return StepLoss(
-        lambda cells: gaussian.allocated_pair(
-            mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
-        AllocatedGaussian(mu, bins, direction))
-
-
-@dataclasses.dataclass(frozen=True)
-class AllocatedPairStep(PairedStep):
   """The mechanism `one` on an epoch's batches; a record enters one at random."""
 
   one: NoiseStep | PairStep
   num_batches: int
 
   def loss(self, direction: str) -> StepLoss:
-    return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+    """Returns the loss of the epoch, of Gaussian noise in closed form too."""
+    std = self.one.noise.gaussian_std if isinstance(self.one, NoiseStep) else None
+    if std is None:
+      return StepLoss.of(_allocated(self.one, self.num_batches, direction))
+    mu, bins = 1 / std, self.num_batches
+    # A pilot of few cells takes fewer nodes; any number of nodes is sound.
+    return StepLoss(
+        lambda cells: gaussian.allocated_pair(
+            mu, bins, direction, min(max(cells // 16, 256), allocation.NODES)),
+        AllocatedGaussian(mu, bins, direction))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +217,7 @@ def _sampled(base: pair_lib.PairBounds, prob: float, direction: str
   if direction == 'replace' and prob == 1:
     return base
   add, remove = base.poisson(prob)
-  if direction == 'replace':  # Proposition 29: the larger of both profiles.
+  if direction == 'replace':  # Proposition 29: the larger of the two profiles.
     return envelope.envelope_of([add, remove])
   return add if direction == 'add' else remove
 
@@ -260,10 +248,11 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0, MAX_COUNT)
+  count = _checked(event, _checks.integer, 'count', event.count, 0,
+                   events.MAX_COUNT)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
-    if repeats * count > MAX_COUNT:
+    if repeats * count > events.MAX_COUNT:
       raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 
@@ -285,7 +274,7 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
                   event.sampling_probability)
   if prob > 1:
     raise Unsupported(event, 'the sampling probability is not in [0, 1]')
-  return _steps_of_sample(event, prob, fixed_size=False, outer=sample)
+  return _steps_of_sample(event, prob, None, sample)
 
 
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
@@ -296,8 +285,7 @@ def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample) -> 
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
-  return _steps_of_sample(event, taken / total, fixed_size=True, outer=sample,
-                          drawn=(taken, total))
+  return _steps_of_sample(event, taken / total, (taken, total), sample)
 
 
 @steps_of.register(events.DominatingPairDpEvent)
@@ -343,13 +331,10 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
   """Returns one step for an epoch, or all steps of its only batch."""
   _check_own_sample(event, sample)
-  inner = _merged(event.event)
-  found = list(steps_of(inner, sample))
-  if event.num_batches == 1 or not found:
-    return iter(found)
-  (step, count), *more = found
-  if step is None and not more:
-    return iter([(None, count)])
+  steps = list(steps_of(_merged(event.event), sample))
+  if event.num_batches == 1 or all(step is None for step, _ in steps):
+    return iter(steps)
+  (step, count), *more = steps
   if isinstance(step, PairStep) and sample.relation == relations.ZERO_OUT:
     # A zeroed record may change its batch, and so show which one it is in.
     raise Unsupported(
@@ -357,9 +342,7 @@ def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
         'allocation; use ADD_OR_REMOVE_ONE, or an event of noise')
   if isinstance(step, (NoiseStep, PairStep)) and step.sample == sample and (
       count == 1 and not more):
-    if isinstance(step, NoiseStep) and step.noise.gaussian_std is not None:
-      return iter([(AllocatedStep(step.noise.gaussian_std, event.num_batches), 1)])
-    return iter([(AllocatedPairStep(step, event.num_batches), 1)])
+    return iter([(AllocatedStep(step, event.num_batches), 1)])
   raise Unsupported(event, 'random allocation has a proof for one release of each '
                     'whole batch, or several with Gaussian noise; release one query of '
                     'a batch')
@@ -393,10 +376,11 @@ for _name, _convert in (('RandomAllocationDpEvent', _random_allocation),
     steps_of.register(getattr(dp_accounting, _name))(_convert)
 
 
-def _steps_of_sample(event: dp_accounting.DpEvent, prob: float, fixed_size: bool,
-                     outer: Sample, drawn: tuple[int, int] | None = None) -> Steps:
+def _steps_of_sample(event: dp_accounting.DpEvent, prob: float,
+                     drawn: tuple[int, int] | None, outer: Sample) -> Steps:
   """Returns the steps of an event that samples a share `prob` of the `outer` sample."""
-  # `drawn` is (size of the sample, number of records) if the size is fixed.
+  # `drawn` is (size of the sample, number of records) for a fixed size, None: Poisson.
+  fixed_size = drawn is not None
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
   prob *= outer.sampling_prob

@@ -9,16 +9,12 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, noise as noise_lib, relations
-from tfcactus.noise.base import known_pair, Noise, NoiseTableDpEvent
+from tfcactus.noise.base import known_pair, Noise
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
-__all__ = ['AdaptedDpEvent', 'DistanceDpEvent', 'DominatingPairDpEvent',
-           'NoiseTableDpEvent', 'RandomAllocationDpEvent', 'ThresholdDpEvent',
-           'ValidationDpEvent', 'dominating_pair', 'noise_event',
-           'randomized_response_event']
-
-_MOST = 2**53
-"""Largest number of batches or buckets: float64 represents all integers up to here."""
+MAX_COUNT = 2**53
+"""Largest number of batches, buckets, or steps of one kind: float64 represents all
+integers up to here."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
@@ -31,14 +27,12 @@ class DominatingPairDpEvent(dp_accounting.DpEvent):
       REPLACE_ONE. `PairBounds` bracket the release: their upper pair dominates.
     neighboring_relation: The relation that the pair is for.
 
-  Raises:
-    ValueError: if a pair does not consist of two distributions, or the lower pair is
-      not dominated by the upper one.
+  Raises ValueError if a pair does not consist of two distributions, or the upper pair
+  does not dominate the lower one.
   """
 
   pair: pair_lib.DominatingPair | pair_lib.PairBounds
-  neighboring_relation: dp_accounting.NeighboringRelation = (
-      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+  neighboring_relation: dp_accounting.NeighboringRelation = relations.ADD_OR_REMOVE
 
   def __attrs_post_init__(self) -> None:
     if not isinstance(self.pair, (pair_lib.DominatingPair, pair_lib.PairBounds)):
@@ -84,9 +78,8 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
   """Base class of events that supply their dominating pairs.
 
   A new sampling scheme with a proof of its own has a subclass as its event. One event
-  is one step, sampling included. Accountants accept it under its `proved_relations`,
-  unless another event samples it. A subclass is a frozen attrs class: accountants count
-  equal events together and charge equal costs.
+  is one step, sampling included; accountants refuse it where another event samples it.
+  A subclass is a frozen attrs class: accountants count equal events together.
 
   Attributes:
     proved_relations: Neighbouring relations for which `pair_bounds` is proved;
@@ -100,14 +93,13 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
                   direction: str) -> pair_lib.PairBounds:
     """Returns pairs that bracket the privacy profile of one step.
 
+    The upper pair's profile is an upper bound for all neighbours in the direction, the
+    lower pair's a lower bound for the worst ones.
+
     Args:
       relation: One of `proved_relations`.
-      direction: 'remove', where P is the law with the record (not zeroed), 'add',
-        where Q is the law with the record, or 'replace' for REPLACE_ONE.
-
-    Returns:
-      (lower, upper): the upper pair's privacy profile is an upper bound for all
-      neighbours in that direction, the lower pair's a lower bound for the worst.
+      direction: 'remove', where P is the law with the record (not zeroed), 'add', where
+        Q is the law with the record, or 'replace' for REPLACE_ONE.
     """
 
 
@@ -116,16 +108,13 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   """Balls-in-bins: an epoch in which each record enters one of several batches.
 
   Each record draws its batch uniformly and independently, anew for each event. A
-  mechanism runs once on each batch and may depend on its earlier outputs. Proved for
-  one release of each batch with any noise or dominating pair, for several with Gaussian
-  noise, and for one record added, removed or, with noise, zeroed.
+  mechanism runs once on each batch and may depend on its earlier outputs. The account
+  is proved for one release of each batch, or several with Gaussian noise, and for one
+  record added, removed or, with noise, zeroed.
 
   Attributes:
-    num_batches: Number of batches, empty ones included; public.
+    num_batches: Number of batches, from 1 to 2^53, empty ones included; public.
     event: Event of one batch for a record known to be in it.
-
-  Raises:
-    ValueError: if num_batches is not an integer from one to 2^53, or event no DpEvent.
 
   Source: Feldman and Shenfeld, "Privacy amplification by random allocation" (2025).
   """
@@ -133,11 +122,10 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   num_batches: int
   event: dp_accounting.DpEvent
 
-  proved_relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-                      dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+  proved_relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
 
   def __attrs_post_init__(self) -> None:
-    _checks.integer('num_batches', self.num_batches, 1, _MOST)
+    _checks.integer('num_batches', self.num_batches, 1, MAX_COUNT)
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
@@ -178,9 +166,6 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     distance: Bound, in (0, 1), on the total variation distance between what is released
       and what is computed from a release with that noise, for the same data, in the
       coordinates that one added or removed record may change. It adds up over records.
-
-  Raises:
-    ValueError: if the event is not that of noise, or the distance is out of range.
   """
 
   event: dp_accounting.DpEvent
@@ -194,23 +179,25 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     """Returns a probability of showing the data that makes up for the distance.
 
     The noise, and a release that shows the data with this probability, together
-    dominate the release for a change by `shift` sensitivities. There is no account if
-    the value returned is one or more.
+    dominate the release for a change by `shift` sensitivities; a result of one or more
+    means that there is no account.
     """
     # Every loss gives a bound: docs/soundness_releases.md, "Whole numbers in releases".
     bounds = known_pair(_noise_of(self.event), shift)
     pair, always = bounds.upper, bounds.lower.p_inf
     loss, order = np.linspace(0.0, 80.0, 1601), np.argsort(pair.loss)
     first = np.searchsorted(pair.loss[order], loss - 1e-9)
-    # Sums over all larger losses and over all smaller ones, each from its own end.
-    p, q = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[first]
-            for mass in (pair.p, pair.q))
-    smaller = np.append(0.0, np.cumsum(pair.p[order]))[first]
-    far = shift * self.distance * (1 + np.exp(loss))
+    # P- and Q-masses of losses from each of `loss` on, and the P-mass of smaller ones,
+    # each summed from its own end.
+    p_above, q_above = (np.append(np.cumsum(mass[order][::-1])[::-1], 0.0)[first]
+                        for mass in (pair.p, pair.q))
+    p_below = np.append(0.0, np.cumsum(pair.p[order]))[first]
+    added = shift * self.distance * (1 + np.exp(loss))
     with np.errstate(divide='ignore'):
       # The factors cover rounding, and e^0.05 what lies between two losses.
-      within = np.maximum.accumulate(1.07 * far / (smaller + np.exp(loss) * q))
-      beyond = (1.01 * far + (1 + 1e-9) * (p + pair.p_inf - always)) / np.sum(pair.p)
+      within = np.maximum.accumulate(1.07 * added / (p_below + np.exp(loss) * q_above))
+      beyond = (1.01 * added + (1 + 1e-9) * (p_above + pair.p_inf - always)) / np.sum(
+          pair.p)
     return float(np.min(np.maximum(within, beyond)))
 
 
@@ -307,12 +294,12 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   2^53.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
-  buckets = _checks.integer('num_buckets', num_buckets, 2, _MOST)
+  buckets = _checks.integer('num_buckets', num_buckets, 2, MAX_COUNT)
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []
   pair = pair_lib.DominatingPair.from_masses([own, other, *rest], [other, own, *rest])
-  return DominatingPairDpEvent(pair, dp_accounting.NeighboringRelation.REPLACE_ONE)
+  return DominatingPairDpEvent(pair, relations.REPLACE)
 
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
@@ -321,17 +308,10 @@ def noise_event(noise: Noise) -> dp_accounting.DpEvent:
 
 
 def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:
-  """Returns bounds on the dominating pair of `noise` for a query's sensitivity.
+  """Returns pairs that bracket the dominating pair of any noise of this library.
 
-  Args:
-    noise: Any noise of this library.
-    shift: Largest shift of the query in units of sensitivity: 1 for a record added or
-      removed, 2 for a record replaced.
-
-  Returns:
-    Pairs that bracket the dominating pair over all shifts up to `shift`.
-
-  Raises:
-    ValueError: if no guarantee is known for the noise, or shift is no integer >= 1.
+  They hold for all shifts of the query up to `shift`, in units of sensitivity: 1 for a
+  record added or removed, 2 for a record replaced. Raises ValueError if no guarantee is
+  known for the noise, or `shift` is no integer >= 1.
   """
   return noise_lib.check(noise).dominating_pair(shift)

@@ -69,14 +69,10 @@ class ExponentialMechanismDpEvent(events.SteppedDpEvent):
 def check_epsilon(value: object) -> float:
   """Returns the epsilon of an exponential mechanism; ValueError outside [1e-9, 250]."""
   value = _checks.positive('epsilon', value)
-  if value < LEAST:
+  if not LEAST <= value <= MOST / 2:
     raise ValueError(
-        f'Expected epsilon >= {LEAST:g}, got epsilon={value!r}, less than the rounding '
-        'of its account; account for the least one.')
-  if value > MOST / 2:
-    raise ValueError(
-        f'Expected epsilon <= {MOST / 2:g}, got epsilon={value!r}, which protects '
-        'nothing; lower it.')
+        f'Expected epsilon from {LEAST:g} to {MOST / 2:g}, got epsilon={value!r}: less '
+        'is lost in the rounding of its account, and more protects nothing.')
   return value
 
 

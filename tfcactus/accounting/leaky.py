@@ -67,14 +67,14 @@ def part(accountant: PairAccountant, left: Part) -> Part:
   accountant.check_both()
   if accountant.non_private:
     return Part(0.0, math.inf)
-  steps = [group for found in accountant.compositions().values()
-           for group in found.groups]
+  parts = accountant.compositions().values()
   if accountant.get_delta(0.0) == 0:
     return Part(0.0, 0.0)
-  if steps and all(step.loss is not None and step.loss.normal for step, _ in steps):
+  if parts and all(step.loss is not None and step.loss.normal
+                   for whole in parts for step, _ in whole.groups):
     return Part(0.0, (1 + _ROOM) * max(math.sqrt(math.fsum(
-        step.loss.mu**2 * count for step, count in found.groups
-        if step.loss is not None)) for found in accountant.compositions().values()))
+        step.loss.mu**2 * count for step, count in whole.groups
+        if step.loss is not None)) for whole in parts))
   if not left.leak > 1e-300:  # No leak is left; shares of it would underflow.
     return Part(0.0, math.inf)
   curve = _Curve(accountant, left.leak)
@@ -100,27 +100,31 @@ class _Curve:
     self._accountant = accountant
     # A small share serves best, but a delta below the mass of infinite losses has no
     # finite epsilon.
-    top = next((top for top in (accountant.get_epsilon(leak * share) for share in (
-        LEAST_SHARE, 1e-4, 1e-2, 0.5)) if top < math.inf), 1.0)
+    tops = (accountant.get_epsilon(leak * share) for share in (
+        LEAST_SHARE, 1e-4, 1e-2, 0.5))
+    top = next((each for each in tops if each < math.inf), 1.0)
     self._deltas: dict[float, float] = {}
     self._add(np.linspace(0.0, min(max(top, LEAST_TOP), LARGEST), POINTS))
 
   def _add(self, epsilon: np.ndarray) -> None:
     """Adds points, and makes the chords _y[i] - _x[i] alpha between all points anew."""
+    # Chord i is for epsilon from _ends[i] to _ends[i + 1]; alpha is e^epsilon.
     for one in epsilon.tolist():
       self._deltas[one] = min(self._accountant.get_delta(one), 1.0)
-    at = np.array(sorted(self._deltas))
-    delta = np.array([self._deltas[one] for one in at.tolist()])
-    keep = lower_hull(np.exp(at), delta)
-    self._at, delta = at[keep], np.minimum.accumulate(delta[keep])
-    fall, width = -np.diff(delta), np.diff(self._at)
+    points = np.array(sorted(self._deltas))
+    delta = np.array([self._deltas[one] for one in points.tolist()])
+    keep = lower_hull(np.exp(points), delta)
+    self._ends, delta = points[keep], np.minimum.accumulate(delta[keep])
+    fall, width = -np.diff(delta), np.diff(self._ends)
     # The last line is constant.
-    self._x = np.append(fall * np.exp(-self._at[:-1]) / np.expm1(width), 0.0) * (
+    self._x = np.append(fall * np.exp(-self._ends[:-1]) / np.expm1(width), 0.0) * (
         1 - _ROOM)
     self._y = np.append(delta[:-1] + fall / np.expm1(width), delta[-1]) * (1 + _ROOM)
 
   def _mus(self, leak: float) -> np.ndarray:
     """Returns the least mu for each chord, shape (chords,); inf if there is none."""
+    # A line y - x alpha is below the profile of a shift by mu if ndtri(y) - ndtri(x) <=
+    # mu: then no test that accepts P and Q with probabilities y and x tells more.
     above = (self._y - leak) / (1 - leak)
     with np.errstate(divide='ignore', invalid='ignore', over='ignore'):
       z, w = special.ndtri(above), special.ndtri(self._x / (1 - leak))
@@ -137,10 +141,10 @@ class _Curve:
     """Adds points where the chord of the largest mu is too far from the profile."""
     for _ in range(REFINED):
       worst = int(np.argmax(self._mus(leak)))
-      if worst + 1 == self._at.size or (
-          self._at[worst + 1] - self._at[worst] < CLOSEST):
+      if worst + 1 == self._ends.size or (
+          self._ends[worst + 1] - self._ends[worst] < CLOSEST):
         return
-      middle = 0.5 * (self._at[worst] + self._at[worst + 1])
+      middle = 0.5 * (self._ends[worst] + self._ends[worst + 1])
       chord = self._y[worst] - self._x[worst] * math.exp(middle)
       if middle in self._deltas:
         return

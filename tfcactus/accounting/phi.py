@@ -37,15 +37,14 @@ class PhiAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: As for `PairAccountant`.
-      direction: As for `PairAccountant`.
+      neighboring_relation, direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
         replaced. The account is exact for noise on all records; on Poisson samples, for
         rows added, removed or zeroed; on samples of fixed size, for rows added or
         removed. If one event is none of these, the power curve of all events is applied
-        k times, and epsilon and delta raise ValueError where that has no proof: for
-        added or removed rows with samples of fixed size.
+        k times. That has no proof for added or removed rows with samples of fixed size:
+        epsilon and delta then raise ValueError.
       sampled_alike: Whether each event describes how all rows of a person are sampled
         together. False if it describes each row by itself, as if the person's other
         rows were in other batches of the epoch; no account of k > 1 is then exact.
@@ -54,8 +53,7 @@ class PhiAccountant(base.TwoSidedAccountant):
         released: delta grows by (1 + e^epsilon) times the distance.
 
     Raises:
-      ValueError: for another relation or direction, rows_of_one not in [1, 1000], or a
-        distance that is not a number of at least zero.
+      ValueError: if an argument is out of range; rows_of_one is at most 1000.
     """
     super().__init__(neighboring_relation, direction=direction)
     self.rows_of_one = _checks.integer('rows_of_one', rows_of_one, 1)
@@ -82,8 +80,11 @@ class PhiAccountant(base.TwoSidedAccountant):
         self._together = None
     return error
 
-  def _steps_composed(self) -> dict[event_steps.EventStep, int]:
-    return self._counts if self._together is None else self._together._counts
+  def compositions(self) -> dict[str, Composition]:
+    """Returns {direction: composition}, of all rows of a person if that is exact."""
+    if self._together is not None:
+      return self._together.compositions()
+    return super().compositions()
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
     """Returns bounds on epsilon of what is released; (0, inf) at a large `distance`."""
@@ -93,10 +94,10 @@ class PhiAccountant(base.TwoSidedAccountant):
     # (1 - share) delta is for the events, the share is for the distance. Conversely, if
     # delta holds for what is released, (1 + share) delta holds for the events.
     for share in _SHARES:
-      found = account.epsilon(delta * (1 - share))
-      if self._added_delta(found.upper) < 0.99 * share * delta:
+      bounds = account.epsilon(delta * (1 - share))
+      if self._added_delta(bounds.upper) < 0.99 * share * delta:
         more = delta * (1 + share)
-        return found._replace(lower=account.epsilon(more).lower if more < 1 else 0.0)
+        return bounds._replace(lower=account.epsilon(more).lower if more < 1 else 0.0)
     return Bounds(0.0, math.inf, math.inf)
 
   def _delta_bounds(self, part: Composition, epsilon: float) -> Bounds:
@@ -108,18 +109,17 @@ class PhiAccountant(base.TwoSidedAccountant):
     """Returns (1 + e^epsilon) `distance`, rounded up; inf from epsilon 700 on."""
     if not self.distance:
       return 0.0
-    return 1.01 * self.distance * (
-        1 + math.exp(epsilon)) if epsilon < 700 else math.inf
+    if epsilon >= 700:
+      return math.inf
+    return 1.01 * self.distance * (1 + math.exp(epsilon))
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
     """Returns `part`, or its power curve k times over; ValueError if none is proved."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
-    shrinks = [step for step in self._counts
-               if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep)) and
-               step.sample.displaces and
-               self.neighboring_relation == relations.ADD_OR_REMOVE]
-    if shrinks:
+    if self.neighboring_relation == relations.ADD_OR_REMOVE and any(
+        step.sample.displaces for step in self._counts
+        if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep))):
       raise ValueError(
           f'Expected rows_of_one=1, got {self.rows_of_one}: rows that are added or '
           'removed under samples of fixed size change the share of the others. They '

@@ -26,9 +26,6 @@ from tfcactus.accounting.bounds import Bounds, crossing
 from tfcactus.accounting.composition import composition
 from tfcactus.pairs import dominating_pair as pair_lib
 
-GUARANTEES = ('adp', 'pdp')
-"""Approximate and probabilistic differential privacy."""
-
 SPREAD = 12.0
 """Standard deviations of the total loss that an adaptive factor covers."""
 
@@ -65,18 +62,14 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation: As for `PairAccountant`.
-      direction: As for `PairAccountant`.
-      guarantee: 'adp', the usual delta, or 'pdp'.
+      neighboring_relation, direction: As for `PairAccountant`.
+      guarantee: 'adp', the usual delta (approximate DP), or 'pdp'.
       buckets: Number of buckets, at least 16.
-      factor: Ratio f > 1 of P to Q from one bucket to the next; None chooses
-        the least that covers the likely losses.
-
-    Raises:
-      ValueError: if an argument is out of range.
+      factor: Factor f > 1 by which P / Q grows from one bucket to the next; None
+        chooses the least that covers the likely losses.
     """
     super().__init__(neighboring_relation, direction=direction)
-    _checks.choice('guarantee', guarantee, GUARANTEES)
+    _checks.choice('guarantee', guarantee, ('adp', 'pdp'))
     self._guarantee = guarantee
     self._buckets = _checks.integer('buckets', buckets, 16)
     self._factor = None if factor is None else _checks.real('factor', factor)
@@ -153,7 +146,7 @@ class Buckets:
                float(np.sum(pair.p[below])), error=ROUNDOFF)
 
   def compose(self, other: Buckets) -> Buckets:
-    """Returns the buckets of the releases of both, which have equal width."""
+    """Returns the buckets of all releases of this and `other`, of the same width."""
     size, first = self.p.size, self.first
 
     def join(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -263,9 +256,10 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
   """Returns the least width at which `buckets` buckets cover the likely losses."""
   mean, variance, single = 0.0, 0.0, 0.0  # Of the total; largest loss of a release.
   for pair, count in groups:
+    # Losses are likely unless they and all larger ones have a mass of at most RARE.
     order = np.argsort(np.abs(pair.loss))
-    beyond = np.cumsum(pair.p[order][::-1])[::-1]
-    likely = order[beyond > RARE]
+    mass_from_here = np.cumsum(pair.p[order][::-1])[::-1]
+    likely = order[mass_from_here > RARE]
     loss, p = pair.loss[likely], pair.p[likely]
     if not loss.size:
       continue

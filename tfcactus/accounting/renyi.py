@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from tfcactus import _checks, _numerics
 from tfcactus._numerics import EPS
@@ -35,13 +36,10 @@ _FEW_ORDERS = 40
 """Orders that share a quadrature if all together are too many. Knob of speed."""
 
 _LOWEST = -700.0
-"""Least log of a false positive rate, or of a delta, that is searched."""
+"""Least log of a false positive rate or a delta, and least log-odds, searched."""
 
 _DIVISIONS = 12
 """Largest number of times that `_optimal` divides cells. Knob of tightness."""
-
-_SHARES = np.arange(1, 8) / 8
-"""Places of the points that divide a cell, as shares of the cell in log x."""
 
 MAX_ORDER = 1e12
 """Largest order: beyond it the divergence is practically the largest loss."""
@@ -94,15 +92,10 @@ class RenyiAccountant(base.OneSidedAccountant):
                ) -> np.ndarray:
     """Returns lower bounds on the false negative rate of any test between neighbours.
 
-    The bounds hold whichever neighbour is the null. `views.tradeoff` of a
-    `views.composed_pair` with many epsilons gives larger ones.
-
-    Args:
-      false_positive: In [0, 1], any shape.
-      below_one: Whether orders below one are used too.
-
-    Raises:
-      ValueError: unless the accountant's direction is 'both'.
+    The bounds hold whichever neighbour is the null. `false_positive` is in [0, 1], of
+    any shape; with `below_one` orders below one are used too. `views.tradeoff` of a
+    `views.composed_pair` with many epsilons gives larger bounds. Raises ValueError
+    unless the accountant's direction is 'both'.
     """
     self.check_both()
     orders = np.append(BELOW_ONE, self._orders) if below_one else self._orders
@@ -112,8 +105,8 @@ class RenyiAccountant(base.OneSidedAccountant):
       known = [np.full(orders.shape, math.inf if self.non_private else 0.0)]
     # 'remove' and 'add' are reverses of each other; 'replace' is its own reverse.
     return np.min([
-        tradeoff_from_renyi(orders, one, false_positive, other)
-        for one, other in zip(known, known[::-1])], axis=0)
+        tradeoff_from_renyi(orders, own, false_positive, reverse)
+        for own, reverse in zip(known, reversed(known))], axis=0)
 
 
 class ExtendedMomentsAccountant(base.OneSidedAccountant):
@@ -130,10 +123,9 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
   """
 
   def __init__(self, *args: Any, orders: Sequence[float] = ORDERS, **kwargs: Any):
-    """Initializes an empty account; other arguments are those of `PairAccountant`.
+    """Initializes an empty account; `orders` are lambda + 1, above one.
 
-    Args:
-      orders: Renyi orders lambda + 1, above one.
+    Other arguments are those of `PairAccountant`.
     """
     super().__init__(*args, **kwargs)
     self._orders = _check_orders(orders)
@@ -171,15 +163,16 @@ def _known_divergences(part: Composition, orders: np.ndarray, *,
       return np.full(orders.size, math.inf)
     # Fewer orders may have a quadrature in common where all of them have none.
     return np.concatenate([
-        _known_divergences(part, some, finite=finite)
-        for some in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
+        _known_divergences(part, few, finite=finite)
+        for few in np.array_split(orders, -(-orders.size // _FEW_ORDERS))])
 
 
 def _check_orders(orders: Sequence[float]) -> np.ndarray:
-  """Returns the orders as an array; ValueError unless all are above one."""
+  """Returns the orders as an array; ValueError unless all are in (1, MAX_ORDER]."""
   checked = _checks.vector('orders', orders)
-  if np.any(checked <= 1):
-    raise ValueError(f'Expected orders > 1, got {np.min(checked)!r}.')
+  wrong = checked[(checked <= 1) | (checked > MAX_ORDER)]
+  if wrong.size:
+    raise ValueError(f'Expected orders > 1, up to {MAX_ORDER:g}, got {wrong[0]!r}.')
   return checked
 
 
@@ -196,19 +189,18 @@ def _markov_epsilon(orders: np.ndarray, divergence: np.ndarray, delta: float) ->
 
 
 def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
-  """Returns the least epsilon at `delta` by all orders together, or 2 `WASTE` more."""
+  """Returns about the least epsilon at `delta` by all orders together, never less."""
   # y(x), the largest true positive rate (power) that the divergences allow at false
   # positive rate x, is concave. Epsilon is the maximum of log((y(x) - delta) / x).
   # Cells in which it might exceed the best known value by `WASTE` are divided.
   known = np.isfinite(divergence)
-  orders, log_bound = orders[known], ((orders - 1) * divergence)[known]
-  if not orders.size:
+  if not np.any(known):
     return math.inf
 
   def power(x: np.ndarray) -> np.ndarray:
     """Returns y(x), shape (points,)."""
-    return np.exp(np.min(_largest_power(
-        orders[:, None], log_bound[:, None], np.log(x)), axis=0))
+    return special.expit(-_least_log_odds(
+        orders[known, None], divergence[known, None], x, True))
 
   # At the rate e^low, y is at most delta: smaller rates gain nothing.
   low = -40.0
@@ -224,8 +216,8 @@ def _optimal(orders: np.ndarray, divergence: np.ndarray, delta: float) -> float:
     open_ = np.flatnonzero(top > best + WASTE)
     if not open_.size:
       break
-    ends = np.append(x, 1.0)
-    new = (ends[open_, None]**(1 - _SHARES) * ends[open_ + 1, None]**_SHARES).ravel()
+    ends, share = np.append(x, 1.0), np.arange(1, 8) / 8  # Of a cell in log x.
+    new = (ends[open_, None]**(1 - share) * ends[open_ + 1, None]**share).ravel()
     x, y = np.append(x, new), np.append(y, power(new))
     x, first = np.unique(x, return_index=True)
     y = y[first]
@@ -247,28 +239,6 @@ def _gain_of_cells(x: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
   y_meet = np.minimum(y_a + rise * (meet - a), y_b - fall * (b - meet))
   gains = [(y_a - delta) / a, (y_b - delta) / b, (y_meet - delta) / meet]
   return _numerics.log_mass(np.maximum(np.max(gains, axis=0), 0.0))
-
-
-def _largest_power(order: np.ndarray, log_bound: np.ndarray, log_x: np.ndarray
-                   ) -> np.ndarray:
-  """Returns log of the largest true positive rate y by each order at rates x."""
-  # By bisection. The constraint is y^a x^(1-a) + (1-y)^a (1-x)^(1-a) <= exp(log_bound)
-  # at order a. Shapes: `order` and `log_bound` (n, 1), `log_x` (points,), result (n,
-  # points).
-  log_1x = np.log(-np.expm1(log_x))
-  shape = np.broadcast_shapes(order.shape, log_x.shape)
-  low = np.broadcast_to(log_x, shape).copy()
-  high = np.zeros(shape)
-  for _ in range(50):
-    middle = 0.5 * (low + high)
-    log_1y = np.log(-np.expm1(np.minimum(middle, -1e-300)))
-    size = np.logaddexp(order * middle + (1 - order) * log_x,
-                        order * log_1y + (1 - order) * log_1x)
-    # The slack covers rounding: y may be too large, never too small.
-    allowed = size <= log_bound + ROUNDOFF * (1 - order * (log_x + log_1x))
-    low = np.where(allowed, middle, low)
-    high = np.where(allowed, high, middle)
-  return high
 
 
 _CONVERSIONS: dict[str, Callable[[np.ndarray, np.ndarray, float], float]] = {
@@ -300,11 +270,15 @@ def tradeoff_from_renyi(
     known.append((_divergences('reverse', reverse, order.size), False))
   x = _checks.shares('false_positive', false_positive)
   level = np.clip(x.ravel(), _LEAST, 1.0 - 0.5 * EPS)
-  bounds = [_least(order[finite, None], divergence[finite, None], level, forward)
-            for divergence, forward in known
-            for finite in [np.isfinite(divergence)] if np.any(finite)]
-  found = np.max(bounds, axis=0) if bounds else np.zeros(level.shape)
-  return np.where(x == 1, 0.0, found.reshape(x.shape))
+  log_odds = np.full(level.shape, _LOWEST)
+  for divergence, forward in known:
+    finite = np.isfinite(divergence)
+    log_odds = np.maximum(log_odds, _least_log_odds(
+        order[finite, None], divergence[finite, None], level, forward))
+  log_y = -np.logaddexp(0.0, -log_odds)
+  # Rounded down. No bisection evaluated its first lower end: zero is proved there.
+  best = np.where(log_odds > _LOWEST, np.exp(log_y) * (1 - 8 * EPS * (1 - log_y)), 0.0)
+  return np.where(x == 1, 0.0, best.reshape(x.shape))
 
 
 def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
@@ -316,22 +290,21 @@ def _divergences(name: str, value: npt.ArrayLike, size: int) -> np.ndarray:
   return array
 
 
-def _least(order: np.ndarray, divergence: np.ndarray, x: np.ndarray, forward: bool
-           ) -> np.ndarray:
-  """Returns lower bounds on the false negative rate at false positive rates `x`."""
-  # By bisection of log(y / (1 - y)). Shapes: `order` and `divergence` (n, 1), `x`
-  # (points,). `divergence` is of P against Q if `forward`, else of Q against P.
+def _least_log_odds(order: np.ndarray, divergence: np.ndarray, x: np.ndarray,
+                    forward: bool) -> np.ndarray:
+  """Returns lower bounds on log(y / (1 - y)), y the least false negative rate at x."""
+  # By bisection. Shapes: `order` and `divergence` (n, 1), `x` and the result (points,).
+  # `divergence` is of P against Q if `forward`, else of Q against P.
   log_x, log_1x = np.log(x), np.log1p(-x)
-  low, high = np.full(x.shape, -700.0), log_1x - log_x
+  low, high = np.full(x.shape, _LOWEST), log_1x - log_x
   for _ in range(_HALVINGS):
     middle = 0.5 * (low + high)
     log_y, log_1y = -np.logaddexp(0.0, -middle), -np.logaddexp(0.0, middle)
-    one, other = ((log_1y, log_y), (log_x, log_1x))[::1 if forward else -1]
-    broken = np.any(_breaks(order, divergence, one, other), axis=0)
+    p, q = (log_1y, log_y), (log_x, log_1x)
+    coins = (p, q) if forward else (q, p)
+    broken = np.any(_breaks(order, divergence, *coins), axis=0)
     low, high = np.where(broken, middle, low), np.where(broken, high, middle)
-  log_y = -np.logaddexp(0.0, -low)
-  # Rounded down. The first lower end was not evaluated, hence zero.
-  return np.where(low > -700.0, np.exp(log_y) * (1 - 8 * EPS * (1 - log_y)), 0.0)
+  return low
 
 
 def _breaks(order: np.ndarray, divergence: np.ndarray,
@@ -339,6 +312,7 @@ def _breaks(order: np.ndarray, divergence: np.ndarray,
             ) -> np.ndarray:
   """Returns whether d_order(p || q) surely exceeds `divergence`, shape (n, points)."""
   # `p` and `q` hold the logs of a coin's two probabilities, each of shape (points,).
+  # Rounding: `size` adds up the moduli of all terms.
   sides = [order * a + (1 - order) * b for a, b in zip(p, q)]
   size = 1 + sum(order * np.abs(a) + np.abs(1 - order) * np.abs(b)
                  for a, b in zip(p, q)) + np.abs(order - 1) * divergence

@@ -31,11 +31,9 @@ times MOST roundings in its exponent, or MOST steps of Horner's rule."""
 _LEAST_GAMMA = 1e-12
 """Least parameter gamma of the negative binomial law: its rounding is then harmless."""
 
-_LEAST_MEAN = 1 + 1e-9
-"""Least mean of that law: at a smaller one, gamma is hardly another float than one."""
-
-_SUM_TOLERANCE = 1e-12
-"""Largest difference from one that the sum of all probabilities may have."""
+LEAST_MEAN = 1e-300
+"""Least mean number of runs, and least rate or probability of a law: products with
+smaller ones lose the digits that `ROUNDOFF` counts on."""
 
 
 class RunLaw(abc.ABC):
@@ -82,9 +80,9 @@ class RunLaw(abc.ABC):
   def capped(self, most: int) -> ListedRuns:
     """Returns the law of min(K, most), `most` being public, from 1 to 10,000."""
     most = int(min(_checks.integer('most', most, 1, MOST), self.most))
-    found = self.probabilities(most)
-    found[most] = max(1 - math.fsum(found[:most]), 0.0)
-    return ListedRuns(tuple(np.trim_zeros(found / math.fsum(found), 'b')))
+    probability = self.probabilities(most)
+    probability[most] = max(1 - math.fsum(probability[:most]), 0.0)
+    return ListedRuns(tuple(np.trim_zeros(probability / math.fsum(probability), 'b')))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +101,8 @@ class NegativeBinomialRuns(RunLaw):
   eta: float
 
   def __post_init__(self) -> None:
-    if _checks.real('mean', self.mean) < _LEAST_MEAN:
+    # At a smaller mean, gamma is hardly another float than one.
+    if _checks.real('mean', self.mean) < 1 + 1e-9:
       raise ValueError(f'Expected mean > 1, by 1e-9 at least, got mean={self.mean!r}; '
                        'for one run, do not search.')
     if not -1 < _checks.real('eta', self.eta) <= MOST:
@@ -136,6 +135,7 @@ class NegativeBinomialRuns(RunLaw):
         self.eta, math.log(self.gamma))
 
   def probabilities(self, most: int) -> np.ndarray:
+    # P(K = k + 1) / P(K = k) is (k + eta) / (k + 1) (1 - gamma).
     k, log_gamma = np.arange(1, most), math.log(self.gamma)
     first = math.log((1 - self.gamma) / _power(self.eta, log_gamma))
     ratio = np.log((k + self.eta) / (k + 1) * (1 - self.gamma))
@@ -171,7 +171,7 @@ class PoissonRuns(RunLaw):
   """Poisson number of runs, concentrated around its mean.
 
   Attributes:
-    rate: Mean of the Poisson law.
+    rate: Mean of the Poisson law, from 1e-300 to 10,000.
     at_least_one: Whether the law is that of a Poisson number given that it is at least
       one. Without this, a search may show nothing.
   """
@@ -180,8 +180,9 @@ class PoissonRuns(RunLaw):
   at_least_one: bool = False
 
   def __post_init__(self) -> None:
-    if _checks.positive('rate', self.rate) > MOST:
-      raise ValueError(f'Expected rate <= {MOST}, got rate={self.rate!r}.')
+    if not LEAST_MEAN <= _checks.positive('rate', self.rate) <= MOST:
+      raise ValueError(
+          f'Expected rate from {LEAST_MEAN:g} to {MOST}, got rate={self.rate!r}.')
 
   @property
   def _share(self) -> float:
@@ -198,10 +199,10 @@ class PoissonRuns(RunLaw):
 
   def probabilities(self, most: int) -> np.ndarray:
     k = np.arange(most + 1)
-    found = np.exp(k * math.log(self.rate) - self.rate - special.gammaln(k + 1))
+    poisson = np.exp(k * math.log(self.rate) - self.rate - special.gammaln(k + 1))
     if self.at_least_one:
-      found[0] = 0.0
-    return found / self._share
+      poisson[0] = 0.0
+    return poisson / self._share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +211,7 @@ class BinomialRuns(RunLaw):
 
   Attributes:
     trials: Largest number of runs, at most 10,000.
-    prob: Probability of each trial to be a run, in (0, 1].
+    prob: Probability of each trial to be a run, in [1e-300, 1].
   """
 
   trials: int
@@ -218,7 +219,8 @@ class BinomialRuns(RunLaw):
 
   def __post_init__(self) -> None:
     _checks.integer('trials', self.trials, 1, MOST)
-    _checks.sampling_prob(self.prob, 'prob')
+    if _checks.sampling_prob(self.prob, 'prob') < LEAST_MEAN:
+      raise ValueError(f'Expected prob >= {LEAST_MEAN:g}, got prob={self.prob!r}.')
 
   @property
   def most(self) -> float:
@@ -234,9 +236,9 @@ class BinomialRuns(RunLaw):
 
   def probabilities(self, most: int) -> np.ndarray:
     k = np.arange(most + 1)
-    found = np.exp(_numerics.log_binomial(
+    possible = np.exp(_numerics.log_binomial(
         np.minimum(k, self.trials), self.trials, self.prob))
-    return np.where(k > self.trials, 0.0, found)
+    return np.where(k > self.trials, 0.0, possible)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,14 +259,17 @@ class ListedRuns(RunLaw):
   probability: Sequence[float]
 
   def __post_init__(self) -> None:
-    found = _checks.vector('probability', self.probability)
-    if not 2 <= found.size <= MOST + 1 or np.any(found < 0) or found[-1] == 0:
+    given = _checks.vector('probability', self.probability)
+    if not 2 <= given.size <= MOST + 1 or np.any(given < 0) or given[-1] == 0:
       raise ValueError(
           f'Expected probabilities of 0, 1, ... runs, the last of at most {MOST} runs '
-          f'positive and none negative, got {found.size} of them, the least '
-          f'{float(np.min(found))!r} and the last {float(found[-1])!r}.')
-    check_sum(found, 'probabilities')
-    object.__setattr__(self, 'probability', tuple(found.tolist()))
+          f'positive and none negative, got {given.size} of them, the least '
+          f'{float(np.min(given))!r} and the last {float(given[-1])!r}.')
+    check_sum(given, 'probabilities')
+    object.__setattr__(self, 'probability', tuple(given.tolist()))
+    if self.expected < LEAST_MEAN:
+      raise ValueError(
+          f'Expected a mean of at least {LEAST_MEAN:g} runs, got {self.expected!r}.')
 
   @property
   def most(self) -> float:
@@ -278,15 +283,13 @@ class ListedRuns(RunLaw):
     return np.polynomial.polynomial.polyval(x, weights[1:])
 
   def probabilities(self, most: int) -> np.ndarray:
-    found = np.zeros(most + 1)
     given = np.array(self.probability[:most + 1])
-    found[:given.size] = given
-    return found
+    return np.append(given, np.zeros(most + 1 - given.size))
 
 
 def check_sum(probabilities: Iterable[float], what: str) -> None:
-  """Raises ValueError unless probabilities sum to one; `what` names them."""
+  """Raises ValueError unless probabilities, named `what`, sum to one within 1e-12."""
   total = math.fsum(probabilities)
-  if not abs(total - 1) <= _SUM_TOLERANCE:
+  if not abs(total - 1) <= 1e-12:
     raise ValueError(f'Expected {what} that sum to 1, got a sum of {total!r}; divide '
                      'them by it.')

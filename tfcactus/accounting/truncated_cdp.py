@@ -21,8 +21,8 @@ from tfcactus import _checks, _format
 MOST = 2**64
 """Largest number of records or releases, which is a float64."""
 
-CERTIFICATE_ORDERS = 2000
-"""Orders at which a certificate evaluates divergences; chords bound them between."""
+LEAST_RHO = 1e-300
+"""Least positive rho that is computed here; a smaller one might vanish by underflow."""
 
 UNPROVEN = (
     'NOT a privacy guarantee: Theorem 11 as printed does not follow from '
@@ -39,9 +39,6 @@ class TCDP:
     rho: At least zero; as in zero-concentrated differential privacy.
     omega: Above one; infinity for zCDP.
 
-  Raises:
-    ValueError: if an argument is out of range.
-
   Source: Definition 1 of the paper.
   """
 
@@ -55,7 +52,7 @@ class TCDP:
   @classmethod
   def from_pure_dp(cls, epsilon: float) -> TCDP:
     """Returns the guarantee that epsilon-DP implies (section 2.3)."""
-    return cls(0.5 * _checks.non_negative('epsilon', epsilon)**2)
+    return cls(_of_square(0.5, epsilon))
 
   @classmethod
   def from_bounded_range(cls, epsilon: float) -> TCDP:
@@ -67,7 +64,7 @@ class TCDP:
     """
     # log E_Q (P/Q)^a is zero at a = 0 and 1, and its second derivative is the variance
     # of a variable in the interval, at most epsilon^2 / 4.
-    return cls(0.125 * _checks.non_negative('epsilon', epsilon)**2)
+    return cls(_of_square(0.125, epsilon))
 
   @classmethod
   def from_zcdp(cls, rho: float) -> TCDP:
@@ -79,22 +76,15 @@ class TCDP:
                  omega: float | None = None) -> TCDP:
     """Returns the guarantee that Renyi divergences imply, its rho near the least.
 
-    It also holds between the orders.
-
-    Args:
-      orders: Increasing, above one.
-      divergences: Upper bounds on the divergence at those orders.
-      omega: Upper end of the guarantee, at most the last order; None for the last.
-
-    Raises:
-      ValueError: if an argument is out of range.
+    It also holds between the `orders`, which increase from above one. `divergences` are
+    upper bounds at those orders. `omega` is at most the last order, which is taken for
+    None. Raises ValueError for other arguments.
     """
     order, divergence = check_curve(orders, divergences)
     omega = order[-1] if omega is None else check_omega(omega)
     if omega > order[-1]:
-      raise ValueError(
-          f'Expected omega <= {order[-1]:.6g}, the largest order given, got '
-          f'omega={omega!r}.')
+      raise ValueError(f'Expected omega <= {order[-1]:.6g}, the largest order given, '
+                       f'got omega={omega!r}.')
     last = int(np.searchsorted(order, omega))
     return cls(float(running_rho(order, divergence)[last]), omega)
 
@@ -128,11 +118,7 @@ class TCDP:
     return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
 
   def group(self, size: int) -> TCDP:
-    """Returns the guarantee for groups of `size` records, fewer than omega.
-
-    Raises:
-      ValueError: for omega records or more; use `large_group`.
-    """
+    """Returns the guarantee for `size` records, fewer than omega; else ValueError."""
     size = _checks.integer('size', size, 1, MOST)
     if self.omega / size <= 1:
       raise ValueError(
@@ -146,22 +132,20 @@ class TCDP:
 
   def group_epsilon(self, size: int, delta: float) -> float:
     """Returns the lesser epsilon of `large_group` and `group`, for groups of `size`."""
-    found = self.large_group(size).epsilon(delta)
-    return found if self.omega / size <= 1 else min(
-        found, self.group(size).epsilon(delta))
+    of_any_size = self.large_group(size).epsilon(delta)
+    return of_any_size if self.omega / size <= 1 else min(
+        of_any_size, self.group(size).epsilon(delta))
 
   def subsample(self, sampling_prob: float) -> TCDP:
     """Returns the guarantee on a random sample of the records (Theorem 12).
 
     Holds for uniformly random subsets of a fixed size and replaced records, and for
-    Poisson sampling and added or removed records: both are the mixtures of the theorem.
+    Poisson sampling and added or removed records: each gives the theorem's mixtures.
 
     With a share s = `sampling_prob` of the records in the sample, it is (13 s^2 rho,
     omega' / 2) for the largest omega' <= omega that condition (5) allows; for s = 1 it
-    is the original guarantee.
-
-    Raises:
-      ValueError: if rho is not in (0, 0.1], or no omega' satisfies condition (5).
+    is the original guarantee. Raises ValueError if rho is not in (0, 0.1], or no omega'
+    satisfies condition (5).
     """
     s = _checks.sampling_prob(sampling_prob)
     if s == 1:
@@ -177,7 +161,7 @@ class TCDP:
           f'omega={_format.lower(self.omega)}], but it does at none for '
           f'rho={self.rho!r} and sampling_prob={s!r}; account the mechanism '
           'exactly with PhiAccountant.')
-    return TCDP(13 * s * s * self.rho, largest / 2)
+    return TCDP(max(13 * s * s * self.rho, LEAST_RHO), largest / 2)
 
   def printed_theorem_11(self, sampling_prob: float) -> PrintedClaim:
     """Returns the claim of Theorem 11 as printed, labelled as proved or not.
@@ -217,8 +201,8 @@ class PrintedClaim:
 class LargeGroup:
   """The guarantee for a group of any size that a guarantee for one record implies.
 
-  Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10
-  without the loss of its last step.
+  Source: Propositions 9 and 10 of the paper; `epsilon` is Proposition 10 without the
+  loss of its last step.
   """
 
   single: TCDP  # The guarantee for one record.
@@ -240,21 +224,18 @@ class LargeGroup:
   @property
   def divergence(self) -> float:
     """Upper bound on the Renyi divergence at `order`; ValueError if omega is inf."""
-    if math.isinf(self.single.omega):
-      raise ValueError(
-          'Expected a finite omega, got omega=inf, where group(size) holds for '
-          'any size; use that.')
-    return 0.0 if not self.single.rho else self._growth * (self.single.omega - 1) * (
-        self.single.omega * self.single.rho)
+    omega, rho = self.single.omega, self.single.rho
+    if math.isinf(omega):
+      raise ValueError('Expected a finite omega, got omega=inf, where group(size) '
+                       'holds for any size; use that.')
+    return self._growth * (omega - 1) * (omega * rho) if rho else 0.0
 
   def epsilon(self, delta: float) -> float:
     """Returns the epsilon that holds for the group at `delta`; inf if omega is inf."""
     log_inverse = -math.log(_checks.delta(delta))
     if math.isinf(self.single.omega):
       return math.inf
-    if not self.single.rho:
-      return 0.0
-    return self.divergence + self._growth * log_inverse
+    return self.divergence + self._growth * log_inverse if self.single.rho else 0.0
 
   def printed_epsilon(self, delta: float) -> float:
     """Returns epsilon by Proposition 10 as printed, at least `epsilon`; or inf."""
@@ -263,6 +244,12 @@ class LargeGroup:
     if math.isinf(omega) or exponent > 700:
       return math.inf
     return math.exp(exponent) * (omega * omega * self.single.rho + log_inverse)
+
+
+def _of_square(factor: float, epsilon: float) -> float:
+  """Returns the rho factor epsilon^2; ValueError unless epsilon >= 0."""
+  epsilon = _checks.non_negative('epsilon', epsilon)
+  return max(factor * epsilon * epsilon, LEAST_RHO) if epsilon else 0.0
 
 
 def condition_5(rho: float, sampling_prob: float, order: float) -> bool:
@@ -287,23 +274,21 @@ def _largest_order(rho: float, s: float, omega: float) -> float | None:
 
 
 def certificate(divergence: Callable[[float], float], omega: float, *,
-                orders: int = CERTIFICATE_ORDERS) -> TCDP:
+                orders: int = 2000) -> TCDP:
   """Returns (rho, omega)-tCDP with an upper bound on the least rho.
 
-  `divergence` maps an order to the Renyi divergence, and is evaluated at `orders` ones.
-  Raises ValueError if omega or a divergence is infinite.
+  `divergence` maps an order to the Renyi divergence. It is evaluated at `orders` of
+  them; chords bound it between. Raises ValueError if omega or a divergence is infinite.
   """
   omega = check_omega(omega)
   if math.isinf(omega):
-    raise ValueError(
-        'Expected a finite omega, got omega=inf: divergences at all orders '
-        'cannot be looked at one by one.')
+    raise ValueError('Expected a finite omega, got omega=inf: divergences at all '
+                     'orders cannot be looked at one by one.')
   grid = 1 + np.geomspace(min(1e-6, 1e-3 * (omega - 1)), omega - 1, orders)
   rho = running_rho(grid, np.array([divergence(order) for order in grid]))[-1]
   if not math.isfinite(rho):
-    raise ValueError(
-        f'Expected finite Renyi divergences up to omega={omega!r}, got '
-        'infinite ones; lower omega.')
+    raise ValueError(f'Expected finite Renyi divergences up to omega={omega!r}, got '
+                     'infinite ones; lower omega.')
   return TCDP(float(rho), omega)
 
 
@@ -331,9 +316,8 @@ def check_curve(orders: Sequence[float], divergences: Sequence[float]
   order = _checks.vector('orders', orders)
   divergence = _checks.vector('divergences', divergences)
   if order.shape != divergence.shape:
-    raise ValueError(
-        'Expected as many divergences as orders, got '
-        f'{divergence.size} and {order.size}.')
+    raise ValueError('Expected as many divergences as orders, got '
+                     f'{divergence.size} and {order.size}.')
   if np.any(order <= 1) or np.any(np.diff(order) <= 0):
     raise ValueError('Expected orders above one and increasing.')
   if np.any(divergence < 0):
@@ -345,9 +329,9 @@ def running_rho(orders: np.ndarray, divergences: np.ndarray) -> np.ndarray:
   """Returns upper bounds on sup of D_a / a over a in (1, orders[i]), for each i."""
   # (a - 1) D_a is convex in the order a and zero at order one. Between two orders it
   # therefore lies below its chord.
-  k = (orders - 1) * divergences
   a, b = orders[:-1], orders[1:]
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
+    k = (orders - 1) * divergences
     m = np.diff(k) / np.diff(orders)
     c = k[:-1] - m * a
     # D_x / x <= (m x + c) / (x (x - 1)): largest at a stationary point or an end.

@@ -17,9 +17,6 @@ from tfcactus.accounting.renyi import divergence_bounds
 ORDERS = 1 + np.geomspace(1e-4, 1e4, 600)
 """Orders at which the divergences of a composition are evaluated."""
 
-_CHUNKS = 15
-"""Number of chunks of orders; each chunk has its own quadrature. Knob of speed."""
-
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class TCDPDpEvent(dp_accounting.DpEvent):
@@ -27,9 +24,6 @@ class TCDPDpEvent(dp_accounting.DpEvent):
 
   Attributes:
     guarantee: (rho, omega), for the accountant's neighbouring relation.
-
-  Raises:
-    ValueError: if the guarantee is no `TCDP`.
   """
 
   guarantee: truncated_cdp.TCDP
@@ -78,13 +72,9 @@ class TCDPAccountant(PairAccountant):
   def certificate(self, omega: float) -> truncated_cdp.TCDP:
     """Returns the guarantee of everything composed at `omega`, its rho near the least.
 
-    Args:
-      omega: Above one and at most that of each `TCDPDpEvent`; finite unless only such
-        releases were composed.
-
-    Raises:
-      ValueError: if omega is out of that range, or a divergence up to omega is
-        infinite, as without noise.
+    `omega` is above one and at most that of each `TCDPDpEvent`, and finite unless only
+    such releases were composed. Raises ValueError for another omega, or if a divergence
+    up to omega is infinite, as without noise.
     """
     if self.non_private:
       raise ValueError(
@@ -102,11 +92,10 @@ class TCDPAccountant(PairAccountant):
                           for part in parts), omega, orders=ORDERS.size).compose(claim)
 
   def best(self, target_delta: float) -> truncated_cdp.TCDP:
-    """Returns the guarantee whose epsilon is least at `target_delta`.
+    """Returns the guarantee whose epsilon is least at `target_delta` in (0, 1).
 
-    Raises:
-      ValueError: if there is none: divergences are infinite at all orders, or an event
-        protects nothing.
+    Raises ValueError if there is none: divergences are infinite at all orders, or an
+    event protects nothing.
     """
     delta = _checks.delta(target_delta, 'target_delta')
     guarantees = self._guarantees()
@@ -152,7 +141,7 @@ class TCDPAccountant(PairAccountant):
     # In chunks: each call's quadrature is as expensive as its largest order needs.
     divergence = np.concatenate([
         np.max([divergence_bounds(part, chunk) for part in parts], axis=0)
-        for chunk in np.array_split(orders, min(_CHUNKS, orders.size))])
+        for chunk in np.array_split(orders, min(15, orders.size))])
     finite = np.isfinite(divergence)
     orders, divergence = orders[finite], divergence[finite]
     if not orders.size:

@@ -114,9 +114,7 @@ class SearchDpEvent(events.SteppedDpEvent):
       releases, such as a noisy accuracy that `event` counts. 'public': a function of
       that and of public data.
 
-  Raises:
-    ValueError: if `runs` is no `RunLaw`, or the score, the settings or a run are not
-      covered by the proof.
+  Raises ValueError if the proof does not cover the score, the settings or a run.
   """
 
   runs: run_laws.RunLaw
@@ -146,7 +144,7 @@ class SearchDpEvent(events.SteppedDpEvent):
 
   @property
   def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
-    """The settings that a run draws from, as (probability, event)."""
+    """The settings that a run draws from, as (probability, event); checks them."""
     listed = self.event
     if isinstance(listed, dp_accounting.DpEvent):
       return ((1.0, listed),)
@@ -189,9 +187,9 @@ class SearchDpEvent(events.SteppedDpEvent):
     if relation not in self.proved_relations:  # A list in an event may have changed.
       raise ValueError(f'Expected runs with an account for {relation.name}, got '
                        f'{self.event!r}.')
-    epsilon, high, found = _searched(self, relation)
+    epsilon, high, events_won = _searched(self, relation)
     other = _REVERSED[direction]
-    return PairBounds(_pair_of_events(found[direction], found[other]),
+    return PairBounds(_pair_of_events(events_won[direction], events_won[other]),
                       _Profile.of(epsilon, high[direction], high[other]).pair())
 
 
@@ -216,15 +214,18 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
   runs, settings = search.runs, search.settings
   parts = [PhiAccountant(relation).compose(event).compositions()
            for _, event in settings]
-  every = [part for found in parts for part in found.values()]
+  every = [part for by_direction in parts for part in by_direction.values()]
+  # One step, or a closed form: its profile takes little time.
   quick = all(sum(count for _, count in part.groups) == 1 or all(
       step.loss is not None for step, _ in part.groups) for part in every)
   x = np.linspace(0.0, max(_top(part, runs.expected) for part in every),
                   POINTS if quick else min(FEW_POINTS, POINTS))
   # A run with its setting is a mixture, whose profile is the mean of profiles. Values
   # of `own` have shape (2, points): lower and upper bounds on the delta of one run.
-  own = {direction: np.sum([prob * _deltas(found[direction], x) for (prob, _), found
-                            in zip(settings, parts)], axis=0) for direction in parts[0]}
+  own = {direction: np.sum([
+      prob * _deltas(by_direction[direction], x)
+      for (prob, _), by_direction in zip(settings, parts)], axis=0)
+         for direction in parts[0]}
   # All runs shown, as a composition, may cost less than the best of them.
   composed = {} if len(settings) > 1 or runs.most > NEARLY_ALWAYS * runs.expected else (
       PhiAccountant(relation).compose(settings[0][1], int(runs.most)).compositions())
@@ -273,8 +274,8 @@ def _top(part: Composition, runs: float) -> float:
 
 def _deltas(part: Composition, epsilon: np.ndarray) -> np.ndarray:
   """Returns lower and upper bounds on delta, shape (2, points)."""
-  found = [part.delta(float(one)) for one in epsilon]
-  return np.array([[one.lower for one in found], [one.upper for one in found]])
+  bounds = [part.delta(float(one)) for one in epsilon]
+  return np.array([[each.lower for each in bounds], [each.upper for each in bounds]])
 
 
 def _below_composition(part: Composition, epsilon: np.ndarray, high: np.ndarray
@@ -353,7 +354,7 @@ def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
   p, q = np.append(pair.p[order], pair.p_inf), np.append(pair.q[order], 0.0)
   # If all results are tied, the search is one run, unless it has none.
   shown = 1 - float(runs.generating(np.zeros(1))[0])
-  found = [_best_events(shown * p, shown * q)]
+  events_won = [_best_events(shown * p, shown * q)]
   room = TINY * (1 + runs.expected)
   for target in targets:
     ranked = _ranking(runs, p, q, float(target))
@@ -366,8 +367,8 @@ def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
         np.maximum(below[0] - TINY, 0.0)))
     losses = np.minimum(jump[1] + room, q[ranked] * runs.derivative(
         np.minimum(above[1] + TINY, 1.0)))
-    found.append(_best_events(wins, losses))
-  return np.concatenate(found, axis=1)
+    events_won.append(_best_events(wins, losses))
+  return np.concatenate(events_won, axis=1)
 
 
 def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -388,11 +389,7 @@ def _pair_of_events(own: np.ndarray, reverse: np.ndarray) -> DominatingPair:
   q, first = np.unique(q[order], return_index=True)
   miss = np.minimum.accumulate(miss[order][first])
   keep = lower_hull(q, miss)
-  q_mass, p_mass = np.diff(q[keep]), -np.diff(miss[keep])
-  seen = p_mass > 0
-  return DominatingPair(
-      np.log(p_mass[seen]) - np.log(q_mass[seen]), p_mass[seen], q_mass[seen],
-      float(1 - miss[0]), float(np.sum(q_mass[~seen])))
+  return views.pair_of_curve(q[keep], miss[keep])
 
 
 def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float

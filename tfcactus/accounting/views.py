@@ -15,17 +15,14 @@ from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, lower_hull
 
-CDF_STEP = 1e-5
-"""Least distance of the losses between which a distribution function is bracketed."""
-
 
 def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
   """Returns the hockey-stick divergence H(alpha) = sup_A P(A) - alpha Q(A).
 
-  `alpha` = e^epsilon is non-negative, of any shape, which the result has too.
+  `alpha` = e^epsilon has any shape, which the result has too; ValueError if negative.
   """
-  ratio = np.asarray(alpha, dtype=np.float64)
-  if not np.all(ratio >= 0):
+  ratio = _checks.numbers_of('alpha', alpha)
+  if np.any(ratio < 0):
     raise ValueError(f'Expected alpha >= 0, got {ratio!r}.')
   return np.vectorize(pair.hockey_stick, otypes=[np.float64])(_numerics.log_mass(ratio))
 
@@ -33,25 +30,17 @@ def privacy_profile(pair: DominatingPair, alpha: npt.ArrayLike) -> np.ndarray:
 def pair_from_profile(alpha: npt.ArrayLike, value: npt.ArrayLike) -> DominatingPair:
   """Returns the pair with the largest convex profile below the given points.
 
-  Args:
-    alpha: Shape (points,), positive and increasing.
-    value: Shape (points,), in [0, 1]: upper bounds on H at `alpha`, or H itself. The
-      last also holds for all larger alpha.
-
-  Returns:
-    A pair that dominates every mechanism whose profile is bounded by the values at the
-    points: between points a convex profile lies below the chord.
-
-  Raises:
-    ValueError: if the points are not increasing or not within bounds.
+  `alpha`, shape (points,), is positive and increases. `value` holds H there, or upper
+  bounds on it, in [0, 1]; the last also holds for all larger alpha. The pair dominates
+  every mechanism with such a profile: between points a convex profile lies below the
+  chord. Raises ValueError for other points.
 
   Source: Lemma 9 and Corollary 25 of Zhu, Dong and Wang (AISTATS 2022).
   """
   x, y = _checks.vector('alpha', alpha), _checks.vector('value', value)
   if x.shape != y.shape:
     raise ValueError(
-        'Expected alpha and value of the same shape, got '
-        f'{x.shape} and {y.shape}.')
+        f'Expected alpha and value of the same shape, got {x.shape} and {y.shape}.')
   if x[0] <= 0 or np.any(np.diff(x) <= 0):
     raise ValueError('Expected alpha to be positive and increasing.')
   if np.any(y < 0) or np.any(y > 1):
@@ -88,27 +77,31 @@ def pair_from_tradeoff(false_positive: npt.ArrayLike, false_negative: npt.ArrayL
                        ) -> DominatingPair:
   """Returns the pair whose trade-off function is linear between the given points.
 
-  Args:
-    false_positive: Shape (points,), increasing from 0 to 1.
-    false_negative: Shape (points,), convex and non-increasing to 0.
-
-  Raises:
-    ValueError: if the points are not those of a trade-off function.
+  `false_positive` increases from 0 to 1; `false_negative`, one for each, is convex and
+  does not increase, to 0. Raises ValueError for other points.
   """
   x = _checks.vector('false_positive', false_positive)
   y = _checks.vector('false_negative', false_negative)
   if x.shape != y.shape or x[0] != 0 or x[-1] != 1 or np.any(np.diff(x) <= 0):
-    raise ValueError(
-        'Expected false_positive to increase from 0 to 1, with a '
-        'false_negative for each.')
+    raise ValueError('Expected false_positive to increase from 0 to 1, with a '
+                     'false_negative for each.')
   q, p = np.diff(x), -np.diff(y)
   # p / q falls along a convex curve, here up to the rounding of the points.
-  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or np.any(np.diff(p / q) > 1e-9):
+  with np.errstate(over='ignore'):
+    rises = np.any(np.diff(p / q) > 1e-9)
+  if y[-1] != 0 or not 0 <= y[0] <= 1 or np.any(p < 0) or rises:
     raise ValueError(
         'Expected false_negative to be convex and fall to 0 within [0, 1].')
+  return pair_of_curve(x, y)
+
+
+def pair_of_curve(false_positive: np.ndarray, false_negative: np.ndarray
+                  ) -> DominatingPair:
+  """Returns the pair of a trade-off function as `pair_from_tradeoff`, unchecked."""
+  q, p = np.diff(false_positive), -np.diff(false_negative)
   seen = p > 0
-  return DominatingPair(np.log(p[seen] / q[seen]), p[seen], q[seen],
-                        float(1 - y[0]), float(np.sum(q[~seen])))
+  return DominatingPair(np.log(p[seen]) - np.log(q[seen]), p[seen], q[seen],
+                        float(1 - false_negative[0]), float(np.sum(q[~seen])))
 
 
 def loss_cdf(pair: DominatingPair, loss: npt.ArrayLike) -> np.ndarray:
@@ -126,13 +119,8 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
   f-DP guarantee), tight if the points are dense. Its `privacy_profile` is an upper
   bound, and at the given points at most the accountant's delta.
 
-  Args:
-    accountant: Holds the composition, in both directions.
-    epsilon: Shape (points,), increasing from 0, to 700 at most: where the profile is
-      evaluated.
-
-  Raises:
-    ValueError: for other points, or if the accountant's direction is not 'both'.
+  The points `epsilon`, at which the profile is evaluated, increase from 0, to 700 at
+  most. Raises ValueError for others, or if the accountant's direction is not 'both'.
   """
   epsilon = _checks.vector('epsilon', epsilon)
   if epsilon[0] != 0 or np.any(np.diff(epsilon) <= 0) or epsilon[-1] > LARGEST_LOSS:
@@ -146,19 +134,17 @@ def composed_pair(accountant: PairAccountant, epsilon: npt.ArrayLike) -> Dominat
 def composed_loss_cdf(composition: Composition, loss: float) -> Bounds:
   """Returns bounds on the probability under P that a composed loss is at most `loss`.
 
-  P and Q are the composed laws of the dominating pair.
-
-  Args:
-    composition: One direction of a composition, as in `PhiAccountant.compositions`.
-    loss: Non-negative. At zero one side is not known, and the lower bound is zero.
+  P and Q are the composed laws of the dominating pair in one direction, an entry of
+  `PhiAccountant.compositions`. `loss` is non-negative; at zero the lower bound is zero.
   """
   # P's probability of a larger loss is delta(loss) plus e^loss times Q's. Q's is minus
   # the slope of the profile, convex in e^epsilon: difference quotients bracket it.
   loss = _checks.non_negative('loss', loss)
-  step = max(CDF_STEP, 1e-9 * loss)
+  step = max(1e-5, 1e-9 * loss)  # A smaller step would see the width of the bounds.
   places = max(loss - step, 0.0), loss, loss + step
   below, at, above = map(composition.delta, places)
-  grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
+  with np.errstate(over='ignore'):  # An infinite `grown` gives a `low` of zero.
+    grown, fallen = np.expm1(places[2] - loss), -np.expm1(places[0] - loss)
   # Bounds on e^loss times the Q-probability of a larger loss.
   low = max((at.lower - above.upper) / grown, 0.0)
   high = (below.upper - at.lower) / fallen if loss > 0 else 1.0

@@ -21,9 +21,6 @@ from tfcactus.accounting.bounds import crossing
 from tfcactus.learned import privacy_losses
 from tfcactus.noise import tiling
 
-LOSSES = ('adp', 'pdp', 'ma')
-MODELS = ('sigmoid', 'cnn')
-
 CHECKS = 60
 """Approximate number of evaluations of the noise by the accountant."""
 
@@ -49,9 +46,9 @@ class LearnedNoise:
   """Request for truncated noise, by gradient descent on delta + weight * utility.
 
   The weight halves every `halving` epochs down to `least_weight`; while the noise
-  exceeds the bound `utility`, if given, it doubles instead. The returned table meets
-  that bound. The accountant evaluates the noise about `CHECKS` times, and the table of
-  least delta is the result. The training loss is never reported as a guarantee.
+  exceeds the bound `utility`, the weight doubles instead. The returned table meets that
+  bound. The accountant evaluates the noise about `CHECKS` times, and the table of least
+  delta is the result. The training loss is never reported as a guarantee.
 
   Attributes:
     range: Bound on |noise|, in units of sensitivity; above one half.
@@ -63,10 +60,9 @@ class LearnedNoise:
       None for no bound, so that only the weight limits the noise.
     norm: 1 or 2.
     bins: Cells per unit of sensitivity; None for about 400 on each side.
-    loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments
-      Accountant, whose order is learned too).
-    model: 'sigmoid' (monotone) or 'cnn' (not monotone, so accounted by the
-      envelope of all shifts).
+    loss: 'adp' or 'pdp' (PrivacyBuckets), or 'ma' (Extended Moments Accountant, whose
+      order is learned too).
+    model: 'sigmoid' (monotone) or 'cnn' (not monotone: accounted by all shifts).
     sigmoids: Number of sigmoids; None for one per cell.
     epochs: Maximum number of updates.
     learning_rate: Initial learning rate of Adam.
@@ -76,15 +72,11 @@ class LearnedNoise:
     least_weight: Smallest weight.
     buckets: Number 2 h of buckets; more are slower and closer.
     factor: Discretisation factor f > 1; None follows the losses.
-    patience: Checks by the accountant without a better table before training
-      stops; not counted before the noise has reached 98 % of the bound on utility.
-    max_seconds: Training time after which the next check is the last; None for no
-      limit.
+    patience: Checks by the accountant without a better table before training stops;
+      not counted before the noise has reached 98 % of the bound on utility.
+    max_seconds: Time after which the next check is the last; None for no limit.
     seed: Seed of the initial parameters.
     progress: Whether to show a bar on stderr.
-
-  Raises:
-    ValueError: if an argument is out of range.
 
   Source: Sommer et al., "Learning Numeric Optimal Differentially Private
   Truncated Additive Mechanisms" (2021), sections 3.2 to 3.4 and Appendix B.
@@ -120,10 +112,10 @@ class LearnedNoise:
       tiling.check_utility(self.utility, cells, bins, norm)
     _checks.non_negative('epsilon', self.epsilon)
     _checks.sampling_prob(self.sampling_prob)
-    _checks.choice('loss', self.loss, LOSSES)
-    _checks.choice('model', self.model, MODELS)
-    for name, least in (('steps', 1), ('epochs', 1), ('halving', 0),
-                        ('buckets', 16), ('patience', 1), ('seed', 0)):
+    _checks.choice('loss', self.loss, ('adp', 'pdp', 'ma'))
+    _checks.choice('model', self.model, ('sigmoid', 'cnn'))
+    for name, least in {'steps': 1, 'epochs': 1, 'halving': 0, 'buckets': 16,
+                        'patience': 1, 'seed': 0}.items():
       _checks.integer(name, getattr(self, name), least)
     for name in ('learning_rate', 'decay', 'weight', 'least_weight'):
       _checks.positive(name, getattr(self, name))
@@ -187,7 +179,7 @@ def _accounted(table: noise_lib.ScalarTable, request: LearnedNoise) -> float:
 
 
 class Training:
-  """Parameters, optimizer and schedule of one run.
+  """Parameters, moments of Adam and schedule of one run.
 
   Attributes:
     last: The learned delta before the last update: no guarantee.
@@ -206,10 +198,10 @@ class Training:
     else:
       self._model = ConvolutionModel(self._cells, rng)
     self._root_order = tf.Variable(3.0, dtype=tf.float64)
-    variables = list(self._model.trainable_variables) + (
-        [self._root_order] if request.loss == 'ma' else [])
-    self._adam = Adam(variables, request.learning_rate, request.decay)
-    self._variables = variables
+    self._variables = [*self._model.trainable_variables, *(
+        [self._root_order] if request.loss == 'ma' else [])]
+    self._moments = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
+                     for v in self._variables]
     self._epoch = tf.Variable(0.0, dtype=tf.float64)
     self._weight = tf.Variable(request.weight, dtype=tf.float64)
     self.last = float('nan')
@@ -237,7 +229,7 @@ class Training:
       loss = delta + self._weight * utility / (self._request.utility or 1.0)
     gradients = tape.gradient(loss, self._variables)
     self._epoch.assign_add(1.0)
-    self._adam.apply(gradients, self._epoch)
+    self._adam(gradients, self._epoch)
     if self._request.halving:
       rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
       if self._request.utility is not None:
@@ -245,9 +237,18 @@ class Training:
       self._weight.assign(tf.maximum(self._weight * rate, self._request.least_weight))
     return delta
 
+  def _adam(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
+    """Makes an update of Adam (Kingma and Ba, 2015); `step` counts from one."""
+    rate = self._request.learning_rate * self._request.decay**step
+    rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+    for v, g, (mean, square) in zip(self._variables, gradients, self._moments):
+      mean.assign(0.9 * mean + 0.1 * g)
+      square.assign(0.999 * square + 0.001 * g * g)
+      v.assign_sub(rate * mean / (tf.sqrt(square) + 1e-8))
+
   def _delta(self, w: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     """Returns the differentiable delta, the larger of both directions."""
-    # `w`: masses of |noise| outwards from zero, of sum one; `width`: of a loss bucket.
+    # `w` are masses of |noise| outwards from zero, of sum one; `width` is a bucket's.
     ask = self._request
     full = 0.5 * tf.concat([w[::-1], w], 0)
     pairs = privacy_losses.outcome_pairs(full, self._bins, ask.sampling_prob)
@@ -265,21 +266,20 @@ class Training:
     """Returns the width of a bucket of privacy losses: log `factor`, if given."""
     # By default the buckets cover losses up to 2 epsilon, and up to the mean plus eight
     # standard deviations of the composed loss.
-    if self._request.factor is not None:
-      return float(np.log(self._request.factor))
+    ask = self._request
+    if ask.factor is not None:
+      return float(np.log(ask.factor))
     w = tf.nn.softmax(self._model()).numpy()
-    full = 0.5 * np.concatenate([w[::-1], w])
-    reach = 2 * self._request.epsilon + 1e-6
-    for p, q in privacy_losses.outcome_pairs(
-        tf.constant(full), self._bins, self._request.sampling_prob):
-      p, q = p.numpy(), q.numpy()
+    full = tf.constant(0.5 * np.concatenate([w[::-1], w]))
+    reach = 2 * ask.epsilon + 1e-6
+    for pair in privacy_losses.outcome_pairs(full, self._bins, ask.sampling_prob):
+      p, q = (mass.numpy() for mass in pair)
       both = (p > 0) & (q > 0)
       p, loss = p[both], np.log(p[both] / q[both])
       mean = float(p @ loss)
-      spread = float(p @ loss**2 - mean**2)**0.5 if p @ loss**2 > mean**2 else 0
-      reach = max(reach, self._request.steps * abs(mean) + 8 * spread *
-                  self._request.steps**0.5)
-    return reach / (self._request.buckets // 2)
+      spread = max(float(p @ loss**2 - mean**2), 0.0)**0.5
+      reach = max(reach, ask.steps * abs(mean) + 8 * spread * ask.steps**0.5)
+    return reach / (ask.buckets // 2)
 
   def table(self) -> noise_lib.ScalarTable:
     """Returns the current noise, narrowed to meet the bound on utility; sets `wide`."""
@@ -353,23 +353,3 @@ class ConvolutionModel(tf.Module):
       layer = tf.add_n([self.filters[i, j] * wide[j:j + CHANNEL]
                         for j in range(FILTER)])
     return tf.linalg.matvec(self.outward, layer) + self.level
-
-
-class Adam:
-  """Adam (Kingma and Ba, 2015) with an exponentially decaying learning rate."""
-
-  def __init__(self, variables: list[tf.Variable], rate: float, decay: float):
-    """Initialises; `decay` multiplies the learning rate `rate` in each update."""
-    self._variables = variables
-    self._slots = [(tf.Variable(tf.zeros_like(v)), tf.Variable(tf.zeros_like(v)))
-                   for v in variables]
-    self._rate, self._decay = rate, decay
-
-  def apply(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
-    """Applies one update; `step` counts from one."""
-    rate = self._rate * self._decay**step
-    rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-    for v, g, (mean, square) in zip(self._variables, gradients, self._slots):
-      mean.assign(0.9 * mean + 0.1 * g)
-      square.assign(0.999 * square + 0.001 * g * g)
-      v.assign_sub(rate * mean / (tf.sqrt(square) + 1e-8))

@@ -82,7 +82,8 @@ def _omega(pair: Pair) -> tf.Tensor:
 def _bucketed(half: int, reach: int) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
   """Returns a function (masses, losses, width) -> (buckets -h..h, mass above them)."""
   # A loss lies between two buckets. Its gradient is the slope between the buckets that
-  # are `reach` further out than these two, on either side.
+  # are `reach` further out than these two, on either side. Index 2 half + 1 is the mass
+  # above all buckets.
 
   @tf.custom_gradient
   def count(masses, loss, width):

@@ -83,14 +83,14 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
   (2020), Proposition 12.
   """
   order, divergence = truncated_cdp.check_curve(orders, divergences)
-  at = _checks.numbers_of('epsilon', epsilon)
-  with np.errstate(invalid='ignore'):
+  at = _checks.numbers_of('epsilon', epsilon)[..., None]
+  with np.errstate(invalid='ignore', over='ignore'):
     # (1 - alpha e^-x)+ <= c e^((order - 1) x) for the least c, where both touch.
-    log_delta = (order - 1) * (divergence - at[..., None]) + _numerics.log_kernel(
-        order - 1)
-  size = (order - 1) * (np.abs(divergence) + np.abs(at[..., None])) + order
-  slack = ROUNDOFF * np.where(np.isfinite(size), size, 0.0)
-  return np.exp(np.minimum(np.min(log_delta + slack, axis=-1), 0.0))
+    log_delta = (order - 1) * (divergence - at) + _numerics.log_kernel(order - 1)
+    size = (order - 1) * (np.abs(divergence) + np.abs(at)) + order
+    log_delta += ROUNDOFF * np.where(np.isinf(at), 0.0, size)
+  # An order whose products overflow gives NaN, which `fmin` leaves out.
+  return np.exp(np.fmin(np.fmin.reduce(log_delta, axis=-1), 0.0))
 
 
 def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,

@@ -97,7 +97,7 @@ class PhiFunction:
   @classmethod
   def laplace(cls, scale: float) -> PhiFunction:
     """Returns phi of the Laplace mechanism; scale is in units of sensitivity."""
-    top = 1 / _checks.positive('scale', scale)
+    top = 1 / _checks.noise_scale('scale', scale)
     # |phi| is at most w + w / (2 t): w is the mass of the atoms, and the second term
     # is for the density between them.
     atoms = math.log(0.5 * (1 + math.exp(-top)))
@@ -350,9 +350,11 @@ class _Nodes:
     weight = self._spacing / math.pi
     value = weight * float(np.sum((self._phi * kernel * np.exp(
         -1j * self._t * at)).real))
-    turning = 8 * EPS * self._size * (1 + abs(at)) * self._t
+    turning = 8 * EPS * self._size * (1 + abs(at)) * self._t  # Rounding of t at.
     error = weight * float(np.sum(np.abs(kernel) * (
         self._wrong + turning))) + rest / math.pi
-    beyond = self._whole.tail(at + self._period)
-    under = math.exp(-max(self._period - at, 0.0))
-    return value, error + under, error + beyond
+    # Aliasing: losses above at + period make the sum too small, and those below at -
+    # period too large. At most e^-x of P's mass has losses below -x.
+    high_losses = self._whole.tail(at + self._period)
+    low_losses = math.exp(-max(self._period - at, 0.0))
+    return value, error + low_losses, error + high_losses

@@ -56,7 +56,7 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
   Raises ValueError unless num_bins > 4, or if that number is above 2^60.
   """
   # With fewer records n, some data have a largest count error of n / 2 or more with
-  # probability above one half: else, by Fano's inequality, the largest count would tell
+  # probability above one half. Else, by Fano's inequality, the largest count would tell
   # log(num_bins / 4) / 2 nats, more than `mutual_information` allows.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
@@ -187,15 +187,11 @@ def histogram_noise(rho: float, omega: float) -> SinhNormal:
   noise = SinhNormal(4 / math.sqrt(rho), 8 * omega)
   if rho < 1 and omega >= 1 / math.sqrt(2 * rho):
     return noise
-  limit = renyi_limit(noise)
-  if omega < limit:  # Divergences are finite below `limit`. Two counts double them.
-    needed = 2 * truncated_cdp.certificate(
-        lambda order: renyi_divergence(noise, order), omega,
-        orders=300).rho
-    if needed <= rho:
-      return noise
-  else:
-    needed = math.inf
+  # Divergences are finite below `renyi_limit`. Two counts double them.
+  needed = math.inf if omega >= renyi_limit(noise) else 2 * truncated_cdp.certificate(
+      lambda order: renyi_divergence(noise, order), omega, orders=300).rho
+  if needed <= rho:
+    return noise
   raise ValueError(
       f'Expected omega >= 1 / sqrt(2 rho) = {1 / math.sqrt(2 * rho):.6g}, got '
       f'omega={omega!r}: Corollary 18 is false there, its noise needs '
@@ -208,8 +204,8 @@ def histogram_error(rho: float, omega: float, *, num_bins: int, beta: float) -> 
   Raises ValueError where the corollary is false, as `histogram_noise` does.
   """
   histogram_noise(rho, omega)  # Refuses where the corollary is false.
-  num_bins = _checks.integer('num_bins', num_bins, 1)
-  log_ratio = math.log(num_bins / _checks.delta(beta, 'beta'))
+  log_ratio = math.log(_checks.integer('num_bins', num_bins, 1)) - math.log(
+      _checks.delta(beta, 'beta'))
   return 8 * omega * math.asinh(math.sqrt(log_ratio / (2 * omega**2 * rho)))
 
 

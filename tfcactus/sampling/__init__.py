@@ -33,7 +33,8 @@ def suitable(sampling: type[SamplingScheme] | None, bands: int | None
   """Returns the given scheme; for None Poisson, or cyclic allocation with `bands`.
 
   `bands` is the number of steps over which noise is correlated, None for plans without
-  a correlation. Raises ValueError if `sampling` is none, or does not fit the noise.
+  a correlation. Raises ValueError if `sampling` is no scheme, or is not cyclic where
+  `bands` exceeds one.
   """
   if sampling is not None and not (
       isinstance(sampling, type) and issubclass(sampling, SamplingScheme)):

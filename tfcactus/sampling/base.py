@@ -46,10 +46,9 @@ class Numbers:
 class SamplingScheme(abc.ABC):
   """Draws batches, states the cost of a draw and the relations it is proved for.
 
-  Accountants compose draws. A draw is one batch or, for a scheme that deals out all
-  examples at once, all batches of an epoch. A new scheme is one file with a subclass,
-  and one line in `tfcactus.sampling.SCHEMES`; `tests/conformance` then checks that the
-  drawn batches match the stated cost.
+  A draw is one batch or, for a scheme that deals out all examples at once, all batches
+  of an epoch. A new scheme is one file with a subclass, and one line in
+  `tfcactus.sampling.SCHEMES`; `tests/conformance` then checks draws against their cost.
 
   Attributes:
     code: Number of the scheme in counters and journals: from 1 to 999, never used for
@@ -61,11 +60,10 @@ class SamplingScheme(abc.ABC):
     draws_epochs: Whether a draw is all batches of an epoch; else one batch.
     cyclic: Whether steps use fixed groups of examples in turn, as noise that is
       correlated over steps requires.
-    independent: Whether each example enters batches independently of the others, so
-      that more examples beside it change nothing for it.
+    independent: Whether each example enters batches independently of the others.
     rows_alike: Whether `event` says how all rows of one person are sampled together, so
-      that several rows have an exact account (`rows_of_one`); else it holds for each
-      row by itself.
+      that several rows have an exact account (`rows_of_one`); else it is for each row
+      by itself.
     also_public: Facts that a guarantee takes as public besides num_examples and
       sampling_prob, in words.
     groups: Number of groups of examples that steps use in turn; one without groups.
@@ -112,8 +110,7 @@ class SamplingScheme(abc.ABC):
     Arguments and errors are those of `prob_of_batch_size` and `of_plan`.
     """
     prob = cls.prob_of_batch_size(batch_size, num_examples, groups)
-    return cls.of_plan(
-        Numbers(_checks.integer('num_examples', num_examples, 1), prob, groups))
+    return cls.of_plan(Numbers(int(num_examples), prob, groups))
 
   def of_part(self: _Scheme, size: int) -> _Scheme:
     """Returns the scheme for `size` of the examples; ValueError unless Poisson."""
@@ -125,8 +122,8 @@ class SamplingScheme(abc.ABC):
   def beside(self: _Scheme, count: int) -> _Scheme:
     """Returns a scheme for `count` other records, drawn as often as examples, or less.
 
-    Its draws have no more batches. It may be for more than `count` records: leave out
-    indices from `count` on. Raises ValueError if no record would ever be drawn.
+    Its draws have at most as many batches. It may be for more than `count` records:
+    leave out indices from `count` on. Raises ValueError if it would draw no record.
     """
     return dataclasses.replace(self, num_examples=count)  # type: ignore[type-var]
 
@@ -137,16 +134,14 @@ class SamplingScheme(abc.ABC):
 
   def most_steps(self, draws: int) -> int:
     """Returns the largest number of steps that `draws` draws can be released in."""
-    # Batches of a pass may be smaller than planned; there are at most num_examples.
-    return draws * max(self.batches_per_epoch, self.num_examples) if (
-        self.draws_epochs) else draws
+    if not self.draws_epochs:
+      return draws
+    # A pass may have more batches than planned, smaller ones: one an example at most.
+    return draws * max(self.batches_per_epoch, self.num_examples)
 
   @abc.abstractmethod
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
-    """Returns the indices of the examples in each batch of a new draw, int64.
-
-    That is one batch, or if `draws_epochs` the batches of an epoch.
-    """
+    """Returns a new draw: int64 indices of the examples in each of its batches."""
 
   def drawer(self, stream: KeyStream) -> Callable[[], list[np.ndarray]]:
     """Returns a function that makes successive draws.
@@ -273,7 +268,7 @@ class DealtSampling(SamplingScheme):
 
 def whole_batches(plan: PlannedNumbers) -> int:
   """Returns the batches per epoch, 1 / sampling_prob; ValueError unless whole."""
-  batches = max(round(1 / plan.sampling_prob), 1)
+  batches = max(round(min(1 / plan.sampling_prob, 2.0**53)), 1)
   if plan.sampling_prob != 1 / batches:
     raise ValueError(
         'Expected sampling_prob to be one over a whole number, the batches of an '
@@ -283,6 +278,7 @@ def whole_batches(plan: PlannedNumbers) -> int:
 
 def dealt(batch: np.ndarray, num_batches: int) -> list[np.ndarray]:
   """Returns each batch's example indices, ascending; batch[i] is example i's batch."""
+  # Sorted by batch; the stable sort keeps indices of one batch ascending.
   order = np.argsort(batch, kind='stable')
   ends = np.cumsum(np.bincount(batch, minlength=num_batches))
   return np.split(order, ends[:-1])

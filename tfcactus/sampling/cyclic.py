@@ -69,25 +69,25 @@ class CyclicSampling(base.DealtSampling):
     """Returns one over the multiple of groups closest to num_examples / batch_size."""
     groups = _checks.integer('groups', groups, 1)
     batches = 1 / super().prob_of_batch_size(batch_size, num_examples)
-    found = groups * max(round(batches / groups), 1)
-    if found > num_examples or abs(found - batches) > max(_FARTHEST * batches, 1):
+    multiple = groups * max(round(batches / groups), 1)
+    if multiple > num_examples or abs(multiple - batches) > max(_FARTHEST * batches, 1):
       raise ValueError(
           f'Expected bands with a multiple near {batches:.4g}, the batches of an epoch '
           f'(batch_size={batch_size} of {num_examples} examples), got bands={groups}; '
           'take fewer.')
-    return 1 / found
+    return 1 / multiple
 
   @property
   def visits(self) -> int:
     """Number of batches in an epoch that draw from one group."""
     return self.num_batches // self.groups
 
-  def _of_groups(self, count: int, whose: str) -> str:
-    """Describes `count` epochs in words; `whose` says which sums an example enters."""
+  def _of_groups(self, count: int, entering: str) -> str:
+    """Describes `count` epochs; `entering` says which sums an example enters."""
     turns = '' if self.groups == 1 else (
         f' over {self.groups} fixed groups of examples in turn')
     return (f'{count} epochs of {self.num_batches} noisy sums{turns}, each example '
-            f'{whose}')
+            f'{entering}')
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
     """Draws groups and one epoch; only `drawer` keeps the groups for more epochs."""
@@ -123,12 +123,10 @@ class CyclicPoissonSampling(CyclicSampling):
     return self.groups / self.num_batches
 
   def _epoch(self, stream: KeyStream, group: np.ndarray) -> list[np.ndarray]:
+    # The groups have their turns in the same order, `visits` times over.
     members = [np.flatnonzero(group == each) for each in range(self.groups)]
-    batches = []
-    for step in range(self.num_batches):
-      found = members[step % self.groups]
-      batches.append(found[stream.below(self.group_prob, found.size)])
-    return batches
+    return [turn[stream.below(self.group_prob, turn.size)]
+            for turn in members * self.visits]
 
   def event(self, noise_event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     return dp_accounting.SelfComposedDpEvent(

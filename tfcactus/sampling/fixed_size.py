@@ -54,7 +54,7 @@ class FixedSizeSampling(base.SizedSampling):
   @property
   def batches_per_epoch(self) -> int:
     """num_examples / batch_size rounded: an epoch uses examples about once each."""
-    return max(round(self.num_examples / self.batch_size), 1)
+    return round(self.num_examples / self.batch_size)
 
   def draw(self, stream: KeyStream) -> list[np.ndarray]:
     return [stream.subset(self.batch_size, self.num_examples)]

@@ -41,8 +41,8 @@ class PoissonSampling(base.SamplingScheme):
 
   @property
   def batches_per_epoch(self) -> int:
-    """1 / q rounded: an epoch uses each example once on average."""
-    return max(round(1 / self.sampling_prob), 1)
+    """1 / q rounded, 2^53 at most: an epoch uses each example about once on average."""
+    return max(round(min(1 / self.sampling_prob, 2.0**53)), 1)
 
   def of_part(self, size: int) -> PoissonSampling:
     """Returns the scheme for `size` examples, which enter with the same probability."""
