@@ -92,7 +92,7 @@ class PrivacyPlan:
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
-    set_field('l2_norm_clip', _checks.positive('l2_norm_clip', self.l2_norm_clip))
+    set_field('l2_norm_clip', _checks.clip_norm(self.l2_norm_clip))
     set_field('num_examples', _checks.integer(
         'num_examples', self.num_examples, 1, 2**53))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+import copy
 import re
 from typing import Any
 
@@ -28,7 +29,7 @@ def is_loss(loss: Any, names: Iterable[str]) -> bool:
 
 
 def takes_logits(loss: Any) -> bool:
-  """Returns the `from_logits` of a Keras loss; False for functions, their default."""
+  """Returns `from_logits` of a Keras loss; False, the default, for its function."""
   settings = getattr(loss, '_fn_kwargs', getattr(loss, 'fn_kwargs', None)) or {}
   return bool(settings.get('from_logits', False))
 
@@ -45,12 +46,13 @@ def function_of(loss: Any) -> Any:
   ignored = settings.get('ignore_class')
   if KERAS_3 or ignored is None:
     return loss.call
-  plain = type(loss)(from_logits=settings['from_logits']).call
+  plain = copy.copy(loss)  # Of a subclass too, with its own attributes.
+  plain._fn_kwargs = {**settings, 'ignore_class': None}
 
   def call(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     """Returns losses that are zero where labels are ignored, with the mask of Keras."""
     counts = tf.not_equal(labels, tf.cast(ignored, labels.dtype))
-    losses = plain(tf.where(counts, labels, tf.zeros_like(labels)), predictions)
+    losses = plain.call(tf.where(counts, labels, tf.zeros_like(labels)), predictions)
     if counts.shape.rank > losses.shape.rank:
       counts = counts[..., 0]
     losses = tf.where(counts, losses, tf.zeros_like(losses))
@@ -75,9 +77,11 @@ def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
 
 def output_trackers(model: keras.Model, predictions: Any,
                     places: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
-  """Returns the metric that logs each output's loss, or None where Keras logs none."""
-  # `places` has, for each output with a loss, its index in
-  # `tf.nest.flatten(predictions)` and the keys and indices that lead to it.
+  """Returns the metric that logs each output's loss, or None where Keras logs none.
+
+  `places` has, for each output with a loss, its index in `tf.nest.flatten(predictions)`
+  and the keys and indices that lead to it.
+  """
   if not KERAS_3:
     if not model.compiled_loss.built:
       model.compiled_loss.build(predictions)

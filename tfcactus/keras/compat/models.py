@@ -76,22 +76,22 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-  """Returns the variables of a model, without the vocabularies that Keras 2 lists."""
+  """Returns a model's variables, without the vocabularies that Keras 2 lists too."""
   return [each for each in model.weights if not hasattr(each, 'get_tensors')]
 
 
 def adapted(model: keras.Model) -> int:
   """Returns a 64-bit hash of what `adapt` set beside weights in layers, 0 for nothing.
 
-  These are vocabularies, inverse document frequencies and bounds of bins. Functions
+  `adapt` sets vocabularies, inverse document frequencies and bounds of bins. Functions
   that were traced before keep the old ones.
   """
-  found = [part for layer in flat_layers(model) for part in _beside_weights(layer)]
-  return int(np.frombuffer(_digest(found), np.int64)[0]) if found else 0
+  parts = [part for layer in flat_layers(model) for part in _beside_weights(layer)]
+  return int(np.frombuffer(_digest(parts), np.int64)[0]) if parts else 0
 
 
 def _beside_weights(layer: keras.layers.Layer) -> list[np.ndarray]:
-  """Returns arrays that tell a layer's vocabulary, document frequencies and bins."""
+  """Returns arrays that determine a layer's vocabulary, document frequencies, bins."""
   found = []
   with tf.init_scope():
     table = getattr(layer, 'lookup_table', None)

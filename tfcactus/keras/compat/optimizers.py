@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-import functools
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -106,10 +105,9 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 
 
 @contextlib.contextmanager
-def swapping(callbacks: Iterable[Any],
-             around: Callable[[], contextlib.AbstractContextManager[None]]
+def swapping(callbacks: Iterable[Any], around: contextlib.ContextDecorator
             ) -> Iterator[None]:
-  """Makes Keras' `SwapEMAWeights` swap weights inside `around()`, in the block."""
+  """Makes Keras' `SwapEMAWeights` swap weights inside `around`, in the block."""
   # Methods that a subclass overrides run as they are.
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
@@ -118,16 +116,9 @@ def swapping(callbacks: Iterable[Any],
         method = getattr(kind, name, None)
         if method is not None and getattr(type(each), name, None) is method and (
             name not in vars(each)):
-          stack.enter_context(patches.replaced(each, **{
-              name: functools.partial(_inside, around, getattr(each, name))}))
+          stack.enter_context(patches.replaced(
+              each, **{name: around(getattr(each, name))}))
     yield
-
-
-def _inside(around: Callable[[], contextlib.AbstractContextManager[None]],
-            function: Callable[[], Any]) -> Any:
-  """Calls `function` inside the context `around()`."""
-  with around():
-    return function()
 
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],
@@ -156,11 +147,6 @@ def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
   # communicate.
   return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
-
-
-def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
-  """Returns whether an optimizer of Keras 2 is marked as inside LossScaleOptimizer."""
-  return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
