@@ -3,7 +3,7 @@
 A private step releases a noisy sum and nothing else. So a layer or a loss may not write
 values of the data, read values that other code writes, or draw from a state that this
 library does not set. TensorFlow marks the operations that can: it registers them as
-stateful, or they take a resource. `_UNMARKED` has those without a mark. Each such
+stateful, or they take a resource. `_UNMARKED` has operations without a mark. Each such
 operation is in `ALLOWED`, with the reason, or refused. Unknown operations are refused
 too.
 """

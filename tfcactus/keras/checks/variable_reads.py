@@ -111,7 +111,7 @@ def _operands(op: tf.Operation, handles: dict[str, str],
 
 def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
              ) -> list[frozenset[_Read]]:
-  """Returns the uses on which each output depends, given those of the operands."""
+  """Returns the uses on which each output depends; `operands` has those of inputs."""
   if op.type == 'StopGradient':
     return [frozenset()]
   graphs_of_loop = graphs.of_loop(op) if op.type in graphs.LOOPS else None
@@ -119,7 +119,7 @@ def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
     return [frozenset[_Read]().union(*operands)] * len(op.outputs)
   _, body = graphs_of_loop
   order, reads = graph_proof.needed(body.outputs, ()), operands
-  while True:  # Until an iteration adds no use to those of any value of the loop.
+  while True:  # Until an iteration adds no use to any value of the loop.
     known = {tensor.name: uses for tensor, uses in zip(body.inputs, reads)}
     for each in order:
       if each.inputs:

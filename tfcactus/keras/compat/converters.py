@@ -95,7 +95,7 @@ _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     'Slice': lambda given: not given.input(1).is_stacked,
     # Without names of axes it could remove the axis of rows.
     'Squeeze': lambda given: bool(given.get_attr('squeeze_dims')),
-    # If list and index both differ by row, it addresses the rows of a branch by their
+    # If list and index differ by row, it addresses the rows of a branch by their
     # numbers in the whole batch.
     'TensorListGetItem': lambda given: not (
         given.input(0).is_stacked and given.input(1).is_stacked)}
@@ -126,7 +126,7 @@ def _loop(pfor_input: Any) -> Any:
         'known; write the layer or loss without it.')
   rows = tf.get_static_value(pfor_input.pfor.loop_len_vector)
   rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
-  # Outputs of shapes known only when the operation runs; the loop compares these.
+  # Indices of the outputs whose shapes are known only when the operation runs.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 

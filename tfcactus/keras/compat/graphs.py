@@ -95,7 +95,7 @@ LOOPS = ('StatelessWhile', 'While')
 def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
   """Returns the graphs of a loop's condition and body; None if they are not known.
 
-  Both take, and the body returns, as many tensors as the loop.
+  The condition and the body take, and the body returns, as many tensors as the loop.
   """
   if not hasattr(op, '_body_graph'):  # Loops that come from a file.
     return None

@@ -64,8 +64,8 @@ def function_of(loss: Any) -> Any:
 
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
   """Returns the losses of a model's weight regularizers at the present weights."""
-  # Keras adds the same losses in `fit`. Those of Keras 2 include frozen weights, whose
-  # gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
+  # Keras adds the same losses in `fit`. Under Keras 2 the result includes penalties of
+  # frozen weights, whose gradient is zero, and functions, `add_loss(lambda: ...)`.
   if KERAS_3:
     return [v.regularizer(v) for v in model.trainable_variables
             if getattr(v, 'regularizer', None) is not None]
@@ -92,10 +92,11 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [None] * len(places)
   if not compiled.built:
     try:
-      # Needs only the targets' structure, which is that of the predictions. Copies,
-      # since some versions remove outputs without a loss from dicts.
-      compiled.build(*(tf.nest.map_structure(lambda each: each, predictions)
-                       for _ in range(2)))
+      # For targets the predictions serve: only the structure is used. Copies, since
+      # some versions remove outputs without a loss from dicts.
+      targets, outputs = (tf.nest.map_structure(lambda each: each, predictions)
+                          for _ in range(2))
+      compiled.build(targets, outputs)
     except (KeyError, ValueError):  # Keras 3 cannot log losses of lists in dicts.
       return [None] * len(places)
   # If the losses are a dict, Keras' paths name outputs instead of giving their index.
@@ -107,5 +108,5 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [by_name.get(f'{path[-1]}_loss') if path else None for path in named]
   by_path = {loss.path: metric for loss, metric in zip(
       compiled._flat_losses, compiled.metrics)}  # pylint: disable=protected-access
-  return [by_path.get(path) or by_path.get(other)
-          for (_, path), other in zip(places, named)]
+  return [by_path.get(path) or by_path.get(by_name)
+          for (_, path), by_name in zip(places, named)]

@@ -77,13 +77,13 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 
 def state(optimizer: Any) -> list[Any]:
-  """Returns an optimizer's variables except the iterations and the learning rate.
+  """Returns an optimizer's variables except iterations and learning rates.
 
-  Iterations and learning rates of inner optimizers are left out too.
+  Also leaves out iterations and learning rates of optimizers inside of it.
   """
   found = getattr(optimizer, 'variables', ())
-  parts = [optimizer, *getattr(optimizer, 'optimizers', ())]
-  public = {id(getattr(part, name, None)) for part in parts
+  optimizers = [optimizer, *getattr(optimizer, 'optimizers', ())]
+  public = {id(getattr(each, name, None)) for each in optimizers
             for name in ('_iterations', '_learning_rate')}
   return [each for each in (found() if callable(found) else found)
           if id(each) not in public]
@@ -147,6 +147,11 @@ def needs_one_replica(optimizer: keras.optimizers.Optimizer) -> bool:
   # communicate.
   return KERAS_3 and replicas.number() > 1 and bool(
       optimizer.use_ema or optimizer.gradient_accumulation_steps)
+
+
+def is_wrapped(optimizer: keras.optimizers.Optimizer) -> bool:
+  """Returns whether an optimizer of Keras 2 is marked as inside LossScaleOptimizer."""
+  return getattr(optimizer, '_is_wrapped_by_loss_scale_optimizer', False)
 
 
 def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def load(model: keras.Model, store: Mapping[str, Any]) -> None:
       variable.shape) for key, variable in known.items())
   for number, layer in enumerate(_lora_layers(model)):
     weights, first, second = _keys(number)
-    # Keras loads the weights and sets both factors to zero.
+    # Keras loads the weights and sets both factors to zero; the first one must stay.
     keys = [weights, first, second] if from_file else [first]
     values = {key: np.asarray((store if from_file else known)[key]) for key in keys}
     _load_later(layer, {key: known[key] for key in values}, values)

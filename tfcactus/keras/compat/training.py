@@ -37,7 +37,7 @@ def compile_arguments(**arguments: Any) -> Any:
 
 
 def compiled_with(model: keras.Model) -> dict[str, Any]:
-  """Returns the arguments with which a model was compiled, without those on speed."""
+  """Returns the arguments with which a model was compiled, except those for speed."""
   found = model._compile_config.config  # pylint: disable=protected-access
   return {name: found[name] for name in (
       'optimizer', 'loss', 'metrics', 'loss_weights', 'weighted_metrics')

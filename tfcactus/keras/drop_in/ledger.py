@@ -134,20 +134,16 @@ def _released(optimizer: Any, model: keras.Model) -> tuple[int, str, list[Any]]:
   problem = _OTHER_PLAN.format(own) if own and len(_plans(optimizer)) > 1 else ''
   optimizers = [optimizer]
   for trainer in earlier:
-    if isinstance(trainer, Record) or not _cost_alike(trainer, optimizer):
+    if isinstance(trainer, Record) or (
+        trainer.noise.digest != optimizer.noise.digest or
+        trainer.l2_norm_clip != optimizer.l2_norm_clip or
+        len(_plans(trainer) | _plans(optimizer)) > 1):
       problem = problem or _OTHER_PLAN.format(trainer.released_steps)
     elif not trainer.sound:
       problem = problem or _EARLIER_UNSOUND
     else:
       optimizers.append(trainer)
   return own + sum(each.released_steps for each in earlier), problem, optimizers
-
-
-def _cost_alike(one: Any, other: Any) -> bool:
-  """Returns whether nothing known makes the costs of two optimizers differ."""
-  return (one.noise.digest == other.noise.digest and
-          one.l2_norm_clip == other.l2_norm_clip and
-          len(_plans(one) | _plans(other)) <= 1)
 
 
 def _plans(optimizer: Any) -> frozenset[int]:

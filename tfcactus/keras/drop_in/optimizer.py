@@ -224,7 +224,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     policy = keras.mixed_precision.global_policy().name
     if policy == 'mixed_float16':
       _refuse_scaling(f'the policy {policy!r}')
-    if getattr(self, '_is_wrapped_by_loss_scale_optimizer', False):  # Set by Keras 2.
+    if optimizers.is_wrapped(self):
       _refuse_scaling('it inside a LossScaleOptimizer')
     _check_factor(getattr(self, 'loss_scale_factor', None))
 
@@ -245,7 +245,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
     """Calls `apply` on noisy averages once `gradients` complete a logical batch.
 
-    `gradients` are those of one batch, from `_prepared`. Returns what `apply` returns;
+    `gradients`, from `_prepared`, are of one batch. Returns what `apply` returns;
     with accumulation, a bool tensor: whether `apply` ran.
     """
     if self.parts_per_step == 1:

@@ -3,7 +3,7 @@
 TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the
 current batch, which is public only if all batches have one size: `Batching` checks it.
 If a microbatch holds several examples, its mean gradient is clipped. No bound is known
-for the change by one example more or less, which moves the others to other
+for the change by one example more or less, which moves all later examples to other
 microbatches.
 """
 
