@@ -39,7 +39,8 @@ class PrivacyPlan:
   Attributes:
     noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units of the
       clipping norm.
-    l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient.
+    l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient, from
+      1e-30 to 1e30.
     num_examples: Size of the training set (public).
     sampling_prob: Probability that an example is in a Poisson batch (sampling rate);
       with other sampling schemes, about one over the number of batches in an epoch.

@@ -53,11 +53,8 @@ class Keras3Optimizer(optimizer.DPOptimizer):
                name: Any = None, tape: tf.GradientTape | None = None) -> Any:
     """Updates variables by clipped and noisy gradients of a loss per example.
 
-    Args:
-      loss: Shape (batch,), recorded on `tape`; or a function that returns it.
-      var_list: Variables, or a function that returns them.
-      grad_loss: Ignored, as is `name`.
-      tape: The tape that recorded `loss`; optional if `loss` is a function.
+    `loss`, of shape (batch,), was recorded on `tape`, or is a function that returns it.
+    `var_list` may be a function too. `grad_loss` and `name` are ignored.
     """
     del name
     return self.apply_gradients(

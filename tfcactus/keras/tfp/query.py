@@ -25,8 +25,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   Attributes:
     noise: The noise, in units of the clipping norm.
-    l2_norm_clip: The clipping norm, that bounds the joint norm of a record: a float or
-      a tensor.
+    l2_norm_clip: The bound on the joint norm of a record, a float or a tensor.
     seeded: Whether the noise comes from a seed; see `NoiseSampler`.
   """
 
@@ -94,8 +93,7 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     valid = tf.debugging.Assert(tf.logical_or(clip == 0, in_range), [
         f'Expected l2_norm_clip to be 0, or from {_checks.SMALLEST_CLIP:g} to '
         f'{_checks.LARGEST_CLIP:g}.'])
-    # Eagerly the assertion returns None.
-    with tf.control_dependencies([] if valid is None else [valid]):
+    with tf.control_dependencies([] if valid is None else [valid]):  # None: eager.
       return tf.identity(clip)
 
   def derive_sample_params(self, global_state: Any) -> tf.Tensor:
