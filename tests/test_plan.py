@@ -262,6 +262,7 @@ def test_bad_arguments_are_refused_by_name(name, value):
 
 @pytest.mark.parametrize('name, value', [
     ('sampling_prob', 1.0000001), ('delta', 1.0), ('steps', 2.5),
+    ('l2_norm_clip', 0.99e-30), ('l2_norm_clip', 1.01e30),
     ('num_examples', 2.5)])
 def test_values_just_outside_are_refused(name, value):
   with pytest.raises(ValueError, match=name):

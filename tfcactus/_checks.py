@@ -17,6 +17,10 @@ import numpy as np
 SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e100
 """Range of noise scales whose squares, and squared inverses, are normal floats."""
 
+SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30
+"""Range of clipping norms. Clipping bounds relative roundings: squares of entries near
+smaller norms could be zero in float64, and clipped float32 entries denormal."""
+
 
 def real(name: str, value: object) -> float:
   """Returns `value` as a finite float."""
@@ -39,6 +43,17 @@ def positive(name: str, value: object) -> float:
   value = real(name, value)
   if value <= 0:
     raise ValueError(f'Expected {name} > 0, got {name}={value!r}.')
+  return value
+
+
+def clip_norm(value: object) -> float:
+  """Returns `value` as a float from `SMALLEST_CLIP` to `LARGEST_CLIP`."""
+  value = positive('l2_norm_clip', value)
+  if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
+    raise ValueError(
+        f'Expected l2_norm_clip from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, beyond '
+        f'which clipping may round too coarsely, got l2_norm_clip={value!r}; scale the '
+        'loss, or the records, instead.')
   return value
 
 

@@ -39,7 +39,8 @@ class PrivacyPlan:
   Attributes:
     noise: Gaussian, Laplace, SinhNormal, ScalarTable or RadialTable, in units of the
       clipping norm.
-    l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient.
+    l2_norm_clip: Clipping norm: bound on the l2 norm of a per-example gradient, from
+      1e-30 to 1e30.
     num_examples: Size of the training set (public).
     sampling_prob: Probability that an example is in a Poisson batch (sampling rate);
       with other sampling schemes, about one over the number of batches in an epoch.
@@ -92,7 +93,7 @@ class PrivacyPlan:
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
-    set_field('l2_norm_clip', _checks.positive('l2_norm_clip', self.l2_norm_clip))
+    set_field('l2_norm_clip', _checks.clip_norm(self.l2_norm_clip))
     set_field('num_examples', _checks.integer(
         'num_examples', self.num_examples, 1, 2**53))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))

@@ -332,9 +332,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   def _swapping(self, callbacks: list[Any]) -> Any:
     """Returns a context in which a `SwapEMAWeights` does not void the account."""
-    return optimizers.swapping(
-        callbacks, lambda: self._ledger.keeping_counts(
-            optimizer=optimizers.bare_optimizer(self)))
+    return optimizers.swapping(callbacks, self._ledger.keeping_counts(
+        optimizer=optimizers.bare_optimizer(self)))
 
   @property
   def releases(self) -> int:

@@ -13,6 +13,7 @@ from tfcactus.keras import (
   EpsilonCallback,
   PoissonBatches,
 )
+from tfcactus.keras.checks import example_losses
 from tfcactus.keras.compat import versions
 
 
@@ -113,3 +114,20 @@ def test_a_budget_needs_executions_of_one_step(make_plan, steps):
                      match="steps_per_execution=1|'str' and 'int'"):
     model.fit(batches, verbose=0, callbacks=[callback])
   assert model.optimizer.released_steps == 0
+
+
+class _Scaled(tf.keras.losses.SparseCategoricalCrossentropy):
+
+  def __init__(self, scale=1.0, **kwargs):
+    super().__init__(**kwargs)
+    self.scale = scale
+
+  def call(self, y_true, y_pred):
+    return self.scale * super().call(y_true, y_pred)
+
+
+def test_a_subclass_that_ignores_a_class_keeps_its_own_attributes():
+  labels, outputs = tf.constant([1, 2]), tf.constant([[0.1, 0.9, 0.2], [0.3, 0.1, 0.6]])
+  plain, scaled = (tf.function(example_losses.loss_per_example(loss))(labels, outputs)
+                   for loss in (_Scaled(ignore_class=0), _Scaled(3.0, ignore_class=0)))
+  np.testing.assert_allclose(scaled, 3 * plain, rtol=1e-6)

@@ -76,6 +76,9 @@ def test_vectorized_optimizers_are_the_same_ones():
     (lambda: _model(DPModel).compile('sgd', lambda y, p: y - p), 'a loss of Keras'),
     (lambda: _model(DPModel).compile(DPKerasSGDOptimizer(1.0, 1.0), 'mse'),
      'an optimizer of Keras'),
+    (lambda: DPSequential(1.0, 1.0, layers=[tf.keras.layers.Dense(
+        1, kernel_regularizer='l2')]).compile(
+            'sgd', tf.keras.losses.MeanSquaredError()), 'without regularizers'),
     (lambda: _model(DPModel, layer={'kernel_regularizer': 'l2'}).compile(
         'sgd', tf.keras.losses.MeanSquaredError()), 'without regularizers')])
 def test_other_arguments_are_refused_in_words(make, words):

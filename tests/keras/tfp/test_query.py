@@ -129,6 +129,8 @@ def test_scalar_noise_on_a_vector_only_by_a_plan_that_says_unproven(
 @pytest.mark.parametrize('call, words', [
     (lambda p, s, r: TableNoiseQuery(r), 'Expected l2_norm_clip'),
     (lambda p, s, r: TableNoiseQuery(r, 0.0), 'l2_norm_clip > 0'),
+    # Of a record of norm 1e-170 in float64 the square is zero: nothing clips it.
+    (lambda p, s, r: TableNoiseQuery(r, 1e-200), 'l2_norm_clip from 1e-30'),
     (lambda p, s, r: TableNoiseQuery(r, float('nan')), 'finite'),
     (lambda p, s, r: TableNoiseQuery(p, 7.0), 'as in the plan'),
     (lambda p, s, r: TableNoiseQuery(1.0, 7.0), 'Gaussian'),
@@ -156,9 +158,9 @@ def test_a_clip_norm_may_be_a_variable():
   clip.assign(0.0)
   noisy, _, event = _sum(query, records)
   assert event == dp_accounting.NoOpDpEvent() and np.all(noisy != 0)
-  for bad in (-1.0, np.nan, np.inf):
+  for bad in (-1.0, 1e-31, 1e31, np.nan, np.inf):
     clip.assign(bad)
-    with pytest.raises(tf.errors.InvalidArgumentError, match='finite and at least 0'):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='to be 0, or from'):
       query.initial_global_state()
   with pytest.raises(ValueError, match='a scalar of floats'):
     GaussianSumQuery(tf.Variable([1.0]), 2.0)

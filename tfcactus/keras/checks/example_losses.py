@@ -8,7 +8,7 @@ another loss. If an operation is merely unknown, the loss is computed on batches
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 import threading
 from typing import Any, Callable
@@ -44,8 +44,8 @@ _REMEDY = ('Let the loss function compute each example by itself: reduce the '
            'last axis (axis=-1), never the first.')
 
 
-_found = threading.local()
-"""Proofs and the model of `caching_proofs`, per thread."""
+_cache = threading.local()
+"""Per thread, in `caching_proofs`: `reasons`, results of `_unproved`, and `model`."""
 
 
 @contextlib.contextmanager
@@ -53,11 +53,11 @@ def caching_proofs(model: keras.Model) -> Iterator[None]:
   """Caches proofs of losses inside the block, in which a step may be traced twice."""
   # The cache ends with the block, because user code may change a loss before the next
   # trace.
-  _found.reasons, _found.model = {}, model
+  _cache.reasons, _cache.model = {}, model
   try:
     yield
   finally:
-    _found.reasons = _found.model = None
+    _cache.reasons = _cache.model = None
 
 
 def loss_per_example(loss: Any) -> LossFn:
@@ -91,10 +91,10 @@ def loss_per_example(loss: Any) -> LossFn:
           f'targets of shape {_batch_of(targets.shape)} and outputs of shape '
           f'{_batch_of(predictions.shape)}: {error}. Give targets of the shape of '
           'the outputs, or another loss.') from error
-    found = [m for m in (mask, masks.mask_of(losses)) if m is not None]
+    own_mask = masks.mask_of(losses)
     if weights is not None:
       losses = _weighted(losses, weights)
-    return mean_where(losses, found) if found else mean_per_example(losses)
+    return mean_per_example(losses, mask, own_mask)
 
   return _per_example(compute, loss)
 
@@ -107,7 +107,7 @@ def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> Non
   classes = predictions.shape[-1]
   alike = targets.shape.rank == rank and targets.shape[-1] == classes
   shape = _batch_of(targets.shape)
-  if compat.is_loss(loss, _ONE_HOT) and not alike:
+  if not alike and compat.is_loss(loss, _ONE_HOT):
     raise ValueError(
         f'Expected targets of shape {_batch_of(predictions.shape)} with {name}, one '
         f'number for each class as in the outputs, got shape {shape}. For integer '
@@ -146,8 +146,13 @@ def aligned_targets(targets: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
   return targets
 
 
-def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
-  """Returns means (batch,) of losses (batch, ...); ValueError without a batch axis."""
+def mean_per_example(losses: tf.Tensor, *position_masks: tf.Tensor | None) -> tf.Tensor:
+  """Returns means (batch,) of losses (batch, ...) over the positions that count.
+
+  A position counts if all masks keep it; None keeps all. The mean is zero where masks
+  keep no position. Raises ValueError for losses without a batch axis, or of unknown
+  rank.
+  """
   losses = tf.convert_to_tensor(losses)
   if losses.shape.rank == 0:
     raise ValueError(
@@ -157,7 +162,21 @@ def mean_per_example(losses: tf.Tensor) -> tf.Tensor:
         '(batch,), without reduce_mean.')
   if losses.shape.rank is None:
     raise ValueError('Expected a loss of known rank, got a loss of any rank.')
-  return tf.reduce_mean(losses, axis=list(range(1, losses.shape.rank)))
+  rank = losses.shape.rank
+  axes = list(range(1, rank))
+  given = [tf.cast(mask, tf.bool) for mask in position_masks if mask is not None]
+  if not given:
+    return tf.reduce_mean(losses, axes)
+  counts = tf.ones_like(losses)
+  for mask in given:
+    # A mask may have more axes, as for a loss that reduced them: such a loss counts
+    # unless all its positions are masked.
+    mask = tf.reduce_any(mask, list(range(rank, mask.shape.rank)))
+    while mask.shape.rank < rank:
+      mask = mask[..., None]
+    counts *= tf.cast(mask, losses.dtype)
+  used = tf.where(counts > 0, losses, tf.zeros_like(losses))
+  return tf.math.divide_no_nan(tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
 
 
 def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -180,24 +199,6 @@ def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.not_equal(weights, 0), losses * weights, tf.zeros_like(losses))
 
 
-def mean_where(losses: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Returns mean losses, (batch,), over positions that all masks keep; 0 for none."""
-  mean_per_example(losses)  # Raises for losses without an axis of examples.
-  rank = losses.shape.rank
-  counts = tf.ones_like(losses)
-  for mask in kept:
-    mask = tf.cast(mask, tf.bool)
-    # A mask may have more axes, as for a loss that reduced them: such a loss counts
-    # unless all its positions are masked.
-    mask = tf.reduce_any(mask, list(range(rank, mask.shape.rank)))
-    while mask.shape.rank < rank:
-      mask = mask[..., None]
-    counts *= tf.cast(mask, losses.dtype)
-  used = tf.where(counts > 0, losses, tf.zeros_like(losses))
-  axes = list(range(1, rank))
-  return tf.math.divide_no_nan(tf.reduce_sum(used, axes), tf.reduce_sum(counts, axes))
-
-
 def _per_example(call: LossFn, loss: Any) -> LossFn:
   """Makes `call` a loss per example; its trace raises ValueError if examples mix."""
   known_to_mix = isinstance(loss, _ONE_BY_ONE[:2]) or loss in _ONE_BY_ONE
@@ -206,18 +207,18 @@ def _per_example(call: LossFn, loss: Any) -> LossFn:
               weights: tf.Tensor | None = None) -> tf.Tensor:
     """Returns losses (batch,), computed on one example at a time if not proved."""
     beside = {'mask': masks.mask_of(predictions), 'weights': weights}
-    given = (targets, predictions, {
-        name: value for name, value in beside.items() if value is not None})
+    beside = {name: value for name, value in beside.items() if value is not None}
+    given = targets, predictions, beside
     if _reason(call, given, known_to_mix):
       return _one_by_one(call, given)
-    return call(*given[:2], **given[2])
+    return call(targets, predictions, **beside)
 
   return compute
 
 
 def _reason(call: LossFn, given: _Given, known_to_mix: bool) -> str:
-  """Returns `_unproved(...)`: '' if proved. Caches it inside of `caching_proofs`."""
-  reasons = getattr(_found, 'reasons', None)
+  """Returns `_unproved(...)`, '' if proved; caches it inside of `caching_proofs`."""
+  reasons = getattr(_cache, 'reasons', None)
   if reasons is None:
     return _unproved(call, given, known_to_mix)
   key = call, tuple(given[2]), tuple(
@@ -251,23 +252,23 @@ def _unproved(call: LossFn, given: _Given, known_to_mix: bool) -> str:
 
   with patches.drawing(None, draws.secret_seed):
     graph = forward_and_back.get_concrete_function(tf.TensorSpec([rows]), *specs).graph
-  state_writes.check_graph(graph, 'losses', getattr(_found, 'model', None))
+  state_writes.check_graph(graph, 'losses', getattr(_cache, 'model', None))
   if known_to_mix:
     return 'reads the labels of an example by the other labels of the batch'
-  found = graph_proof.first_dependence(
+  violation = graph_proof.first_dependence(
       graph, graph.inputs[:1 + count], graph.outputs, rows)
-  if found is None and graph.outputs[0].shape.as_list() != [rows]:
+  if violation is None and graph.outputs[0].shape.as_list() != [rows]:
     raise ValueError(
         f'Expected a loss of shape ({rows},) for {rows} examples, got '
         f'{graph.outputs[0].shape}. {_REMEDY}')
-  if found is None:
+  if violation is None:
     return ''
-  if found.dependence == dependence.Dependence.MIXED:
+  if violation.dependence == dependence.Dependence.MIXED:
     raise ValueError(
-        f'Expected a loss in which each example is by itself, got {found.why}: '
+        f'Expected a loss in which each example is by itself, got {violation.why}: '
         'one example more would move the gradients of all others, and none of '
         f'them could be clipped for that. {_REMEDY}')
-  return found.why
+  return violation.why
 
 
 def _one_by_one(call: LossFn, given: _Given) -> tf.Tensor:
@@ -310,8 +311,8 @@ def _one_by_one(call: LossFn, given: _Given) -> tf.Tensor:
       """Returns the gradient for `upstream`, (batch,), and none for `variables`."""
       column = tf.reshape(tf.cast(upstream, gradients.dtype),
                           [-1] + [1] * (gradients.shape.rank - 1))
-      found = column * gradients
-      return found if variables is None else (found, [None] * len(variables))
+      product = column * gradients
+      return product if variables is None else (product, [None] * len(variables))
 
     return losses, gradient
 

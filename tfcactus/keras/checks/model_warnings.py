@@ -68,11 +68,12 @@ def _warn_of_regression(model: keras.Model, losses: Any) -> None:
   """Warns if a noisy accuracy counts answers of a model that predicts numbers."""
   # Silent unless all losses are of regressions, and no output is known to be a
   # probability, as where the squared error of probabilities is the loss.
-  given = [each for each in tf.nest.flatten(losses) if each is not None]
-  if given and all(compat.is_loss(
-      keras.losses.get(loss), _OF_NUMBERS) for loss in given) and not any(
-          getattr(layer, 'activation', None) in _PROBABILITIES
-          for layer in models.last_layers(model)):
+  given = [keras.losses.get(each) for each in tf.nest.flatten(losses)
+           if each is not None]
+  probabilities = any(getattr(layer, 'activation', None) in _PROBABILITIES
+                      for layer in models.last_layers(model))
+  if given and not probabilities and all(
+      compat.is_loss(loss, _OF_NUMBERS) for loss in given):
     warnings.warn(
         f'Expected a classifier with noisy_accuracy, got the loss {losses!r} of a '
         'regression: the accuracy compares outputs above 1/2 with targets above 1/2, '

@@ -130,8 +130,11 @@ class OutputLosses:
                                  weights.dtype)
 
   def metric_weights(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
-    """Returns sample weights for metrics, in the structure of `outputs`."""
-    # An output without a loss gets the column of the first output that has one.
+    """Returns sample weights for metrics, in the structure of `outputs`.
+
+    `weights` are those that `weights` returns. An output without a loss gets the
+    column of the first output that has one.
+    """
     terms = self.terms(outputs)
     if not _is_nested(outputs):
       return targets.weights if isinstance(targets, Weighted) else weights
@@ -145,24 +148,26 @@ class OutputLosses:
 
   def answered(self, output: str | int | None, targets: Any, predictions: Any
               ) -> tuple[int, int, tf.Tensor, tf.Tensor | None]:
-    """Returns facts on the output that `output` names by its name or index.
+    """Returns the target of the output with this name or index, and where it is.
 
-    They are the index of its term, its place in `tf.nest.flatten(predictions)`, its
-    target, and weights of parts or None. None names the only output with a loss.
-    `targets` are those that `targets` returns. Raises ValueError if no such output has
-    a loss of a weight other than zero.
+    Returns (index of the output's term, its place in `tf.nest.flatten(predictions)`,
+    its target, its weights of parts or None). `output` None names the only output with
+    a loss, `targets` are those that `targets` returns. Raises ValueError unless
+    `output` names one output with a loss of a weight other than zero.
     """
+    nested = _is_nested(predictions)
     terms = [(i, term) for i, term in enumerate(self.terms(predictions)) if term.factor]
-    alone = [] if _is_nested(predictions) else self.names or []
+    # The name of the output of a model of one output, if known.
+    only_name = () if nested or self.names is None else self.names
     found = [(i, term) for i, term in terms if output is None or (
-        output in (self._name(term), term.place, *alone))]
+        output in (self._name(term), term.place, *only_name))]
     if len(found) != 1:
       raise ValueError(
           'Expected noisy_accuracy to name one output that has a loss, '
           f'NoisyAccuracy(output=...), of {[self._name(term) for _, term in terms]}, '
           f'got output={output!r}.')
     i, term = found[0]
-    target = targets[i] if _is_nested(predictions) else targets
+    target = targets[i] if nested else targets
     return i, term.place, *(
         target if isinstance(target, Weighted) else (target, None))
 
@@ -176,11 +181,10 @@ class OutputLosses:
                 ) -> list[Any]:
     """Returns one entry of `given` per output, in the order of `tf.nest.flatten`.
 
-    Raises ValueError if `given` has another structure, or other keys, than `outputs`.
+    `given` is one entry, which `broadcast` allows for all outputs, or a structure like
+    `outputs`; missing entries are None. Raises ValueError, naming the argument `what`,
+    if `given` has another structure, or other keys, than `outputs`.
     """
-    # `given` is one entry, or a structure of entries like `outputs`; missing entries
-    # are None. `broadcast` allows one entry for all outputs. `what` names the argument
-    # in messages.
     if not _is_nested(outputs):
       return [_only(what, given)]
     if given is None or not _is_nested(given):
@@ -249,14 +253,14 @@ def _only(what: str, given: Any) -> Any:
 
 
 def _keys(given: Any) -> Any:
-  """Describes an argument in a message: by its keys, its length or itself."""
+  """Returns what a message says of an argument: its keys, its length, or itself."""
   if isinstance(given, dict):
     return sorted(map(str, given))
   return f'{len(given)} in a {type(given).__name__}' if _is_nested(given) else given
 
 
 def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
-  """Describes the outputs in a message: by their names, or their paths."""
+  """Returns what a message says of the outputs: their names, or their paths."""
   if names and len(names) == len(outputs):
     return list(names)
   return ['/'.join(map(str, path)) for path in _paths(outputs)]
@@ -264,15 +268,19 @@ def _shown(outputs: Any, names: Sequence[str] | None) -> Any:
 
 def _term_losses(term: Term, target: Any, prediction: tf.Tensor) -> tf.Tensor:
   """Returns the losses of one output, (batch,), times its loss weight unless zero."""
-  given = target if isinstance(target, Weighted) else (target,)
-  losses = term.compute(given[0], prediction, *given[1:])
+  weights = None
+  if isinstance(target, Weighted):
+    target, weights = target
+  losses = term.compute(target, prediction, weights)
   return losses if term.factor in (0.0, 1.0) else (
       losses * tf.constant(term.factor, losses.dtype))
 
 
 def _weight(weight: Any, num_rows: tf.Tensor) -> tf.Tensor:
-  """Returns example weights, float32 or float64, (num_rows,); for None they are 1."""
-  # For weights of parts they are 1, or 0 if all of an example's are zero.
+  """Returns example weights, float32 or float64, (num_rows,); for None they are 1.
+
+  For weights of parts they are 1, or 0 if all weights of an example's parts are zero.
+  """
   if weight is None:
     return tf.ones(tf.reshape(num_rows, [1]))
   parts = _of_parts(weight)

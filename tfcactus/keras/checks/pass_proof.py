@@ -55,7 +55,7 @@ class TracedPass(NamedTuple):
 @tf.autograph.experimental.do_not_convert
 def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedPass:
   """Traces the pass `run(batch)`; `batch` has `TensorSpec`s of a known batch size."""
-  made: list[Pass] = []
+  passes: list[Pass] = []
   replaced: list[tf.Graph] = []
   seeds: list[tf.Tensor] = []
 
@@ -68,26 +68,27 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
     """Returns the tensors of the pass: first `rows`, then `beside`."""
     with vectorization.standing_in() as vectorised, (
         patches.drawing(model, seed)):
-      made.append(run(batch))
+      passes.append(run(batch))
     replaced.extend(vectorised)
-    return [*made[-1].rows, *made[-1].beside]
+    return [*passes[-1].rows, *passes[-1].beside]
 
   function = tf.function(traced, autograph=False).get_concrete_function(batch)
   return TracedPass(
       function.graph, function.graph.inputs[:len(tf.nest.flatten(batch))], replaced,
-      made[-1], None if replaced or seeds else function)
+      passes[-1], None if replaced or seeds else function)
 
 
 def unproved(model: keras.Model, traced: TracedPass) -> Unproved | None:
   """Returns why a pass is not proved to give each example's gradients, or None."""
-  graph, examples, _, found, _ = traced
+  graph, found = traced.graph, traced.found
   unexplained = variable_reads.first_unexplained(
       graph, model, found.answers, found.losses, found.edges)
   if unexplained:
     return Unproved(str(unexplained), unexplained.operation, unexplained.variable)
   violation = graph_proof.first_dependence(
-      graph, examples, graph.outputs[:len(found.rows)], number=examples[0].shape[0])
-  return violation and Unproved(violation.why, violation.operation)
+      graph, traced.examples, graph.outputs[:len(found.rows)],
+      number=traced.examples[0].shape[0])
+  return None if violation is None else Unproved(violation.why, violation.operation)
 
 
 def check_no_writes(model: keras.Model, traced: TracedPass) -> None:

@@ -3,7 +3,7 @@
 A private step releases a noisy sum and nothing else. So a layer or a loss may not write
 values of the data, read values that other code writes, or draw from a state that this
 library does not set. TensorFlow marks the operations that can: it registers them as
-stateful, or they take a resource. `_UNMARKED` has those without a mark. Each such
+stateful, or they take a resource. `_UNMARKED` has operations without a mark. Each such
 operation is in `ALLOWED`, with the reason, or refused. Unknown operations are refused
 too.
 """
@@ -11,7 +11,6 @@ too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-import contextlib
 import re
 
 import tensorflow as tf
@@ -75,14 +74,15 @@ def check_no_writes(model: keras.Model, gradients: bool = True) -> tf.Graph:
         'the structure it takes, and privatize tf.keras.Model(inputs, model(inputs)).')
 
   def forward_and_back(inputs):
-    """Returns the outputs of the model and the gradients of their sum."""
-    with tf.GradientTape() if gradients else contextlib.nullcontext() as tape:
+    """Returns the outputs of the model, and the gradients of their sum or None."""
+    if not gradients:
+      return model(inputs, training=True), None
+    with tf.GradientTape() as tape:
       outputs = model(inputs, training=True)
-    found = tape and tape.gradient(
+    return outputs, tape.gradient(
         [output for output in [*tf.nest.flatten(outputs), *model.losses]
          if tf.is_tensor(output) and graphs.is_differentiable(output.dtype)],
         models.tf_variables(model))
-    return outputs, found
 
   # Not under tf.init_scope, which would stop the tape from recording.
   with patches.drawing(model, draws.secret_seed):
@@ -135,7 +135,7 @@ def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
-  """Returns the error message for an operation that is refused."""
+  """Returns the error message for an operation that is refused, in `what`, a plural."""
   if _draws(node):
     return (
         f'Expected {what} that draw by tf.random.uniform, normal or '

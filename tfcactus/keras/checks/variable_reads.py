@@ -58,10 +58,9 @@ def first_unexplained(graph: tf.Graph, model: keras.Model,
                       answers: Iterable[Answer], losses: Sequence[tf.Tensor],
                       edges: Iterable[Edge] = ()) -> Unexplained | None:
   """Returns a trainable variable's use in `losses` that no rule explains, or None."""
-  # An answer explains the uses of its variables by its operations, as far as they reach
-  # the losses through its tensor. An edge explains all uses of its variables as far as
-  # they go through it: if all edges were cut, no other path would lead from a weight to
-  # a loss.
+  # An answer explains the uses of its variables by its operations, as far as these uses
+  # reach the losses through its tensor. An edge explains all uses of its variables that
+  # go through it: without the edges, no path would lead from a weight to a loss.
   names = {identity(variable): variable for variable in model.trainable_variables}
   handles = {name: each for name, each in handles_in(graph).items() if each in names}
   cut: _Cut = {}
@@ -73,18 +72,18 @@ def first_unexplained(graph: tf.Graph, model: keras.Model,
     answered.setdefault(answer.tensor.name, []).append(answer)
   reads: dict[str, frozenset[_Read]] = {}
   for op in graph_proof.needed(losses, handles):
-    found = _reads_of(op, _operands(op, handles, reads, cut), cut)
-    for tensor, own in zip(op.outputs, found):
-      kept = own if carries_gradient(tensor) else frozenset()
+    of_outputs = _reads_of(op, _operands(op, handles, reads, cut), cut)
+    for tensor, uses in zip(op.outputs, of_outputs):
+      uses = uses if carries_gradient(tensor) else frozenset()
       for answer in answered.get(tensor.name, ()):
-        own_weights = set(map(identity, answer.variables))
-        kept = frozenset((weight, name) for weight, name in kept if
-                         weight not in own_weights or name not in answer.operations)
-      reads[tensor.name] = kept
-  left = frozenset[_Read]().union(*(reads[loss.name] for loss in losses))
-  if not left:
+        weights = set(map(identity, answer.variables))
+        uses = frozenset((weight, name) for weight, name in uses if
+                         weight not in weights or name not in answer.operations)
+      reads[tensor.name] = uses
+  unexplained = frozenset[_Read]().union(*(reads[loss.name] for loss in losses))
+  if not unexplained:
     return None
-  variable, operation = min(left, key=lambda read: read[1])
+  variable, operation = min(unexplained, key=lambda read: read[1])
   return Unexplained(names[variable], operation)
 
 
@@ -97,47 +96,48 @@ def _operands(op: tf.Operation, handles: dict[str, str],
               reads: dict[str, frozenset[_Read]], cut: _Cut, name: str = ''
              ) -> list[frozenset[_Read]]:
   """Returns the uses of weights on which each input of an operation may depend."""
-  # `handles` maps names of captured handles to weights, `cut` edges to the weights that
-  # they explain; `name` is that of an operation in a loop, see `inside`.
-  found = []
+  # `handles` maps names of captured handles to weights, `reads` names of tensors to the
+  # uses on which they depend, `cut` edges to the weights that they explain. `name` is
+  # given for an operation in a loop: that of `inside`.
+  of_inputs = []
   for place, tensor in enumerate(op.inputs):
-    own = reads.get(tensor.name, frozenset())
+    uses = reads.get(tensor.name, frozenset())
     if tensor.name in handles:
-      own |= {(handles[tensor.name], op.name)}
-    gone = cut.get((name or op.name, place), set())
-    found.append(frozenset(read for read in own if read[0] not in gone))
-  return found
+      uses |= {(handles[tensor.name], op.name)}
+    explained = cut.get((name or op.name, place), set())
+    of_inputs.append(frozenset(use for use in uses if use[0] not in explained))
+  return of_inputs
 
 
 def _reads_of(op: tf.Operation, operands: list[frozenset[_Read]], cut: _Cut
              ) -> list[frozenset[_Read]]:
-  """Returns the uses on which each output depends, given those of the operands."""
+  """Returns the uses on which each output depends; `operands` has those of inputs."""
   if op.type == 'StopGradient':
     return [frozenset()]
   graphs_of_loop = graphs.of_loop(op) if op.type in graphs.LOOPS else None
   if graphs_of_loop is None:
     return [frozenset[_Read]().union(*operands)] * len(op.outputs)
   _, body = graphs_of_loop
-  order, reads, more = graph_proof.needed(body.outputs, ()), operands, None
-  while more != reads:
-    # Repeat until no iteration adds to the uses that a value of the loop depends on.
-    reads = reads if more is None else more
-    known = {tensor.name: own for tensor, own in zip(body.inputs, reads)}
+  order, reads = graph_proof.needed(body.outputs, ()), operands
+  while True:  # Until an iteration adds no use to any value of the loop.
+    known = {tensor.name: uses for tensor, uses in zip(body.inputs, reads)}
     for each in order:
       if each.inputs:
         # Weights enter the body as its inputs, so that it captures no handles.
-        found = _reads_of(each, _operands(
+        of_outputs = _reads_of(each, _operands(
             each, {}, known, cut, inside(op, each)), cut)
-        known.update((tensor.name, own if carries_gradient(tensor) else frozenset())
-                     for tensor, own in zip(each.outputs, found))
-    more = [own | known[tensor.name] for own, tensor in zip(reads, body.outputs)]
-  return reads
+        known.update((tensor.name, uses if carries_gradient(tensor) else frozenset())
+                     for tensor, uses in zip(each.outputs, of_outputs))
+    after = [uses | known[tensor.name] for uses, tensor in zip(reads, body.outputs)]
+    if after == reads:
+      return reads
+    reads = after
 
 
 def handles_in(graph: tf.Graph) -> dict[str, str]:
   """Returns {name of a captured handle: the string that identifies its variable}."""
-  return {inside.name: _of_handle(outside) for outside, inside in graph.captures
-          if _of_handle(outside)}
+  found = {inner.name: _of_handle(outer) for outer, inner in graph.captures}
+  return {name: variable for name, variable in found.items() if variable}
 
 
 def carries_gradient(tensor: tf.Tensor) -> bool:

@@ -31,14 +31,21 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
   replicas.check_devices([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):
     _check_layer(layer, half)
-    for name in () if losses else _REGULARIZERS:
+  if not losses:
+    check_no_penalties(model)
+
+
+def check_no_penalties(model: keras.Model) -> None:
+  """Raises ValueError for regularizers, and for added losses of a built model."""
+  for layer in models.flat_layers(model):
+    for name in _REGULARIZERS:
       if getattr(layer, name, None) is not None:
         raise ValueError(
             f'Expected a model without regularizers, got {name} in layer '
             f'{layer.name!r}: its gradient would be clipped with each example\'s. '
             'Put weight decay into the optimizer (weight_decay=...), or use '
             'tfcactus.keras.privatize, which adds it after the noise.')
-  if model.built and not losses and model.losses:
+  if model.built and model.losses:
     raise ValueError(
         f'Expected a model without add_loss, got {len(model.losses)} added '
         'loss(es), which are not clipped per example; use '
@@ -49,7 +56,7 @@ def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -
 def check_arguments(model: object, plan: object, private: type) -> None:
   """Raises ValueError unless given a plan and a Keras model, not of class `private`.
 
-  Also raises for a strategy that `replicas.check_devices` refuses.
+  Also raises it for a strategy that `replicas.check_devices` refuses.
   """
   replicas.check_devices()
   versions.check_same_keras('model', model)
@@ -112,9 +119,9 @@ _REGULARIZERS = (
 
 
 def check_own_training(model: keras.Model) -> None:
-  """Raises ValueError if a model overrides a training method; warns of other steps."""
+  """Raises ValueError for overridden methods in `TRAINING`; warns of `_BESIDE`."""
   # Such a method may do anything besides calling the model and its compiled loss.
-  own = _overridden(model, _TRAINING)
+  own = overridden(model, TRAINING)
   if own:
     cls = type(model).__name__
     raise ValueError(
@@ -125,7 +132,7 @@ def check_own_training(model: keras.Model) -> None:
         'for compile(); it may use weights. If the method changes nothing of what '
         f"is trained, take Keras' own back: class Plain({cls}): "
         f'{own[0]} = tf.keras.Model.{own[0]}.')
-  beside = _overridden(model, _BESIDE)
+  beside = overridden(model, _BESIDE)
   if beside:
     warnings.warn(
         f'{type(model).__name__} has its own {", ".join(beside)}, which evaluate() '
@@ -133,14 +140,14 @@ def check_own_training(model: keras.Model) -> None:
         'call; those of private_model.inner do.', stacklevel=2)
 
 
-def _overridden(model: keras.Model, names: Sequence[str]) -> list[str]:
-  """Returns those of the method names that a model or its class overrides."""
+def overridden(model: keras.Model, names: Sequence[str]) -> list[str]:
+  """Returns the names of those methods that a model or its class overrides."""
   return [name for name in names if name in vars(model) or (
       getattr(type(model), name, None) is not getattr(keras.Model, name, None))]
 
 
-_TRAINING = ('train_step', 'compute_loss', 'make_train_function')
-"""Methods of Keras that a private step does not call; own ones are refused."""
+TRAINING = ('train_step', 'compute_loss', 'make_train_function')
+"""Methods with which Keras trains; models that override one are refused."""
 
 _BESIDE = ('test_step', 'predict_step', 'compute_metrics')
 """Methods that a private model does not call either; own ones cause a warning."""

@@ -95,7 +95,7 @@ _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
     'Slice': lambda given: not given.input(1).is_stacked,
     # Without names of axes it could remove the axis of rows.
     'Squeeze': lambda given: bool(given.get_attr('squeeze_dims')),
-    # If list and index both differ by row, it addresses the rows of a branch by their
+    # If list and index differ by row, it addresses the rows of a branch by their
     # numbers in the whole batch.
     'TensorListGetItem': lambda given: not (
         given.input(0).is_stacked and given.input(1).is_stacked)}
@@ -118,33 +118,34 @@ def _loop(pfor_input: Any) -> Any:
   op = pfor_input.op
   if not op.outputs or any(
       each.dtype in (tf.variant, tf.resource) for each in op.outputs) or any(
-          taken.is_stacked and taken.t.dtype in (tf.variant, tf.resource)
-          for taken in pfor_input.inputs):
+          given.is_stacked and given.t.dtype in (tf.variant, tf.resource)
+          for given in pfor_input.inputs):
     raise ValueError(
         'Expected operations that are known to leave examples alone, or that run on '
         f'one after the other, got {op.type} in {op.name!r}, of which neither is '
         'known; write the layer or loss without it.')
   rows = tf.get_static_value(pfor_input.pfor.loop_len_vector)
   rows = pfor_input.pfor.loop_len_vector[0] if rows is None else int(rows[0])
-  # Outputs of shapes known only when the operation runs; the loop compares these.
+  # Indices of the outputs whose shapes are known only when the operation runs.
   unknown = [k for k, each in enumerate(op.outputs)
              if not each.shape.is_fully_defined() and each.shape.rank is not None]
 
-  def body(i: tf.Tensor, made: list[tf.TensorArray], sizes: list[tf.Tensor]) -> Any:
+  def body(i: tf.Tensor, arrays: list[tf.TensorArray], shapes_before: list[tf.Tensor]
+          ) -> Any:
     """Runs the operation on row `i` and writes its outputs into the arrays."""
-    outputs = _made(op, [taken.t[i] if taken.is_stacked else taken.t
-                         for taken in pfor_input.inputs])
-    found = [tf.shape(outputs[k]) for k in unknown]
-    for before, size in zip(sizes, found):
-      tf.debugging.Assert(tf.logical_or(i == 0, tf.reduce_all(before == size)), [
+    outputs = _run_like(op, [given.t[i] if given.is_stacked else given.t
+                             for given in pfor_input.inputs])
+    shapes = [tf.shape(outputs[k]) for k in unknown]
+    for before, shape in zip(shapes_before, shapes):
+      tf.debugging.Assert(tf.logical_or(i == 0, tf.reduce_all(before == shape)), [
           _SIZES.format(op.type, op.name)])
-    return i + 1, [array.write(i, each) for array, each in zip(made, outputs)], found
+    return i + 1, [array.write(i, each) for array, each in zip(arrays, outputs)], shapes
 
-  _, made, _ = tf.while_loop(lambda i, *_: i < rows, body, (0, [
+  _, arrays, _ = tf.while_loop(lambda i, *_: i < rows, body, (0, [
       tf.TensorArray(each.dtype, rows, element_shape=each.shape)
       for each in op.outputs], [tf.zeros([op.outputs[k].shape.rank], tf.int32)
                                 for k in unknown]))
-  return [wrap(array.stack(), True) for array in made]
+  return [wrap(array.stack(), True) for array in arrays]
 
 
 def _instead(original: Any, value: Any, pfor_input: Any, *args: Any, **kwargs: Any
@@ -162,7 +163,7 @@ def _conditionally(holds: Callable[[Any], bool], original: Any, value: Any,
 
 
 def _convert_matmul(pfor_input: Any) -> Any:
-  """Vectorises a matrix product so that its kernel need not broadcast."""
+  """Vectorises a matrix product after broadcasting both factors to one shape."""
   # TensorFlow 2.16 to 2.21 with oneDNN write past the end of memory when a product
   # broadcasts (8, 1, 5, 4) with (4, 3), the shapes of one example and weights.
   pfor_input.expanddim_inputs_for_broadcast()
@@ -178,15 +179,15 @@ def _convert_matmul(pfor_input: Any) -> Any:
 def _convert_softmax(pfor_input: Any) -> Any:
   """Vectorises a softmax of the last axis as one of a matrix."""
   # oneDNN on CPUs takes at most five axes, and the axis of rows would be one of them.
-  given = pfor_input.stacked_input(0)
-  sizes = tf.shape(given)
-  made = getattr(tf.raw_ops, pfor_input.op_type)(logits=tf.reshape(
-      given, tf.stack([tf.reduce_prod(sizes[:-1]), sizes[-1]])))
-  return wrap(tf.ensure_shape(tf.reshape(made, sizes), given.shape), True)
+  logits = pfor_input.stacked_input(0)
+  sizes = tf.shape(logits)
+  matrix = tf.reshape(logits, tf.stack([tf.reduce_prod(sizes[:-1]), sizes[-1]]))
+  output = getattr(tf.raw_ops, pfor_input.op_type)(logits=matrix)
+  return wrap(tf.ensure_shape(tf.reshape(output, sizes), logits.shape), True)
 
 
 def _convert_gather(pfor_input: Any) -> Any:
-  """Looks up the ids of each row in a tensor of that row; loops if they share it."""
+  """Looks up the ids of each row in that row's tensor; loops if rows share a tensor."""
   axis = tf.get_static_value(pfor_input.input(2).t)
   rank, batch = pfor_input.op.inputs[0].shape.rank, pfor_input.get_attr('batch_dims')
   if not pfor_input.input(0).is_stacked or axis is None or rank is None:
@@ -201,8 +202,8 @@ def _looked_up(params: tf.Tensor, ids: tf.Tensor, axis: int, batch: int) -> tf.T
   # TensorFlow's gradient gives n places to each row and adds n times the row's index to
   # its ids. An id n would then be the next row's first place. The lookup refuses such
   # an id on CPUs only: other devices and compiled functions return a number for it.
-  # TensorFlow's gradient asserts ids of 32 or 64 bits.
-  ids = tf.cast(ids, tf.int32) if ids.dtype.size < 4 else ids
+  if ids.dtype.size < 4:  # TensorFlow's gradient takes ids of 32 or 64 bits only.
+    ids = tf.cast(ids, tf.int32)
   look_up = functools.partial(tf.gather, axis=axis, batch_dims=batch)
   if not graphs.is_differentiable(params.dtype):
     return look_up(params, ids)
@@ -219,8 +220,8 @@ def _looked_up(params: tf.Tensor, ids: tf.Tensor, axis: int, batch: int) -> tf.T
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(params)
         padded = tf.pad(params, [[0, int(k == axis)] for k in range(params.shape.rank)])
-        found = look_up(padded, tf.where(inside, ids, size))
-      return tape.gradient(found, params, upstream)
+        entries = look_up(padded, tf.where(inside, ids, size))
+      return tape.gradient(entries, params, upstream)
 
     return look_up(params, ids), gradient
 
@@ -241,11 +242,11 @@ def _convert_segments(pfor_input: Any) -> Any:
   first = tf.reshape(number * tf.range(rows), tf.concat(
       [[-1], tf.ones([tf.rank(ids) - 1], tf.int32)], 0))
   inside = tf.logical_and(ids >= 0, ids < number)
-  made = getattr(tf.raw_ops, pfor_input.op_type)(
+  reduced = getattr(tf.raw_ops, pfor_input.op_type)(
       data=data, segment_ids=tf.where(inside, ids + first, -tf.ones_like(ids)),
       num_segments=number * rows)
-  return wrap(tf.reshape(made, tf.concat(
-      [[rows, number], tf.shape(made, tf.int64)[1:]], 0)), True)
+  return wrap(tf.reshape(reduced, tf.concat(
+      [[rows, number], tf.shape(reduced, tf.int64)[1:]], 0)), True)
 
 
 def _convert_filter(pfor_input: Any) -> Any:
@@ -270,14 +271,14 @@ def _convert_filter(pfor_input: Any) -> Any:
   cut = tf.reshape(patches_of(tf.reshape(pfor_input.input(0).t, [-1, *images[1:]])),
                    [-1, positions, depth])
   upstream = tf.reshape(pfor_input.input(2).t, [-1, positions, filters])
-  # Images that are not stacked are equal for all rows: one product serves all.
-  made = tf.matmul(cut, upstream, transpose_a=True) if (
-      pfor_input.input(0).is_stacked) else tf.transpose(
-          tf.tensordot(cut[0], upstream, [[0], [1]]), [1, 0, 2])
-  return wrap(tf.reshape(made, [-1, *sizes]), True)
+  if pfor_input.input(0).is_stacked:
+    gradients = tf.matmul(cut, upstream, transpose_a=True)
+  else:  # Images are equal for all rows: one product serves all.
+    gradients = tf.transpose(tf.tensordot(cut[0], upstream, [[0], [1]]), [1, 0, 2])
+  return wrap(tf.reshape(gradients, [-1, *sizes]), True)
 
 
-def _made(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
+def _run_like(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
   """Returns the outputs of an operation like `op` on other inputs."""
   return pfor._create_op(  # pylint: disable=protected-access
       op.type, inputs, [each.dtype for each in op.outputs],
@@ -287,8 +288,8 @@ def _made(op: tf.Operation, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
 def _convert_entrywise(pfor_input: Any) -> Any:
   """Runs an operation of inputs of one shape on all rows at once."""
   pfor_input.stack_inputs()
-  return [wrap(each, True) for each in _made(
-      pfor_input.op, [taken.t for taken in pfor_input.inputs])]
+  return [wrap(each, True) for each in _run_like(
+      pfor_input.op, [given.t for given in pfor_input.inputs])]
 
 
 def _convert_fake_quant(pfor_input: Any) -> Any:
@@ -296,36 +297,42 @@ def _convert_fake_quant(pfor_input: Any) -> Any:
   pfor_input.stack_inputs()
   numbers, low, high = (pfor_input.input(i).t for i in range(3))
   by_channel = 'PerChannel' in pfor_input.op_type
-  rows, channels = tf.shape(low)[0], tf.shape(low)[1] if by_channel else 1
+  rows = tf.shape(low)[0]
+  channels = tf.shape(low)[1] if by_channel else 1
   columns = tf.reshape(tf.transpose(
       tf.reshape(numbers, [rows, -1, channels]), [1, 0, 2]), [-1, rows * channels])
-  made = tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(
+  quantised = tf.raw_ops.FakeQuantWithMinMaxVarsPerChannel(
       inputs=columns, min=tf.reshape(low, [-1]), max=tf.reshape(high, [-1]),
       num_bits=pfor_input.get_attr('num_bits'),
       narrow_range=pfor_input.get_attr('narrow_range'))
   return wrap(tf.reshape(tf.transpose(
-      tf.reshape(made, [-1, rows, channels]), [1, 0, 2]), tf.shape(numbers)), True)
+      tf.reshape(quantised, [-1, rows, channels]), [1, 0, 2]), tf.shape(numbers)), True)
 
 
 def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
   """Differentiates fake quantisation as TensorFlow does, for all rows at once."""
-  # TensorFlow nudges the bounds: zero becomes one of the levels. Upstream gradients of
-  # numbers beyond a bound go to that bound, and the others to the numbers. If both
-  # bounds are zero, all go to the numbers.
+  # TensorFlow nudges the bounds so that zero is one of the levels, which are numbered
+  # from `first` to `last`. Upstream gradients of numbers beyond a bound go to that
+  # bound, all others to the numbers. If both bounds are zero, all go to the numbers.
   pfor_input.stack_inputs()
   upstream, numbers, low, high = (pfor_input.input(i).t for i in range(4))
   first = float(pfor_input.get_attr('narrow_range'))
   last = 2.0**pfor_input.get_attr('num_bits') - 1
   step = (high - low) / (last - first)
-  zero = tf.floor(tf.clip_by_value(first - low / step, first, last) + 0.5)
+  level_of_zero = tf.floor(tf.clip_by_value(first - low / step, first, last) + 0.5)
   by_channel = 'PerChannel' in pfor_input.op_type
   axes = list(range(1, numbers.shape.rank - by_channel))
-  both = tf.logical_and(tf.equal(low, 0), tf.equal(high, 0))
-  infinite = tf.fill(tf.shape(low), float('inf'))
-  least, most = (tf.reshape(tf.where(both, free, (end - zero) * step), tf.concat(
-      [tf.shape(low)[:1], tf.ones_like(axes), tf.shape(low)[1:]], 0))
-                 for end, free in ((first, -infinite), (last, infinite)))
-  below, above, nothing = numbers < least, numbers > most, tf.zeros_like(upstream)
+  unbounded = tf.logical_and(tf.equal(low, 0), tf.equal(high, 0))
+
+  def nudged(level: float, if_unbounded: float) -> tf.Tensor:
+    """Returns the bound at a level, in a shape that broadcasts with the numbers."""
+    bound = tf.where(unbounded, tf.fill(tf.shape(low), if_unbounded),
+                     (level - level_of_zero) * step)
+    return tf.reshape(bound, tf.concat(
+        [tf.shape(low)[:1], tf.ones_like(axes), tf.shape(low)[1:]], 0))
+
+  below, above = numbers < nudged(first, -np.inf), numbers > nudged(last, np.inf)
+  nothing = tf.zeros_like(upstream)
   return [wrap(each, True) for each in (
       tf.where(tf.logical_or(below, above), nothing, upstream),
       tf.reduce_sum(tf.where(below, upstream, nothing), axes),
@@ -335,14 +342,18 @@ def _convert_fake_quant_gradient(pfor_input: Any) -> Any:
 def _convert_print(original: Any, value: Any, pfor_input: Any) -> Any:
   """Prints the strings of all rows, one line each."""
   del value
-  words = pfor_input.input(0)
-  if words.is_stacked:
-    pfor_input.inputs[0] = wrap(tf.strings.reduce_join(words.t, separator='\n'), False)
+  strings = pfor_input.input(0)
+  if strings.is_stacked:
+    pfor_input.inputs[0] = wrap(
+        tf.strings.reduce_join(strings.t, separator='\n'), False)
   return original(pfor_input)
 
 
 def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
-  """Draws the numbers of all rows in one operation, from the first row's seed."""
+  """Draws the numbers of all rows in one operation, from the first row's seed.
+
+  `draw` is the stateless function of TensorFlow for the operation.
+  """
   # Every row has a fresh seed, so rows are independent either way. Iterations of a
   # tf.while_loop share a seed: if the shape of the draw or the set of active rows
   # changed, a row could get numbers of another row's earlier iteration. So the
@@ -350,9 +361,8 @@ def _convert_draw(draw: Callable[..., tf.Tensor], pfor_input: Any) -> Any:
   # the draw is not one of `patches.drawing`, or more than the seed differs between
   # rows.
   inputs = [pfor_input.input(i) for i in range(pfor_input.num_inputs)]
-  only_seed = [each.is_stacked for each in inputs] == (
-      [i == 1 for i in range(len(inputs))])
-  if patches.DRAW not in pfor_input.op.name or not only_seed or (
+  stacked = [i for i, each in enumerate(inputs) if each.is_stacked]
+  if patches.DRAW not in pfor_input.op.name or stacked != [1] or (
       pfor_input.pfor.all_indices_partitioned or
       not pfor_input.op.outputs[0].shape.is_fully_defined()):
     return _loop(pfor_input)
@@ -366,8 +376,9 @@ def _while(original: Any, value: Any, loop: Any, conditions: Any, indices: Any,
            inputs: Any, *args: Any) -> Any:
   """Converts a loop that ends earlier for some rows; ValueError if it changes lists."""
   del value
-  kept = loop._body_pass_through_indices  # pylint: disable=protected-access
-  if any(each.dtype == tf.variant for i, each in enumerate(inputs) if i not in kept):
+  unchanged = loop._body_pass_through_indices  # pylint: disable=protected-access
+  if any(each.dtype == tf.variant and i not in unchanged
+         for i, each in enumerate(inputs)):
     raise ValueError(
         'Expected loops that run as often for each example, or whose gradient needs '
         'nothing that was computed on the way, got a loop that keeps lists of tensors '
@@ -413,9 +424,11 @@ _converters = patches.LibraryPatch([
 
 
 def vectorized_map(function: Callable[[Any], Any], rows: Any) -> Any:
-  """Runs a function on each row, vectorised by converters that do not mix rows."""
-  # Operations of `function` may not depend on the position of a row. Raises ValueError,
-  # naming an operation that can neither be vectorised nor looped over.
+  """Runs a function on each row, vectorised by converters that do not mix rows.
+
+  Operations of `function` may not depend on the position of a row. Raises ValueError,
+  naming an operation that can neither be vectorised nor looped over.
+  """
   try:
     with _vectorizing():
       return tf.vectorized_map(function, rows, warn=False)

@@ -42,13 +42,13 @@ def is_variable(handle: tf.Tensor) -> bool:
   return False
 
 
-def has_own_gradient(node: Any) -> bool:
+def has_own_gradient(node: tf.Operation | tf.compat.v1.NodeDef) -> bool:
   """Returns whether an operation, or its definition, has a custom gradient."""
   return '_gradient_op_type' in getattr(node, 'node_def', node).attr
 
 
 def have_own_gradients(given: Sequence[tf.Graph]) -> bool:
-  """Returns whether any operation of graphs, or functions, has a custom gradient."""
+  """Returns whether graphs, or their functions, hold a custom gradient."""
   return any(has_own_gradient(node) for graph in given for node in nodes(graph))
 
 
@@ -61,31 +61,31 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
   to `of`; None stands for ones. A gradient may be `tf.IndexedSlices`, and is None for a
   tensor that `of` does not depend on.
   """
-  def found(stop: Sequence[tf.Tensor]) -> list[Any]:
-    """Returns the gradients; none goes through the operations that made `stop`."""
-    made: list[Any] = gradients_util._GradientsHelper(  # pylint: disable=protected-access
+  def stopping_at(stops: Sequence[tf.Tensor]) -> list[Any]:
+    """Returns the gradients; none goes through the operations that made `stops`."""
+    found: list[Any] = gradients_util._GradientsHelper(  # pylint: disable=protected-access
         tf.nest.flatten(of), list(by),
         None if upstream is None else tf.nest.flatten(upstream), src_graph=graph,
-        unconnected_gradients=tf.UnconnectedGradients.NONE, stop_gradients=stop)
-    return made
+        unconnected_gradients=tf.UnconnectedGradients.NONE, stop_gradients=stops)
+    return found
 
   try:
-    return found([])
+    return stopping_at([])
   except LookupError:
     # TensorFlow asks for gradients of operations behind `stop_gradient` too, which may
     # have none registered.
-    return found(_not_passed(graph, by))
+    return stopping_at(_not_passed(graph, by))
 
 
 def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """Returns the outputs of operations that no gradient reaches on its way to `by`."""
-  dependent, found = {tensor.name for tensor in by}, []
+  dependent, not_passed = {tensor.name for tensor in by}, list[tf.Tensor]()
   for op in graph.get_operations():
     if op.type != 'StopGradient' and any(each.name in dependent for each in op.inputs):
       dependent.update(each.name for each in op.outputs if not each.dtype.is_integer)
     elif not any(each.name in dependent for each in op.outputs):
-      found += op.outputs
-  return found
+      not_passed.extend(op.outputs)
+  return not_passed
 
 
 LOOPS = ('StatelessWhile', 'While')
@@ -95,7 +95,7 @@ LOOPS = ('StatelessWhile', 'While')
 def of_loop(op: tf.Operation) -> tuple[tf.Graph, tf.Graph] | None:
   """Returns the graphs of a loop's condition and body; None if they are not known.
 
-  Both take, and the body returns, as many tensors as the loop.
+  The condition and the body take, and the body returns, as many tensors as the loop.
   """
   if not hasattr(op, '_body_graph'):  # Loops that come from a file.
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+import copy
 import re
 from typing import Any
 
@@ -28,7 +29,7 @@ def is_loss(loss: Any, names: Iterable[str]) -> bool:
 
 
 def takes_logits(loss: Any) -> bool:
-  """Returns the `from_logits` of a Keras loss; False for functions, their default."""
+  """Returns `from_logits` of a Keras loss; False, the default, for its function."""
   settings = getattr(loss, '_fn_kwargs', getattr(loss, 'fn_kwargs', None)) or {}
   return bool(settings.get('from_logits', False))
 
@@ -45,12 +46,13 @@ def function_of(loss: Any) -> Any:
   ignored = settings.get('ignore_class')
   if KERAS_3 or ignored is None:
     return loss.call
-  plain = type(loss)(from_logits=settings['from_logits']).call
+  plain = copy.copy(loss)  # Of a subclass too, with its own attributes.
+  plain._fn_kwargs = {**settings, 'ignore_class': None}
 
   def call(labels: tf.Tensor, predictions: tf.Tensor) -> tf.Tensor:
     """Returns losses that are zero where labels are ignored, with the mask of Keras."""
     counts = tf.not_equal(labels, tf.cast(ignored, labels.dtype))
-    losses = plain(tf.where(counts, labels, tf.zeros_like(labels)), predictions)
+    losses = plain.call(tf.where(counts, labels, tf.zeros_like(labels)), predictions)
     if counts.shape.rank > losses.shape.rank:
       counts = counts[..., 0]
     losses = tf.where(counts, losses, tf.zeros_like(losses))
@@ -62,8 +64,8 @@ def function_of(loss: Any) -> Any:
 
 def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
   """Returns the losses of a model's weight regularizers at the present weights."""
-  # Keras adds the same losses in `fit`. Those of Keras 2 include frozen weights, whose
-  # gradient is zero, and losses added as functions, `add_loss(lambda: ...)`.
+  # Keras adds the same losses in `fit`. Under Keras 2 the result includes penalties of
+  # frozen weights, whose gradient is zero, and functions, `add_loss(lambda: ...)`.
   if KERAS_3:
     return [v.regularizer(v) for v in model.trainable_variables
             if getattr(v, 'regularizer', None) is not None]
@@ -75,9 +77,11 @@ def weight_penalties(model: keras.Model) -> list[tf.Tensor]:
 
 def output_trackers(model: keras.Model, predictions: Any,
                     places: list[tuple[int, tuple[Any, ...]]]) -> list[Any]:
-  """Returns the metric that logs each output's loss, or None where Keras logs none."""
-  # `places` has, for each output with a loss, its index in
-  # `tf.nest.flatten(predictions)` and the keys and indices that lead to it.
+  """Returns the metric that logs each output's loss, or None where Keras logs none.
+
+  `places` has, for each output with a loss, its index in `tf.nest.flatten(predictions)`
+  and the keys and indices that lead to it.
+  """
   if not KERAS_3:
     if not model.compiled_loss.built:
       model.compiled_loss.build(predictions)
@@ -88,10 +92,11 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [None] * len(places)
   if not compiled.built:
     try:
-      # Needs only the targets' structure, which is that of the predictions. Copies,
-      # since some versions remove outputs without a loss from dicts.
-      compiled.build(*(tf.nest.map_structure(lambda each: each, predictions)
-                       for _ in range(2)))
+      # For targets the predictions serve: only the structure is used. Copies, since
+      # some versions remove outputs without a loss from dicts.
+      targets, outputs = (tf.nest.map_structure(lambda each: each, predictions)
+                          for _ in range(2))
+      compiled.build(targets, outputs)
     except (KeyError, ValueError):  # Keras 3 cannot log losses of lists in dicts.
       return [None] * len(places)
   # If the losses are a dict, Keras' paths name outputs instead of giving their index.
@@ -103,5 +108,5 @@ def output_trackers(model: keras.Model, predictions: Any,
     return [by_name.get(f'{path[-1]}_loss') if path else None for path in named]
   by_path = {loss.path: metric for loss, metric in zip(
       compiled._flat_losses, compiled.metrics)}  # pylint: disable=protected-access
-  return [by_path.get(path) or by_path.get(other)
-          for (_, path), other in zip(places, named)]
+  return [by_path.get(path) or by_path.get(by_name)
+          for (_, path), by_name in zip(places, named)]

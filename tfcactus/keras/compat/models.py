@@ -76,22 +76,22 @@ def name_of(variable: keras.Variable) -> str:
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-  """Returns the variables of a model, without the vocabularies that Keras 2 lists."""
+  """Returns a model's variables, without the vocabularies that Keras 2 lists too."""
   return [each for each in model.weights if not hasattr(each, 'get_tensors')]
 
 
 def adapted(model: keras.Model) -> int:
   """Returns a 64-bit hash of what `adapt` set beside weights in layers, 0 for nothing.
 
-  These are vocabularies, inverse document frequencies and bounds of bins. Functions
+  `adapt` sets vocabularies, inverse document frequencies and bounds of bins. Functions
   that were traced before keep the old ones.
   """
-  found = [part for layer in flat_layers(model) for part in _beside_weights(layer)]
-  return int(np.frombuffer(_digest(found), np.int64)[0]) if found else 0
+  parts = [part for layer in flat_layers(model) for part in _beside_weights(layer)]
+  return int(np.frombuffer(_digest(parts), np.int64)[0]) if parts else 0
 
 
 def _beside_weights(layer: keras.layers.Layer) -> list[np.ndarray]:
-  """Returns arrays that tell a layer's vocabulary, document frequencies and bins."""
+  """Returns arrays that determine a layer's vocabulary, document frequencies, bins."""
   found = []
   with tf.init_scope():
     table = getattr(layer, 'lookup_table', None)
@@ -148,15 +148,15 @@ def check_bins(layer: keras.layers.Layer) -> None:
 def set_bins(layer: keras.layers.Layer, boundaries: list[float]) -> None:
   """Sets the boundaries of a Discretization, so that a saved file holds them."""
   layer.bin_boundaries = boundaries
-  if not KERAS_3:  # It saves boundaries that were given, and loses those of `adapt`.
+  if not KERAS_3:  # Keras 2 saves boundaries that were given, but not adapted ones.
     layer.input_bin_boundaries, layer.num_bins = boundaries, None
 
 
 def preparation(layer: keras.layers.Layer) -> str:
   """Returns a digest of a layer's vocabulary, bins or moments, adapted or given.
 
-  '' if the layer has none of these, or a Normalization mean 0 and variance 1, which it
-  has before `adapt`.
+  Returns '' if the layer has none, or is a Normalization of mean 0 and variance 1, as
+  before `adapt`.
   """
   found = _beside_weights(lookup(layer))
   if isinstance(layer, keras.layers.Normalization) and layer.built:
@@ -212,7 +212,7 @@ def is_graph(model: keras.Model) -> bool:
 
 
 def graph_layers(model: keras.Model) -> list[keras.layers.Layer]:
-  """Returns a model's layers, each once, with those of nested models in their place."""
+  """Returns a model's layers, each once; replaces nested models by their layers."""
   # Under Keras 3, operations between the layers of a functional model, such as `a + b`,
   # are listed too.
   found: dict[int, keras.layers.Layer] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
-import functools
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -78,13 +77,13 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
 
 def state(optimizer: Any) -> list[Any]:
-  """Returns an optimizer's variables except the iterations and the learning rate.
+  """Returns an optimizer's variables except iterations and learning rates.
 
-  Iterations and learning rates of inner optimizers are left out too.
+  Also leaves out iterations and learning rates of optimizers inside of it.
   """
   found = getattr(optimizer, 'variables', ())
-  parts = [optimizer, *getattr(optimizer, 'optimizers', ())]
-  public = {id(getattr(part, name, None)) for part in parts
+  optimizers = [optimizer, *getattr(optimizer, 'optimizers', ())]
+  public = {id(getattr(each, name, None)) for each in optimizers
             for name in ('_iterations', '_learning_rate')}
   return [each for each in (found() if callable(found) else found)
           if id(each) not in public]
@@ -106,10 +105,9 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 
 
 @contextlib.contextmanager
-def swapping(callbacks: Iterable[Any],
-             around: Callable[[], contextlib.AbstractContextManager[None]]
+def swapping(callbacks: Iterable[Any], around: contextlib.ContextDecorator
             ) -> Iterator[None]:
-  """Makes Keras' `SwapEMAWeights` swap weights inside `around()`, in the block."""
+  """Makes Keras' `SwapEMAWeights` swap weights inside `around`, in the block."""
   # Methods that a subclass overrides run as they are.
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:
@@ -118,16 +116,9 @@ def swapping(callbacks: Iterable[Any],
         method = getattr(kind, name, None)
         if method is not None and getattr(type(each), name, None) is method and (
             name not in vars(each)):
-          stack.enter_context(patches.replaced(each, **{
-              name: functools.partial(_inside, around, getattr(each, name))}))
+          stack.enter_context(patches.replaced(
+              each, **{name: around(getattr(each, name))}))
     yield
-
-
-def _inside(around: Callable[[], contextlib.AbstractContextManager[None]],
-            function: Callable[[], Any]) -> Any:
-  """Calls `function` inside the context `around()`."""
-  with around():
-    return function()
 
 
 def apply_averages(optimizer: keras.optimizers.Optimizer, averages: Sequence[tf.Tensor],

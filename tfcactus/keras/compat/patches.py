@@ -30,14 +30,15 @@ DRAW = 'tfcactus_draw'
 @contextlib.contextmanager
 def replaced(thing: Any, **attributes: Any) -> Iterator[None]:
   """Replaces attributes of one object inside the block, unseen by Keras' tracking."""
-  kept = {k: thing.__dict__[k] for k in attributes if k in thing.__dict__}
+  originals = {name: thing.__dict__[name] for name in attributes
+               if name in thing.__dict__}
   thing.__dict__.update(attributes)
   try:
     yield
   finally:
     for name in attributes:
       del thing.__dict__[name]
-    thing.__dict__.update(kept)
+    thing.__dict__.update(originals)
 
 
 class Place(NamedTuple):
@@ -81,7 +82,7 @@ class LibraryPatch:
   def inside(self, value: Any) -> Iterator[None]:
     """Activates the replacements for this thread, and passes them `value`.
 
-    It must not be None, which marks a thread outside.
+    `value` must not be None, which marks a thread outside.
     """
     with self._lock:
       if not self._threads_inside:
@@ -89,11 +90,11 @@ class LibraryPatch:
         for place, original in zip(self._places, self._originals):
           place.put(self._hook(place.instead, original))
       self._threads_inside += 1
-    kept, self._local.value = self.value(), value
+    outer, self._local.value = self.value(), value
     try:
       yield
     finally:
-      self._local.value = kept
+      self._local.value = outer
       with self._lock:
         self._threads_inside -= 1
         if not self._threads_inside:
@@ -133,9 +134,9 @@ def _draw_integers(original: Any, make_seed: MakeSeed, shape: Any, minval: Any,
 
 def _key_and_counter(original: Any, make_seed: MakeSeed,
                      generator: tf.random.Generator, shape: Any) -> Any:
-  """Returns a fresh seed in place of a generator's stored key and counter."""
+  """Returns (key, counter) from a fresh seed, not from the state of a generator."""
   del original, shape
-  # A state is a counter, followed by one word of key.
+  # A generator's state is a counter, followed by one word of key.
   seed = tf.bitcast(make_seed(), tf.uint64)
   size = int(generator.state.shape[0]) - 1
   return seed[:1], tf.concat([seed[1:], tf.zeros([size - 1], tf.uint64)], 0)
@@ -145,7 +146,7 @@ def _traced_anew(original: Any, make_seed: MakeSeed, function: Any, *args: Any,
                  **kwargs: Any) -> Any:
   """Calls a fresh, untraced copy of a `tf.function`, and drops the copy."""
   # Earlier traces must not be used: a trace made outside of `drawing` draws from
-  # TensorFlow's own seeds, and a trace made for an analysis from a placeholder.
+  # TensorFlow's own seeds, and a trace made for an analysis draws from a placeholder.
   # Functions of a saved model are not copied, because they consist of traces.
   del make_seed
   if type(function) is polymorphic_function.Function:  # pylint: disable=unidiomatic-typecheck
@@ -175,10 +176,11 @@ def seed_maker() -> MakeSeed | None:
 def drawing(model: keras.Model | None, make_seed: MakeSeed) -> Iterator[None]:
   """Makes this thread draw from the seeds that `make_seed` returns.
 
-  Under Keras 3 also replaces the seed generators of `model`, a model or layer, or None,
-  but no others. Other draws, such as those of `tf.random.gamma` or `tf.raw_ops`, are
-  refused by `checks.state_writes`, except stateless ones from seeds of the user:
-  `independence.draws` recognises those. Traces each `tf.function` anew in each call.
+  Under Keras 3 also replaces the seed generators of `model`, which is a model, a layer
+  or None, but no other generators. Other draws, such as those of `tf.random.gamma` or
+  `tf.raw_ops`, are refused by `checks.state_writes`, except stateless ones from seeds
+  of the user, which `independence.draws` recognises. Traces each `tf.function` anew in
+  each call.
   """
   with contextlib.ExitStack() as stack:
     stack.enter_context(_draws.inside(make_seed))
@@ -200,7 +202,7 @@ summed = LibraryPatch([Place(
     cls, '_all_reduce_sum_gradients', lambda original, value, optimizer, pairs: pairs)
     for cls in keras.optimizers.Optimizer.__mro__
     if '_all_reduce_sum_gradients' in vars(cls)])
-"""Stops optimizers of Keras 3 from summing gradients over replicas."""
+"""Stops optimizers of Keras 3 from summing gradients over replicas once more."""
 
 
 def _mean(original: Any, value: Any, values: Any, strategy: tf.distribute.Strategy,

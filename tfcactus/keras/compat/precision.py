@@ -44,8 +44,8 @@ def grid(scale: tf.Tensor) -> tf.Tensor:
   the noise, or coarser, many pairs of a sum and a draw give each released number.
 
   `scale` is a float64 scalar, `NoiseSampler.grid_scale`; its sign does not matter. The
-  step is a float64 scalar, the largest power of two that is at most 2^-30 times the
-  scale (at least 2^-1022), so that dividing and multiplying by it is exact.
+  step is a float64 scalar: 2^-1022, or the largest power of two of at most 2^-30 times
+  the scale if that is more. Dividing and multiplying by a power of two is exact.
   """
   bits = tf.bitwise.bitwise_and(  # The exponent of a float64.
       tf.bitcast(scale, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))

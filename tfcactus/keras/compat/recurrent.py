@@ -21,7 +21,7 @@ _CONVOLUTIONAL = (
 def unrolled(model: keras.Model) -> Iterator[None]:
   """Unrolls a model's recurrent layers, whose loops cannot be vectorised, in the block.
 
-  Raises ValueError for ConvLSTM layers of Keras 2. Layers refuse ragged sequences.
+  Raises ValueError for ConvLSTM layers of Keras 2. The layers refuse ragged sequences.
   """
   with contextlib.ExitStack() as stack:
     for layer in [model, *models.flat_layers(model)]:
@@ -74,17 +74,20 @@ def as_loops(model: keras.Model) -> Iterator[None]:
 
 def _in_loops(layer: keras.layers.Layer) -> dict[str, Any]:
   """Returns {name: replacement} of methods of a layer that runs as a loop."""
-  more: dict[str, Any] = _dense_only(layer)
+  methods: dict[str, Any] = _dense_only(layer)
   if isinstance(layer, _CONVOLUTIONAL) and not KERAS_3:
-    more['get_initial_state'] = functools.partial(_zeros, layer.get_initial_state)
+    methods['get_initial_state'] = functools.partial(_zeros, layer.get_initial_state)
   if getattr(layer, '_could_use_gpu_kernel', False) and layer.dropout:
-    more['call'] = graphs.without_autograph(
+    methods['call'] = graphs.without_autograph(
         functools.partial(_dropped, layer, layer.call))
-  return more
+  return methods
 
 
 class _Masks(dict[str, Any]):
-  """Dropout masks of a cell of Keras 2, drawn before its loop for all time steps."""
+  """Dropout masks of a cell of Keras 2, drawn before its loop for all time steps.
+
+  Replaces Keras' cache, which would draw another mask inside the graph of the loop.
+  """
 
   def __init__(self, cell: keras.layers.Layer, kind: str):
     super().__init__()
@@ -99,8 +102,9 @@ class _Masks(dict[str, Any]):
 
 def _dropped(layer: keras.layers.Layer, call: Callable[..., Any], inputs: Any,
              *args: Any, **kwargs: Any) -> Any:
-  """Calls a layer of Keras 2 with a dropout mask of its own for each time step."""
-  # Keras does so where it may choose a kernel for GPUs. Cells keep one for all steps.
+  """Calls a layer of Keras 2 with another dropout mask for each time step."""
+  # Keras does so where it may choose a kernel for GPUs. A cell in a loop would keep one
+  # mask for all steps.
   given = inspect.signature(call).bind(inputs, *args, **kwargs).arguments
   sequences, *states = inputs if isinstance(inputs, list) else [inputs]
   layer.reset_dropout_mask()

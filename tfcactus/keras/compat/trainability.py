@@ -24,9 +24,9 @@ _TRAINED = 'trained'
 
 
 def config(model: keras.Model) -> dict[str, Any] | None:
-  """Returns which variables a model trains, for `restore`; None if not built.
+  """Returns which variables a model trains, for `restore`; None if it is not built.
 
-  They are {'layers': a `_layer_config` of each, 'variables': shapes of those trained}.
+  Returns {'layers': a `_layer_config` of each, 'variables': shapes of those trained}.
   """
   if not model.built:
     return None
@@ -51,7 +51,7 @@ def restore(model: keras.Model, saved: Mapping[str, Any]) -> None:
         layer.enable_lora(rank)
       if rank is not None and alpha is not None:
         layer.lora_alpha = alpha  # `enable_lora` sets a default.
-    # All at once: setting `trainable` of a layer sets that of the layers inside.
+    # Not by `layer.trainable`, which would also set that of the layers inside.
     for layer, wanted in zip(layers, saved['layers']):
       layer.__dict__['_trainable'] = wanted['trainable']
       for variable, trained in zip(_own_variables(layer), wanted['variables']):
@@ -89,9 +89,10 @@ def load(model: keras.Model, store: Mapping[str, Any]) -> None:
   from_file = all(key in store.keys() and tuple(store[key].shape) == tuple(
       variable.shape) for key, variable in known.items())
   for number, layer in enumerate(_lora_layers(model)):
-    keys = _keys(number)
-    values = {key: np.asarray(store[key] if from_file else known[key])
-              for key in (keys if from_file else keys[1:2])}
+    weights, first, second = _keys(number)
+    # Keras loads the weights and sets both factors to zero; the first one must stay.
+    keys = [weights, first, second] if from_file else [first]
+    values = {key: np.asarray((store if from_file else known)[key]) for key in keys}
     _load_later(layer, {key: known[key] for key in values}, values)
 
 

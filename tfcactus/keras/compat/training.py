@@ -37,7 +37,7 @@ def compile_arguments(**arguments: Any) -> Any:
 
 
 def compiled_with(model: keras.Model) -> dict[str, Any]:
-  """Returns the arguments with which a model was compiled, without those on speed."""
+  """Returns the arguments with which a model was compiled, except those for speed."""
   found = model._compile_config.config  # pylint: disable=protected-access
   return {name: found[name] for name in (
       'optimizer', 'loss', 'metrics', 'loss_weights', 'weighted_metrics')
@@ -69,10 +69,12 @@ def make_variables(function: Callable[..., Any], arguments: Any) -> None:
 
 @contextlib.contextmanager
 def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
-  """Builds metrics and optimizer slots in `fit` from a given `batch`, not from data."""
-  # Under a strategy Keras 3 consumes a first batch of data for that. `batch` is (x, y,
-  # weights) of a few rows, whatever they are. On several workers, also lets Keras 3
-  # average logs: `averaged_logs`.
+  """Builds metrics and optimizer slots in `fit` from a given `batch`, not from data.
+
+  `batch` is (x, y, weights) of a few rows of any values. Acts only where Keras 3 would
+  consume a first batch of data: on several replicas. On several workers, also makes
+  Keras 3 average logs, see `averaged_logs`.
+  """
   if not KERAS_3 or batch is None or replicas.number(model.distribute_strategy) == 1:
     yield
     return
@@ -98,8 +100,8 @@ def log_loss(model: keras.Model, losses: tf.Tensor) -> None:
 
 def steps_per_execution(model: keras.Model) -> int | None:
   """Returns how many steps one execution takes; None if the number may vary."""
-  # For 'auto' Keras 2 sets the first attribute from TensorFlow 2.15 on, and the second
-  # in earlier versions.
+  # For 'auto' Keras 2 sets the first of these attributes from TensorFlow 2.15 on, the
+  # second in earlier versions.
   if getattr(model, '_autotune_steps_per_execution', False) or (
       getattr(model, '_steps_per_execution_tuner', None) is not None):
     return None

@@ -63,9 +63,9 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
   flat = tf.nest.flatten(rows)
   specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec(each.shape[1:], each.dtype), rows)
-  made = tf.function(plain).get_concrete_function(specs)
-  _standing_in.graphs.append(made.graph)
-  sums = _with_captures(made.graph.captures, tf.add_n([
+  traced = tf.function(plain).get_concrete_function(specs)
+  _standing_in.graphs.append(traced.graph)
+  sums = _with_captures(traced.graph.captures, tf.add_n([
       tf.reduce_sum(tf.cast(each, tf.float32), list(range(1, each.shape.rank)))
       for each in flat]))
 
@@ -75,14 +75,17 @@ def over_rows(function: Callable[[Any], Any], rows: Any) -> Any:
     values = tf.broadcast_to(tf.reshape(sums, shape), shape[:1] + spec.shape)
     return tf.cast(values, spec.dtype)
 
-  return tf.nest.map_structure(like, made.structured_outputs)
+  return tf.nest.map_structure(like, traced.structured_outputs)
 
 
 def _with_captures(captures: Sequence[tuple[tf.Tensor, tf.Tensor]],
                    sums: tf.Tensor) -> tf.Tensor:
-  """Returns `sums`, (rows,), made to depend on all captured tensors; refuses lists."""
-  # So the proof sees that a captured tensor reaches every row. The numbers do not
-  # matter. `captures` are pairs (tensor outside, placeholder).
+  """Returns `sums`, (rows,), made to depend on all captured tensors.
+
+  So the proof sees that a captured tensor reaches every row; the numbers do not matter.
+  `captures` are pairs (tensor outside, placeholder). Raises ValueError for a captured
+  list of tensors.
+  """
   resources = []
   for outside, _ in captures:
     eager = isinstance(outside, tf.__internal__.EagerTensor)

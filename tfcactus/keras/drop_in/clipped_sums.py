@@ -36,13 +36,11 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
   rows = [tf.cast(tf.ensure_shape(each, [*each.shape[:1], *var.shape]), tf.float64)
           for each, var in zip(rows, var_list)]
   finite = [tf.reduce_all(tf.math.is_finite(each)) for each in rows]
-  return (clipping.clipped_sums(rows, l2_norm_clip),
-          tf.reduce_all(tf.stack(finite)))
+  return clipping.clipped_sums(rows, l2_norm_clip), tf.reduce_all(tf.stack(finite))
 
 
 def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.Tensor,
-             var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor
-            ) -> Sums:
+             var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
   """Returns `of_tile` summed over a batch, `size` examples at a time; only in a graph.
 
   `tile` maps the index of an example to the per-example gradients of that example and
@@ -50,9 +48,9 @@ def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.
   """
   def body(start: tf.Tensor, sums: list[tf.Tensor], finite: tf.Tensor) -> Any:
     """Adds the tile of the `size` examples from `start` on."""
-    more, fine = of_tile(tile(start), var_list, l2_norm_clip)
+    more, more_finite = of_tile(tile(start), var_list, l2_norm_clip)
     return (start + size, [a + b for a, b in zip(sums, more)],
-            tf.logical_and(finite, fine))
+            tf.logical_and(finite, more_finite))
 
   sums, finite = of_none(var_list)
   _, sums, finite = tf.while_loop(
@@ -111,9 +109,8 @@ def _of_rows(gradients: Callable[[tf.Tensor], list[tf.Tensor]], losses: tf.Tenso
         tf.one_hot(index, batch, dtype=losses.dtype)), indices)
 
   if tf.executing_eagerly():
-    # One tile: the tape may give gradients only once. It is never empty: a row past the
-    # batch is zeros.
-    return of_tile(
-        rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
+    # One tile: the tape may give gradients only once. An empty batch has one row of
+    # zeros, since a tile may not be empty.
+    return of_tile(rows(tf.range(tf.maximum(batch, 1))), var_list, l2_norm_clip)
   return of_tiles(lambda start: rows(start + tf.range(ROWS)), ROWS, batch, var_list,
                   l2_norm_clip)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfcactus.keras.checks import whole_model
 from tfcactus.keras.compat import optimizers, versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import keras_hooks
@@ -48,10 +49,10 @@ class DPKerasSGDOptimizer(_SGD):
   reports no epsilon unless each operation is known to keep examples separate. It
   assumes that `fit` ran what was traced, and the statement of epsilon says so.
 
-  The guarantee assumes that no example's activations overflow: that spoils the
-  gradients of all others, since 0 * NaN = NaN. Then `sound` is False from then on, and
-  `EpsilonCallback` refuses. A model made by `privatize` needs no such assumption.
-  `PoissonBatches` takes out examples that hold NaN or infinity themselves.
+  The guarantee assumes that no example's activations overflow: that would spoil the
+  gradients of all others, since 0 * NaN = NaN. After such a step `sound` is False, and
+  `EpsilonCallback` reports no epsilon. A model made by `privatize` needs no such
+  assumption. `PoissonBatches` takes out examples that hold NaN or infinity themselves.
 
   Args:
     l2_norm_clip: The bound on the norm of each per-example gradient.
@@ -59,15 +60,14 @@ class DPKerasSGDOptimizer(_SGD):
       noise, which protects nothing.
     num_microbatches: None for one example per microbatch. For a number, the mean
       gradient of each microbatch is clipped, and the noisy sum is divided by the
-      number; with several examples per microbatch no epsilon is known, see
-      docs/porting.md.
+      number; with several examples per microbatch no epsilon is known.
     gradient_accumulation_steps: Batches per logical batch. Their clipped sums are
       added up, and noise is added once, after the last. `EpsilonCallback` knows an
       epsilon for 1 only.
     expected_batch_size: Expected size of a logical batch, sampling_prob *
       num_examples: a public constant by which the noisy sum is divided; required under
-      Poisson sampling. None for num_microbatches or the batch size; all batches must
-      then have one size.
+      Poisson sampling. If None, the divisor is num_microbatches or else the batch
+      size, and all batches must have one size.
     noise: Noise of `tfcactus.noise`, such as a table, instead of noise_multiplier.
     seed: Makes noise repeatable, for experiments; None takes the system's entropy.
     plan: Set by `from_plan`.
@@ -96,8 +96,7 @@ class DPKerasRMSpropOptimizer(_RMSprop):
 
 
 class _Vectorized(optimizers.Optimizer):
-  """Mixin whose fourth argument is that of TensorFlow Privacy's Vectorized optimizers.
-  """
+  """Mixin with the arguments of TensorFlow Privacy's Vectorized optimizers."""
 
   def __init__(self, l2_norm_clip: Any, noise_multiplier: Any = None,
                num_microbatches: int | None = None,
@@ -161,19 +160,14 @@ class _DPModel:
 
     Raises:
       ValueError: if the optimizer has no drop-in version, the loss is not one Keras
-        loss, or the model has regularizers or add_loss.
+        loss, a layer has a regularizer, or the built model has added losses.
     """
+    whole_model.check_no_penalties(self)
     base: Any = super()
-    added = getattr(self, 'losses', ()) if getattr(self, 'built', False) else ()
-    if added:
-      raise ValueError(
-          'Expected a DPModel without regularizers and add_loss, got '
-          f'{len(added)}: they would be added to the loss of each example, '
-          'and clipped with it; put weight decay into the optimizer, or use '
-          'tfcactus.keras.privatize.')
-    base.compile(optimizer=self._private(optimizer), loss=_per_example(loss), **kwargs)
+    base.compile(
+        optimizer=self._dp_version(optimizer), loss=_per_example(loss), **kwargs)
 
-  def _private(self, optimizer: Any) -> Any:
+  def _dp_version(self, optimizer: Any) -> Any:
     """Returns the DP version of a Keras optimizer or its name; ValueError if none."""
     if isinstance(optimizer, DPOptimizer):
       raise ValueError(

@@ -17,14 +17,13 @@ class Keras2Optimizer(optimizer.DPOptimizer):
   """Hooks for Keras 2, whose `minimize` computes and applies gradients."""
 
   def get_config(self) -> Any:
-    """Returns the config with values of slots (momenta), which .keras files lack.
+    """Returns the config. `state` has the slots (momenta), which .keras files lack.
 
-    They are None before the first update.
+    `state` is None before the first update.
     """
-    state = self._private.saved or (
-        event_configs.arrays_config(self.get_weights())
-        if int(tf.convert_to_tensor(self.iterations))
-        else None)
+    state = self._private.saved
+    if not state and int(tf.convert_to_tensor(self.iterations)):
+      state = event_configs.arrays_config(self.get_weights())
     return {**super().get_config(), 'state': state}
 
   def build(self, var_list: Sequence[tf.Variable]) -> None:
@@ -35,8 +34,7 @@ class Keras2Optimizer(optimizer.DPOptimizer):
         self.set_weights(event_configs.arrays_from(self._private.saved))
         self._private.saved = None
 
-  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any
-                      ) -> Any:
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     """Applies gradients made by `minimize`; raises ValueError for any others."""
     self._check_ready()
     gradients, var_list = zip(*grads_and_vars)
@@ -55,12 +53,8 @@ class Keras3Optimizer(optimizer.DPOptimizer):
                name: Any = None, tape: tf.GradientTape | None = None) -> Any:
     """Updates variables by clipped and noisy gradients of a loss per example.
 
-    Args:
-      loss: Shape (batch,), recorded on `tape`; or a function that returns it.
-      var_list: Variables, or a function that returns them.
-      grad_loss: Ignored.
-      name: Ignored.
-      tape: The tape that recorded `loss`; optional if `loss` is a function.
+    `loss`, of shape (batch,), was recorded on `tape`, or is a function that returns it.
+    `var_list` may be a function too. `grad_loss` and `name` are ignored.
     """
     del name
     return self.apply_gradients(
@@ -69,7 +63,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
   def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
     """Keeps losses, (batch, ...), for `apply`; returns a sum for `fit` to minimize.
 
-    Raises ValueError in eager mode, for scaled losses, or as `_check_replicas`.
+    Raises ValueError in eager mode, for scaled losses, or if `_check_replicas` does.
     """
     self._check_replicas()
     self._check_unscaled()
@@ -93,13 +87,13 @@ class Keras3Optimizer(optimizer.DPOptimizer):
     losses, self._private.here.losses = self._private.here.losses, None
     if losses is not None:
       # Replaces the unclipped gradients of `fit`, which the graph then never computes.
-      values, clip = [
-          models.local(models.tf_variable(v)) for v in var_list], self._clip()
+      variables = [models.local(models.tf_variable(v)) for v in var_list]
+      clip = self._clip()
       sums, finite = operation_gradients.clipped_sums(
-          losses, values, clip, lambda: clipped_sums.by_graph(
-              losses.of_microbatches, values, clip))
+          losses, variables, clip, lambda: clipped_sums.by_graph(
+              losses.of_microbatches, variables, clip))
       self._private.note_finite(finite)
-      grads = self._prepared(sums, values)
+      grads = self._prepared(sums, variables)
     base: Any = super()
 
     def apply(averages: list[tf.Tensor]) -> None:

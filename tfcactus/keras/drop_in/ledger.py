@@ -37,9 +37,9 @@ class DropInLedger:
                plan: PrivacyPlan, batches: SampledBatches | None):
     """Opens the ledger of a `fit` by a `DPOptimizer`.
 
-    `batches` are those that the caller names, each a draw of its own (no scheme that
-    draws epochs, whose steps are not counted here), or None. Raises ValueError if the
-    noise does not protect the gradients of a built model.
+    `batches` are those that the caller says `fit` takes, or None. Raises ValueError if
+    they are drawn for a whole epoch, or if the noise does not protect the gradients of
+    a built model.
     """
     if batches is not None and batches.scheme.draws_epochs:
       raise ValueError(
@@ -51,11 +51,10 @@ class DropInLedger:
     self._model = model
     self._batches = batches
     self._draws: bool | None = None  # Whether the model draws; None until traced.
-    # Updates that were made before may have been counted by another plan.
-    number = frozenset([lineage.plan_number(plan)])
-    optimizer.counted_plans = (
-        optimizer.counted_plans | number if optimizer.released_steps else number)
-    self._made = ledger_lib.recent_ledgers(plan)
+    # Earlier updates may have been counted by another plan.
+    earlier = optimizer.counted_plans if optimizer.released_steps else frozenset()
+    optimizer.counted_plans = earlier | {lineage.plan_number(plan)}
+    self._make_ledger = ledger_lib.recent_ledgers(plan)
     self._check_vector()
 
   def _check_vector(self) -> None:
@@ -84,12 +83,13 @@ class DropInLedger:
     else:
       made, problem, optimizers = _released(self._optimizer, self._model)
       steps = made + ahead
-      problem = problem or (_NO_BATCHES if batches is None else self._problem(
-          batches, made, optimizers))
+      if not problem:
+        problem = _NO_BATCHES if batches is None else self._problem(
+            batches, made, optimizers)
     if problem or batches is None:
       return ledger_lib.Ledger(self.plan, counts.UNKNOWN, steps, note=problem)
     seeded = Seeded.of(any(each.seeded for each in optimizers), batches.seeded)
-    return self._made(batches.scheme.code, steps, seeded=seeded, condition=(
+    return self._make_ledger(batches.scheme.code, steps, seeded=seeded, condition=(
         _ON_TRUST + trace_check.ASSUMED + (_SEEDS_UNSEEN if self._draws else '')))
 
   def _problem(self, batches: SampledBatches, made: int, optimizers: list[Any]) -> str:
@@ -100,8 +100,8 @@ class DropInLedger:
     batches.check_plan(self.plan)
     if batches.part_of is not None:
       return _WORKERS
-    # Without it an optimizer divides by the batch size, which may be secret, or by a
-    # number of microbatches.
+    # Without expected_batch_size an optimizer divides by the batch size, which may be
+    # secret, or by a number of microbatches.
     if any(each.expected_batch_size is None for each in optimizers) and (
         not isinstance(batches.scheme, sampling.FixedSizeSampling)):
       return _SIZES.format(self.plan.expected_batch_size)
@@ -132,28 +132,24 @@ def _released(optimizer: Any, model: keras.Model) -> tuple[int, str, list[Any]]:
       if trainer is not optimizer and trainer.released_steps]
   own = optimizer.released_steps
   problem = _OTHER_PLAN.format(own) if own and len(_plans(optimizer)) > 1 else ''
-  found = [optimizer]
+  optimizers = [optimizer]
   for trainer in earlier:
-    if isinstance(trainer, Record) or not _cost_alike(trainer, optimizer):
+    if isinstance(trainer, Record) or (
+        trainer.noise.digest != optimizer.noise.digest or
+        trainer.l2_norm_clip != optimizer.l2_norm_clip or
+        len(_plans(trainer) | _plans(optimizer)) > 1):
       problem = problem or _OTHER_PLAN.format(trainer.released_steps)
     elif not trainer.sound:
       problem = problem or _EARLIER_UNSOUND
     else:
-      found.append(trainer)
-  return own + sum(each.released_steps for each in earlier), problem, found
-
-
-def _cost_alike(one: Any, other: Any) -> bool:
-  """Returns whether nothing known makes the costs of two optimizers differ."""
-  return (one.noise.digest == other.noise.digest and
-          one.l2_norm_clip == other.l2_norm_clip and
-          len(_plans(one) | _plans(other)) <= 1)
+      optimizers.append(trainer)
+  return own + sum(each.released_steps for each in earlier), problem, optimizers
 
 
 def _plans(optimizer: Any) -> frozenset[int]:
-  """Returns numbers of the plans by which an optimizer's updates were accounted for."""
-  return optimizer.counted_plans | (
-      {lineage.plan_number(optimizer.plan)} if optimizer.plan else set())
+  """Returns the numbers of the plans by which an optimizer's updates were counted."""
+  own = {lineage.plan_number(optimizer.plan)} if optimizer.plan else set()
+  return optimizer.counted_plans | own
 
 
 _OTHER_PLAN = (

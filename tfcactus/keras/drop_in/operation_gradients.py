@@ -43,7 +43,7 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
   NoRule.
   """
   try:
-    uses = differentiable(losses.of_examples, var_list, tape)
+    ruled = differentiable(losses.of_examples, var_list, tape)
   except uses_lib.NoRule as reason:
     warnings.warn(
         'Each example takes a backward pass through the whole batch, which is slow: '
@@ -61,8 +61,8 @@ def clipped_sums(losses: state.Losses, var_list: Sequence[tf.Variable],
     """Returns the sums over a batch that may be empty."""
     # Some backward passes of TensorFlow end the process if a batch is empty.
     return tf.cond(number > 0, lambda: sums_lib.of_tiles(
-        tiles(losses.of_examples, var_list, uses, number, rows), rows, number, var_list,
-        l2_norm_clip), lambda: sums_lib.of_none(var_list))
+        tiles(losses.of_examples, var_list, ruled, number, rows), rows, number,
+        var_list, l2_norm_clip), lambda: sums_lib.of_none(var_list))
 
   if losses.of_microbatches is losses.of_examples:
     return by_operations()
@@ -81,14 +81,14 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
          ) -> Callable[[tf.Tensor], list[tf.Tensor]]:
   """Returns a function that maps an example's index to gradients of some examples.
 
-  It returns a tensor for each variable, shape (rows, *variable.shape): gradients of
-  that example and the `rows` - 1 after it, zeros past the last. `losses` are those of
-  which `differentiable` returned `ruled`; there are `number`, at least one.
+  The function returns a tensor for each variable, shape (rows, *variable.shape):
+  gradients of that example and of the `rows` - 1 after it, zeros past the last.
+  `ruled` is what `differentiable` returned for `losses`, of which there are `number`,
+  at least one.
   """
   upstream = graphs.gradients(
       losses.graph, losses, [use.op.outputs[0] for use, _ in ruled])
   upstream = [None if each is None else tf.convert_to_tensor(each) for each in upstream]
-  shapes = [var.shape for var in var_list]
 
   def tile(start: tf.Tensor) -> list[tf.Tensor]:
     """Returns the gradients of each variable, added up over its uses."""
@@ -104,7 +104,7 @@ def tiles(losses: tf.Tensor, var_list: Sequence[tf.Variable],
 
     found = gradients_lib.of_variables(
         ruled, upstream, rows_of, _handles(losses.graph, var_list),
-        [var.dtype for var in var_list], shapes)
+        [var.dtype for var in var_list], [var.shape for var in var_list])
     return [tf.add_n([form.where(inside).dense() for index, form in found
                       if index == i] or [tf.zeros([rows, *var.shape], var.dtype)])
             for i, var in enumerate(var_list)]
@@ -145,10 +145,13 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]) -> list[uses_lib.U
       raise uses_lib.NoRule(
           f'{op.type} in {op.name!r} runs a function, or has a gradient of its own')
   # `clipped_sums` asserts that inputs, except scalars, have one row per loss.
-  known = {tensor.name: dependence.ROW_WISE if tensor.shape.rank else (
-      dependence.CONSTANT if tensor.shape.rank == 0 else dependence.Value(
-          Dependence.UNKNOWN, why='a tensor of unknown rank'))
-           for tensor in _inputs_of(losses)}
+  known = {}
+  for tensor in _inputs_of(losses):
+    known[tensor.name] = dependence.ROW_WISE if tensor.shape.rank else (
+        dependence.CONSTANT)
+    if tensor.shape.rank is None:
+      known[tensor.name] = dependence.Value(
+          Dependence.UNKNOWN, why='a tensor of unknown rank')
   value, = graph_proof.analyse(graph, known, [losses])
   if value != dependence.ROW_WISE:
     why = value.why or 'losses that are not a row for each example'
@@ -171,27 +174,26 @@ def _all_recorded(losses: tf.Tensor, var_list: Sequence[tf.Variable],
   """
   # Layers may have run while the tape did not record: their results are constants to
   # the tape, but not to the graph. The tape may give gradients only once: ask for none.
-  if graphs.is_recording():  # `is_recorded` could mean the other tape that records.
+  if graphs.is_recording():  # Else `is_recorded` could be True for another tape only.
     return False
   dependent = {losses.graph.capture(var.handle).name for var in var_list}
   with tape:
     for op in graph_proof.needed([losses], ()):
       if not graphs.has_no_gradient(op) and any(
           tensor.name in dependent for tensor in op.inputs):
-        made = [tensor for tensor in op.outputs
-                if graphs.is_differentiable(tensor.dtype)]
-        if not all(map(graphs.is_recorded, made)):
+        outputs = [tensor for tensor in op.outputs
+                   if graphs.is_differentiable(tensor.dtype)]
+        if not all(map(graphs.is_recorded, outputs)):
           return False
-        dependent.update(tensor.name for tensor in made)
+        dependent.update(tensor.name for tensor in outputs)
   return True
 
 
 def _inputs_of(losses: tf.Tensor) -> list[tf.Tensor]:
   """Returns the inputs of the graph from which losses are computed."""
   # Captured tensors are left out: they may depend on variables in the graph around.
-  own = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
+  captured = {inside.name for _, inside in getattr(losses.graph, 'captures', ())}
   return [tensor for op in graph_proof.needed([losses], ())
           if op.type in ('IteratorGetNext', 'Placeholder') for tensor in op.outputs
-          if tensor.name not in own and tensor.dtype not in (tf.resource, tf.variant)]
-
-
+          if tensor.name not in captured and (
+              tensor.dtype not in (tf.resource, tf.variant))]

@@ -32,7 +32,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   For the arguments see `DPKerasSGDOptimizer`.
 
   Attributes:
-    plan: The `PrivacyPlan` from which it was made, or None.
+    plan: The `PrivacyPlan` from which the optimizer was made, or None.
     noise: The noise, in units of the clipping norm.
     l2_norm_clip: The bound on the norm of each per-example gradient.
     expected_batch_size: Divisor of the noisy sum; None if the divisor is the number of
@@ -78,7 +78,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     """Initialises; arguments and errors are those of `DPKerasSGDOptimizer`."""
     parts = _checks.integer(
         'gradient_accumulation_steps', gradient_accumulation_steps, 1)
-    batches = Batching(expected_batch_size, num_microbatches, parts)
+    batching = Batching(expected_batch_size, num_microbatches, parts)
     _check_factor(kwargs.get('loss_scale_factor'))
     if 'audit' in kwargs:
       raise ValueError(
@@ -94,15 +94,15 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     self.noise = _one_noise(noise, noise_multiplier, plan)
     # Under the name gradient_accumulation_steps, Keras would average without noise.
     self.parts_per_step = parts
-    self.expected_batch_size = batches.expected
-    self.num_microbatches = batches.microbatches
+    self.expected_batch_size = batching.expected
+    self.num_microbatches = batching.microbatches
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.l2_norm_clip = _one_clip(l2_norm_clip, plan)
-    self._private = State(batches)
+    self._private = State(batching)
 
   @property
   def seeded(self) -> bool:
-    """Returns whether any noise came from a seed; see `NoiseSampler`."""
+    """Whether any noise came from a seed; see `NoiseSampler`."""
     return self._sampler.seeded or self._private.seeded
 
   @property
@@ -122,8 +122,8 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                       batches: Any) -> ledger_lib.TrainingLedger:
     """Returns the `DropInLedger` of a `fit`; `plan` None stands for the optimizer's.
 
-    Raises ValueError if another optimizer wraps this one, as to scale losses; if there
-    is no plan, or another one; or if its noise does not protect the model.
+    Raises ValueError if the model has another optimizer, if neither plan is given, if
+    `check_same_plan` raises it, or if the plan's noise does not protect the model.
     """
     if model.optimizer is not self:
       _refuse_scaling(f'it inside a {type(model.optimizer).__name__}')
@@ -143,19 +143,19 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def sound(self) -> bool:
-    """Returns whether all gradients were finite; False voids the guarantee."""
+    """Whether all gradients were finite; False voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
   @property
   def grouped(self) -> bool:
-    """Returns whether any microbatch held several examples."""
+    """Whether any microbatch held several examples."""
     return bool(tf.convert_to_tensor(self._private.batching.grouped))
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
                          grad_loss: Any = None,
                          tape: tf.GradientTape | None = None
                         ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Returns pairs (noisy average, or clipped sum to accumulate; variable)."""
+    """Returns (noisy average, or clipped sum to accumulate; variable) per variable."""
     del grad_loss
     if not callable(loss) and tape is None:
       raise ValueError(
@@ -192,8 +192,10 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
                ) -> list[tf.Tensor]:
     """Returns noisy averages of float64 `sums`, in the variables' dtypes."""
     dim = sum(part.shape.num_elements() or 0 for part in sums)
-    check = self.noise.check_dim if self.plan is None else self.plan.check_vector
-    check(dim)
+    if self.plan is None:
+      self.noise.check_dim(dim)
+    else:
+      self.plan.check_vector(dim)
     shares = sums
     if replicas.is_first():  # One replica adds the noise for all.
       # In float64 too: were the noisy share rounded to float32, the total could show
@@ -205,7 +207,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
             for total, var in zip(totals, var_list)]
 
   def _check_replicas(self) -> None:
-    """Raises ValueError for unsupported strategies, or options of one replica alone."""
+    """Raises ValueError for a strategy that options or `check_devices` do not allow."""
     replicas.check_devices()
     if replicas.number() > 1 and (
         self.expected_batch_size is None or self.parts_per_step > 1):
@@ -241,17 +243,18 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def _apply_when_complete(self, gradients: Sequence[tf.Tensor],
                            var_list: Sequence[tf.Variable],
                            apply: Callable[[list[tf.Tensor]], object]) -> Any:
-    """Applies noisy averages if `gradients`, from `_prepared`, fill a logical batch.
+    """Calls `apply` on noisy averages once `gradients` complete a logical batch.
 
-    Returns what `apply` returns; with accumulation, a bool tensor: whether it ran.
+    `gradients`, from `_prepared`, are of one batch. Returns what `apply` returns;
+    with accumulation, a bool tensor: whether `apply` ran.
     """
     if self.parts_per_step == 1:
       self._count_step(var_list)
       return apply(list(gradients))
     totals = self._private.add(gradients, var_list)
 
-    def update():
-      """Updates the variables by the totals with noise; empties the logical batch."""
+    def update() -> tf.Tensor:
+      """Updates the variables by the totals with noise; clears the totals."""
       self._count_step(var_list)
       averages = self._averages(totals, var_list)
       with tf.control_dependencies(averages):
@@ -290,10 +293,9 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
   def from_config(cls, config: Any, custom_objects: Any = None) -> DPOptimizer:
     """Returns an optimizer with fresh randomness, and the counts in the config."""
     config = dict(config)
-    released, sound, grouped, seeded, state, plans = (
-        config.pop(name, default) for name, default in (
-            ('released_steps', 0), ('sound', True), ('grouped', False),
-            ('seeded', False), ('state', None), ('counted_plans', ())))
+    released, sound = config.pop('released_steps', 0), config.pop('sound', True)
+    grouped, seeded = config.pop('grouped', False), config.pop('seeded', False)
+    state, plans = config.pop('state', None), config.pop('counted_plans', ())
     config['plan'] = serialization.plan_from(config.get('plan'))
     if isinstance(config.get('noise'), dict):
       config['noise'] = noise_lib.from_config(config['noise'])
@@ -309,9 +311,13 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
 
 def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
-  """Returns the clipping norm: the plan's, if any, or ValueError if it differs."""
+  """Returns the clipping norm, that of the plan if any.
+
+  Raises ValueError if `l2_norm_clip` is invalid, or another than the plan's; or if a
+  drop-in optimizer cannot train by the plan.
+  """
   if plan is None:
-    return _checks.positive('l2_norm_clip', l2_norm_clip)
+    return _checks.clip_norm(l2_norm_clip)
   if l2_norm_clip not in (None, plan.l2_norm_clip):
     raise ValueError(
         f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
@@ -320,12 +326,11 @@ def _one_clip(l2_norm_clip: float, plan: PrivacyPlan | None) -> float:
   return plan.l2_norm_clip
 
 
-def _one_noise(noise: noise_lib.Noise | None,
-               noise_multiplier: float | None,
+def _one_noise(noise: noise_lib.Noise | None, noise_multiplier: float | None,
                plan: PrivacyPlan | None) -> noise_lib.Noise:
-  """Returns `noise`, or Gaussian noise of `noise_multiplier`, one of which is given.
+  """Returns `noise`, or Gaussian noise of `noise_multiplier`.
 
-  Raises ValueError if both or none are, or if the noise is not that of the plan.
+  Raises ValueError if both or none are given, or if the noise is not the plan's.
   """
   if (noise is None) == (noise_multiplier is None):
     raise ValueError(

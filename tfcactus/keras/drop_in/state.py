@@ -3,7 +3,7 @@
 TensorFlow Privacy divides a noisy sum by num_microbatches, or by the size of the
 current batch, which is public only if all batches have one size: `Batching` checks it.
 If a microbatch holds several examples, its mean gradient is clipped. No bound is known
-for the change by one example more or less, which moves the others to other
+for the change by one example more or less, which moves all later examples to other
 microbatches.
 """
 
@@ -44,8 +44,9 @@ class Batching:
                num_microbatches: int | None, parts: int):
     """Checks the sizes; ValueError if one is invalid, or both are given and differ.
 
-    `num_microbatches` counts those of one batch, `expected_batch_size` the examples of
-    a logical batch, the `parts` batches whose gradients an update accumulates.
+    `num_microbatches` is the number of microbatches in one batch, `parts` the number of
+    batches in a logical batch, whose gradients an update accumulates, and
+    `expected_batch_size` the expected number of examples in a logical batch.
     """
     self.microbatches = None if num_microbatches is None else (
         _checks.integer('num_microbatches', num_microbatches, 1))
@@ -81,24 +82,24 @@ class Batching:
     count = size if self.microbatches is None else (
         tf.constant(self.microbatches, tf.int64))
     with tf.control_dependencies(self._asserts(size, count)):
-      notes = [self.size.assign(size),
-               self.grouped.assign(tf.logical_or(self.grouped, size > count))]
-    with tf.control_dependencies(notes):
+      assigned = [self.size.assign(size),
+                  self.grouped.assign(tf.logical_or(self.grouped, size > count))]
+    with tf.control_dependencies(assigned):
       losses = tf.identity(losses)
     if self.microbatches is None:
       return Losses(losses, losses)
     # Hides the static shape. TensorFlow would use it to simplify the reshape, and fail
     # with its own message before the assertions run.
-    opaque = tf.compat.v1.placeholder_with_default(losses, [None])
+    of_any_size = tf.compat.v1.placeholder_with_default(losses, [None])
     return Losses(losses, tf.reduce_mean(
-        tf.reshape(opaque, [self.microbatches, -1]), 1))
+        tf.reshape(of_any_size, [self.microbatches, -1]), 1))
 
   def _asserts(self, size: tf.Tensor, count: tf.Tensor) -> list[tf.Operation]:
     """Returns assertions on a batch of `size` examples in `count` microbatches."""
-    before = tf.where(self.size > 0, self.size, size)
-    found = [
+    earlier = tf.where(self.size > 0, self.size, size)  # The size of earlier batches.
+    asserts = [
         tf.debugging.assert_equal(
-            size, before, 'Expected batches of one size from an optimizer without '
+            size, earlier, 'Expected batches of one size from an optimizer without '
             'expected_batch_size: what the noisy sum is divided by must not tell '
             f'who was in the batch; {_REMEDY}, or leave out the last examples.'),
         tf.debugging.assert_greater(
@@ -106,7 +107,7 @@ class Batching:
             f'an optimizer without expected_batch_size; {_REMEDY}.'),
         tf.debugging.assert_equal(
             size % tf.maximum(count, 1), tf.zeros([], tf.int64), self._multiples())]
-    return [each for each in found if each is not None]  # Eager asserts are None.
+    return [each for each in asserts if each is not None]  # Eager asserts are None.
 
   def _multiples(self) -> str:
     """Returns the error message for a batch that microbatches do not divide."""

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses, state_writes
+from tfcactus.keras.checks import example_losses, state_writes, whole_model
 from tfcactus.keras.compat import graphs, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -40,17 +40,15 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   generators of TensorFlow or Keras. Such draws are taken to have secret seeds; a draw
   from any other seed is refused.
   """
-  for name, theirs in (('train_step', keras.Model.train_step),
-                       ('compute_loss', keras.Model.compute_loss)):
-    if name in vars(model) or getattr(type(model), name) is not theirs:
-      raise ValueError(
-          f'Expected a model with the {name} of Keras, got one of its own, '
-          'which may do anything with a batch: nothing shows a loss per '
-          'example. ' + _REMEDY)
+  own = whole_model.overridden(model, whole_model.TRAINING)
+  if own:
+    raise ValueError(
+        f'Expected a model with the {own[0]} of Keras, got one of its own, which may '
+        'do anything with a batch: nothing shows a loss per example. ' + _REMEDY)
   losses = _losses_of(model)
   specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype)
            for tensor in map(tf.constant, batches.two_examples())]
-  specs.append(tf.TensorSpec([], tf.float32))
+  specs.append(tf.TensorSpec([], tf.float32))  # The weights.
   seeds: list[tf.Tensor] = []
 
   def make_seed() -> tf.Tensor:
@@ -68,14 +66,17 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   state_writes.check_graph(graph, 'layers and losses', model)
   _check(graph, graph.inputs[:len(specs)], graph.outputs, None)
   _check_lookups(graph)
-  if any(map(graphs.has_own_gradient, graphs.nodes(graph))):
+  if graphs.have_own_gradients([graph]):
     _check_gradients(traced(_ROWS), len(specs))
   return bool(seeds)
 
 
 def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
-  """Returns a function (x, y, weights) -> losses per example, as in `fit`."""
-  # Leaves out the weights if the loss is a function: each multiplies its own row alone.
+  """Returns a function (x, y, weights) -> losses per example, as in `fit`.
+
+  It ignores the weights if the loss is a function: `fit` multiplies each loss by the
+  weight of its own example only.
+  """
   if isinstance(model.loss, (list, tuple, dict)) or model.loss is None:
     raise ValueError(
         f'Expected one loss in compile(), got loss={model.loss!r}.')
@@ -100,15 +101,18 @@ def _losses_of(model: keras.Model) -> Callable[..., tf.Tensor]:
 
 def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
-  """Raises ValueError unless `outputs` are proved to have one row per example."""
-  # `examples` are per-example inputs of the graph; `rows` counts the examples, or None.
-  found = graph_proof.first_dependence(graph, examples, outputs, rows)
-  if found is not None:
+  """Raises ValueError unless `outputs` are proved to have one row per example.
+
+  `examples` are inputs of the graph with a row per example, `rows` is the number of
+  examples, or None if any.
+  """
+  violation = graph_proof.first_dependence(graph, examples, outputs, rows)
+  if violation is not None:
     how = ('so that other examples change the gradient of each' if
-           found.dependence == dependence.Dependence.MIXED else
+           violation.dependence == dependence.Dependence.MIXED else
            'so that other examples are not shown to leave the gradient of each alone')
     raise ValueError(
-        f'Expected layers and a loss per example, got {found.why}, {how}. '
+        f'Expected layers and a loss per example, got {violation.why}, {how}. '
         + _REMEDY)
 
 
@@ -126,21 +130,23 @@ def _check_lookups(graph: tf.Graph) -> None:
           'time.')
 
 
-def _check_gradients(graph: tf.Graph, given: int) -> None:
-  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed."""
+def _check_gradients(graph: tf.Graph, count: int) -> None:
+  """Raises ValueError if a tf.custom_gradient may mix examples or is not followed.
+
+  The first `count` inputs of the graph have a row per example; all others are captured.
+  """
   # A custom gradient inside a nested function is not followed, nor one with an input
   # that is computed from variables but not from examples.
-  examples = list(graph.inputs[:given])  # The others are captured.
+  examples = list(graph.inputs[:count])
   inputs = [tensor for op in graph.get_operations()
             if graphs.has_own_gradient(op) for tensor in op.inputs
             if graphs.is_differentiable(tensor.dtype)]
-  found = graph_proof.analyse(
+  facts = graph_proof.analyse(
       graph, {tensor.name: dependence.ROW_WISE for tensor in examples}, inputs,
       draws.Draws(_ROWS))
-  constant, rows = ([
-      tensor for tensor, value in zip(inputs, found)
-      if (value.dependence != dependence.Dependence.CONSTANT) == depends]
-      for depends in (False, True))
+  are_constant = [each.dependence == dependence.Dependence.CONSTANT for each in facts]
+  constant = [each for each, yes in zip(inputs, are_constant) if yes]
+  of_examples = [each for each, yes in zip(inputs, are_constant) if not yes]
   hidden = any(graphs.has_own_gradient(node) for function in
                graph.as_graph_def().library.function
                for node in function.node_def)
@@ -153,6 +159,6 @@ def _check_gradients(graph: tf.Graph, given: int) -> None:
     upstream = tf.compat.v1.placeholder(
         graph.outputs[0].dtype, graph.outputs[0].shape)
     # Gradients at inputs of custom gradients must have one row per example.
-    found = tf.gradients(graph.outputs[0], rows, grad_ys=upstream)
-  made = [tensor for tensor in found if tensor is not None]
-  _check(graph, [*examples, upstream], made, _ROWS)
+    gradients = tf.gradients(graph.outputs[0], of_examples, grad_ys=upstream)
+  _check(graph, [*examples, upstream],
+         [each for each in gradients if each is not None], _ROWS)

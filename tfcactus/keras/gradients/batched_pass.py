@@ -16,13 +16,12 @@ from tfcactus.keras.checks.example_losses import LossFn
 from tfcactus.keras.compat import (
   converters,
   graphs,
+  layer_calls,
   masks,
   models,
   patches,
   recurrent,
-  texts,
   vectorization,
-  wrappers,
 )
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import added_losses, forms, vectorized_layer
@@ -153,8 +152,9 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   x, targets, weights = batch
   number = weights.shape[0]
   outputs: list[_Output] = []
-  with texts.one_by_one(model), wrappers.batched(model), _vectorizing(
-      routes, number, outputs), added_losses.of_rows(model, number) as added:
+  with layer_calls.one_by_one(model), layer_calls.batched(model), (
+      _vectorizing(routes, number, outputs)), (
+          added_losses.of_rows(model, number)) as added:
     predictions = model(x, training=True)
   _check_whole(outputs, tf.nest.flatten(predictions))
   losses = _losses(compute_loss(targets, predictions), added.total())
@@ -339,7 +339,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
     with tf.GradientTape(watch_accessed_variables=False) as tape:
       tape.watch(variables)
       with patches.drawing(model, random_bits.counting(seed)), (
-          texts.one_by_one(model)), recurrent.unrolled(model), (
+          layer_calls.one_by_one(model)), recurrent.unrolled(model), (
               added_losses.of_one(model)) as added:
         prediction = model(_alone(x), training=True)
       total = added.total()

@@ -191,6 +191,7 @@ def check_same_plan(plan: PrivacyPlan, trained: PrivacyPlan | None,
   """Raises ValueError, naming the field, if `plan` is not the plan of the training.
 
   `trained` is that plan; None if only the training's clipping norm and noise are known.
+  Fields outside of `_PLAN_FIELDS` may differ: `target_epsilon` costs nothing.
   """
   pairs = {'l2_norm_clip': (plan.l2_norm_clip, l2_norm_clip),
            'noise': (plan.noise.digest, noise_digest)}

@@ -31,11 +31,8 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
       output, batch.targets, batch.predictions)
   values = tf.cast(accuracy(
       target, tf.nest.flatten(batch.predictions)[place]), tf.float64) - 0.5
-  found = [mask for mask in (
-      batch.masks[place], None if parts is None else tf.not_equal(parts, 0))
-           if mask is not None]
-  values = example_losses.mean_where(values, found) if found else (
-      example_losses.mean_per_example(values))
+  values = example_losses.mean_per_example(
+      values, batch.masks[place], None if parts is None else tf.not_equal(parts, 0))
   weights, own = ((part if part.shape.rank == 1 else part[:, term])
                   for part in (batch.weights, batch.losses))
   used = tf.logical_and(batched_pass.takes_part(weights), tf.math.is_finite(own))

@@ -38,35 +38,36 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     Args:
       plan_or_noise: A `PrivacyPlan`, or noise valid for the records: Gaussian for any
         dimension, a radial table for its own, scalar noise for one.
-      l2_norm_clip: The clipping norm; with a plan, None or the plan's. A scalar
-        variable or tensor is read for each sample. Noise scales with it, so that it may
-        depend on earlier releases, but never on the records.
+      l2_norm_clip: The clipping norm, from 1e-30 to 1e30; with a plan, None or the
+        plan's. A scalar variable or tensor, which may be zero too, is read for each
+        sample. Noise scales with it, so that it may depend on earlier releases, but
+        never on the records.
       seed: For repeatable experiments; None takes the system's entropy.
 
     Raises:
       ValueError: if an argument is invalid, or contradicts the plan.
     """
-    plan = plan_or_noise if hasattr(plan_or_noise, 'check_vector') else None
-    if plan is None and l2_norm_clip is None:
-      raise ValueError(
-          'Expected l2_norm_clip with noise that is not a PrivacyPlan, got '
-          'None; write TableNoiseQuery(noise, l2_norm_clip=1.0).')
-    if plan is not None and l2_norm_clip is not None and (
-        tf.is_tensor(l2_norm_clip) or l2_norm_clip != plan.l2_norm_clip):
-      raise ValueError(
-          f'Expected l2_norm_clip={plan.l2_norm_clip!r} as in the plan, got '
-          f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
-    if plan is not None:
-      plan.check_drop_in()
-    self._plan = plan
-    self.noise = plan_or_noise if plan is None else plan.noise
-    clip: Any = l2_norm_clip if plan is None else plan.l2_norm_clip
+    self._plan = plan_or_noise if hasattr(plan_or_noise, 'check_vector') else None
+    clip: Any
+    if self._plan is None:
+      self.noise, clip = plan_or_noise, l2_norm_clip
+      if clip is None:
+        raise ValueError(
+            'Expected l2_norm_clip with noise that is not a PrivacyPlan, got '
+            'None; write TableNoiseQuery(noise, l2_norm_clip=1.0).')
+    else:
+      self.noise, clip = self._plan.noise, self._plan.l2_norm_clip
+      if l2_norm_clip is not None and (
+          tf.is_tensor(l2_norm_clip) or l2_norm_clip != clip):
+        raise ValueError(
+            f'Expected l2_norm_clip={clip!r} as in the plan, got '
+            f'l2_norm_clip={l2_norm_clip!r}; leave it out.')
+      self._plan.check_drop_in()
     if not tf.is_tensor(clip):
-      clip = _checks.positive('l2_norm_clip', clip)
+      clip = _checks.clip_norm(clip)
     elif clip.shape.rank != 0 or not clip.dtype.is_floating:
       raise ValueError(
-          'Expected l2_norm_clip to be a number or a scalar of floats, got '
-          f'{clip!r}.')
+          f'Expected l2_norm_clip to be a number or a scalar of floats, got {clip!r}.')
     self.l2_norm_clip = clip
     self._sampler = NoiseSampler(self.noise, seed=seed)
     self.seeded = self._sampler.seeded
@@ -83,15 +84,16 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return self._GlobalState(self._clip_now())
 
   def _clip_now(self) -> tf.Tensor:
-    """Returns the clipping norm, float64; asserts that a tensor is finite and >= 0."""
+    """Returns the clipping norm, float64; asserts that a tensor's value is valid."""
     if not tf.is_tensor(self.l2_norm_clip):
       return tf.constant(self.l2_norm_clip, tf.float64)
     clip = tf.cast(self.l2_norm_clip, tf.float64)
-    valid = tf.debugging.assert_non_negative(
-        tf.where(tf.math.is_finite(clip), clip, -tf.ones_like(clip)),
-        'Expected l2_norm_clip to be finite and at least 0.')
-    # Eagerly the assertion returns None.
-    with tf.control_dependencies([] if valid is None else [valid]):
+    in_range = tf.logical_and(
+        clip >= _checks.SMALLEST_CLIP, clip <= _checks.LARGEST_CLIP)
+    valid = tf.debugging.Assert(tf.logical_or(clip == 0, in_range), [
+        f'Expected l2_norm_clip to be 0, or from {_checks.SMALLEST_CLIP:g} to '
+        f'{_checks.LARGEST_CLIP:g}.'])
+    with tf.control_dependencies([] if valid is None else [valid]):  # None: eager.
       return tf.identity(clip)
 
   def derive_sample_params(self, global_state: Any) -> tf.Tensor:
@@ -99,15 +101,9 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
     return global_state.l2_norm_clip
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Clips one record to the clipping norm, or to zero if it is not finite.
+    """Returns a record clipped to the norm `params`; all zeros if it is not finite.
 
-    Args:
-      params: The clipping norm.
-      record: A nested structure of float32 or float64 tensors.
-
-    Returns:
-      The structure, of joint l2 norm at most the clipping norm; all zeros if any entry
-      is not finite.
+    `record` is a nested structure of float32 or float64 tensors.
     """
     parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(record)]
     return tf.nest.pack_sequence_as(
@@ -115,12 +111,9 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   def accumulate_record(self, params: tf.Tensor, sample_state: Any, record: Any
                         ) -> Any:
-    """Clips one record and returns the sum with it added.
+    """Returns the sum `sample_state` with one record added, clipped to norm `params`.
 
-    Args:
-      params: The clipping norm.
-      sample_state: The sum so far.
-      record: As for `preprocess_record`, in the structure and shapes of the sum.
+    `record` is as for `preprocess_record`, in the structure and shapes of the sum.
     """
     # A row of a Jacobian has no static shape if the batch size is unknown.
     shaped = tf.nest.map_structure(
@@ -130,28 +123,20 @@ class TableNoiseQuery(stand_in.SumAggregationDPQuery):
 
   def accumulate_preprocessed_record(self, sample_state: Any,
                                      preprocessed_record: Any) -> Any:
-    """Returns the sum with one more record; a part that is None adds nothing.
+    """Returns the sum `sample_state` with a record that `preprocess_record` returned.
 
-    Args:
-      sample_state: The sum so far.
-      preprocessed_record: As `preprocess_record` returned it, in the shapes of the sum:
-        a record broadcast over rows would be added once a row.
+    A part that is None adds nothing. Parts of other shapes than the sum's are refused:
+    broadcast over rows, a part would be added once a row.
     """
     return tf.nest.map_structure(_added, sample_state, preprocessed_record)
 
   def get_noised_result(self, sample_state: Any, global_state: Any) -> Any:
-    """Adds noise to the sum.
+    """Returns (noisy sum, global state unchanged, `DpEvent` of this release).
 
-    Args:
-      sample_state: The sum of preprocessed records.
-      global_state: As `initial_global_state` returned it.
-
-    Returns:
-      (noisy sum, global state unchanged, `DpEvent` of this release before any
-      amplification by sampling).
-
-    Raises:
-      ValueError: if the noise is not valid for a vector of this dimension.
+    `sample_state` is the sum of preprocessed records, `global_state` is as
+    `initial_global_state` returned it. The event is that before any amplification by
+    sampling. Raises ValueError if the noise is not valid for a vector of this
+    dimension.
     """
     parts = [tf.convert_to_tensor(p) for p in tf.nest.flatten(sample_state)]
     dim = sum(part.shape.num_elements() or 0 for part in parts)
@@ -184,15 +169,12 @@ class GaussianSumQuery(TableNoiseQuery):
 
   def __init__(self, l2_norm_clip: Clip, stddev: float, *,
                seed: int | None = None):
-    """Initialises the query.
+    """Initialises the query; raises ValueError if an argument is invalid.
 
     Args:
       l2_norm_clip: The clipping norm: a number, or a scalar variable or tensor.
       stddev: Standard deviation of the noise; 0 for no noise, which protects nothing.
       seed: As for `TableNoiseQuery`.
-
-    Raises:
-      ValueError: if an argument is invalid.
     """
     self.stddev = _checks.non_negative('stddev', stddev)
     super().__init__(noise_lib.Gaussian(1.0) if stddev else noise_lib.NoNoise(),
@@ -208,21 +190,25 @@ class GaussianSumQuery(TableNoiseQuery):
     return global_state.stddev
 
   def _event(self, global_state: Any, dim: int) -> dp_accounting.DpEvent:
-    """Returns the Gaussian event of stddev / clipping norm; others if one is zero."""
+    """Returns the Gaussian event of stddev / clipping norm, if both are positive.
+
+    Else returns `NonPrivateDpEvent` without noise, `NoOpDpEvent` for a clipping norm of
+    zero, and `UnsupportedDpEvent` for one that the graph does not know yet.
+    """
     del dim
     clip = tf.get_static_value(global_state.l2_norm_clip)
     if not self.stddev:
       return dp_accounting.NonPrivateDpEvent()
-    if clip is None:  # A variable in a graph, whose value is not known yet.
+    if clip is None:
       return dp_accounting.UnsupportedDpEvent()
     if clip == 0:
       return dp_accounting.NoOpDpEvent()
     return dp_accounting.GaussianDpEvent(self.stddev / float(clip))
 
 
-def _added(total: Any, part: Any) -> Any:
-  """Returns `total` plus `part`, of one shape; `total` if `part` is None."""
+def _added(total: Any, part: Any) -> tf.Tensor:
+  """Returns `total` plus `part`, of the shape of `total`; just `total` for None."""
   if part is None:
     return total
-  shaped = tf.ensure_shape(part, tf.convert_to_tensor(total).shape)
-  return tf.add(total, shaped if tf.is_tensor(part) else part)
+  total = tf.convert_to_tensor(total)
+  return total + tf.ensure_shape(tf.convert_to_tensor(part, total.dtype), total.shape)
