@@ -14,13 +14,13 @@ from tests.representatives import representatives
 import tfcactus
 from tfcactus import NoisyAccuracy
 from tfcactus.keras import (
+  callbacks_of_fit,
   EpsilonCallback,
   make_run_card,
   PoissonBatches,
   PrivateEarlyStopping,
   privatize,
   run_card,
-  training_logs,
 )
 from tfcactus.keras.ledger.journal import Journal
 
@@ -80,13 +80,13 @@ def test_a_count_of_hardly_any_noise_is_keras_own():
 @pytest.mark.more
 def test_stops_schedules_and_checkpoints_read_the_log(tmp_path, monkeypatch):
   values = iter([0.3, 0.6, 0.5, 0.4, 0.9])
-  own = training_logs.NoisyAccuracyLog.on_epoch_end
+  own = callbacks_of_fit.NoisyAccuracyLog.on_epoch_end
 
   def logged(self, epoch, logs=None):
     own(self, epoch, logs)
     logs[NAME] = next(values)
 
-  monkeypatch.setattr(training_logs.NoisyAccuracyLog, 'on_epoch_end', logged)
+  monkeypatch.setattr(callbacks_of_fit.NoisyAccuracyLog, 'on_epoch_end', logged)
   private, seen = model_of(), []
   history = fitted(
       private, PrivateEarlyStopping(NAME, patience=2), EpsilonCallback(),

@@ -1,7 +1,7 @@
-"""Callback that logs epsilon during `fit`.
+"""Callbacks for users: `EpsilonCallback` logs epsilon during `fit`.
 
-A callback of its own, `budget.Limit`, stops training at the `target_epsilon` of this
-callback or of the plan.
+`PrivateValidation` and `PrivateEarlyStopping` are in validation.py, and the callbacks
+that `fit` adds by itself in callbacks_of_fit.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 
 from tfcactus import _checks, relations
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import budget, run_card as run_card_lib
+from tfcactus.keras import callbacks_of_fit, run_card as run_card_lib
 from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.sampled_batches import SampledBatches
@@ -81,7 +81,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       ValueError: if an argument is invalid.
     """
     super().__init__()
-    if plan is not None and not hasattr(plan, 'guarantee'):
+    if plan is not None and not hasattr(plan, 'check_vector'):
       raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
     if batches is not None and (not isinstance(batches, SampledBatches) or
                                 batches.scheme.draws_epochs):
@@ -108,7 +108,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     Raises ValueError if training is not private or has another plan, if a run card
     cannot be made or written, or if the budget cannot be kept or is spent.
     """
-    self._limit = keras.callbacks.Callback()  # Stops nothing.
+    self._limit = keras.callbacks.Callback()  # Stops nothing, until replaced below.
     self._training = _open_ledger(self.model, self._given_plan, self._batches)
     if self._run_card is not None and self._training.no_run_card:
       raise ValueError(self._training.no_run_card)
@@ -131,7 +131,7 @@ class EpsilonCallback(keras.callbacks.Callback):
             'dataclasses.replace(plan, target_epsilon=...).')
     elif isinstance(self.model, HoldsLedger):
       return  # The fit of a PrivateModel keeps the target of the plan itself.
-    self._limit = budget.Limit(self._training, self.target_epsilon)
+    self._limit = callbacks_of_fit.Limit(self._training, self.target_epsilon)
     self._limit.set_model(self.model)
     self._limit.set_params(self.params)
     self._limit.on_train_begin(logs)
@@ -141,15 +141,13 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._logged = 0  # How many times `every` batches of the epoch have ended.
     self._limit.on_epoch_begin(epoch, logs)
 
-  def on_train_batch_begin(self, batch: int,
-                           logs: dict[str, Any] | None = None) -> None:
+  def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
+                          ) -> None:
     """Raises ValueError before a step beyond the budget."""
     self._limit.on_train_batch_begin(batch, logs)
 
-  def on_train_batch_end(self, batch: int,
-                         logs: dict[str, Any] | None = None) -> None:
-    """Stops after the last step within the budget; logs epsilon after `every` batches.
-    """
+  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops after the last step of the budget; logs epsilon after `every` batches."""
     self._limit.on_train_batch_end(batch, logs)
     # Keras calls this once for each execution, which may be of several batches.
     if self._every is not None and (batch + 1) // self._every > self._logged:
@@ -158,8 +156,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       if self.guarantee is not None and logs is not None:
         self._log(self.guarantee, logs)
 
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None
-                  ) -> None:
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Logs epsilon and writes the run card; stops before an epoch beyond the budget."""
     ledger = self._training.ledger()
     self.guarantee, self.reason = ledger.guarantee()
@@ -193,11 +190,11 @@ class EpsilonCallback(keras.callbacks.Callback):
       self._warn(guarantee.statement)
     found = [guarantee]
     names = {relation: name for name, relation in relations.NAMES.items()}
-    beside: list[tuple[str, Any, int]] = [
+    further: list[tuple[str, Any, int]] = [
         (names[relation].replace('-', '_'), relation, 1) for relation in self._also]
     if self._rows_of_one is not None:
-      beside.append((f'{self._rows_of_one}_rows', None, self._rows_of_one))
-    for name, relation, rows in beside:
+      further.append((f'{self._rows_of_one}_rows', None, self._rows_of_one))
+    for name, relation, rows in further:
       other, reason = ledger.guarantee(relation, rows)
       if other is None:
         self._warn(reason)

@@ -9,7 +9,12 @@ import tensorflow as tf
 from tfcactus._checks import Fixed
 from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
-from tfcactus.keras import budget, compile_arguments, serialization, training_logs
+from tfcactus.keras import (
+  callbacks_of_fit,
+  compile_arguments,
+  serialization,
+  training_logs,
+)
 from tfcactus.keras.checks import model_warnings, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
@@ -20,7 +25,7 @@ from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
 from tfcactus.keras.ledger.counts import Seeded
 from tfcactus.keras.ledger.model_ledger import ModelLedger
-from tfcactus.keras.ledger.paid_steps import Account, PaidSteps, StopAtEnd
+from tfcactus.keras.ledger.paid_steps import Account, PaidSteps
 from tfcactus.keras.step import private_step
 from tfcactus.keras.step.canaries import Audit, Canaries
 from tfcactus.noise.table_file import PathLike
@@ -62,15 +67,22 @@ class PrivateModel(Fixed, serialization.SavedModel):
     plan_number: int64 variable, a hash of the plan of the released steps.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
       `adaptive_clipping`. Epsilon covers it.
-    clipping: 'flat', 'per_layer' or 'automatic'.
+    clipping: 'flat', 'per_layer' or 'automatic'. Cannot be replaced.
+    augmentation_multiplicity: Number of passes of each example per step.
+    local_steps: Number of SGD steps that each unit takes on its rows, or None.
+    local_learning_rate: Learning rate of these steps, or None.
+    split_noise: Whether each worker adds a share of the noise.
   """
 
+  _SETTINGS = ('clipping', 'augmentation_multiplicity', 'split_noise', 'local_steps',
+               'local_learning_rate')
   _FIXED = {
       'plan': 'For another delta, or with other releases beside it, ask '
               'dataclasses.replace(model.plan, ...).guarantee(steps); to train '
               'by another plan, privatize a fresh model.',
       'inner': 'Privatize the other model.',
-      **dict.fromkeys(('seeded', 'seeded_batches'), 'Privatize a fresh model.')}
+      **dict.fromkeys(('seeded', 'seeded_batches', *_SETTINGS),
+                      'Privatize a fresh model.')}
 
   def __init__(self, model: keras.Model, plan: PrivacyPlan,
                seed: int | None = None, physical_batch_size: int | None = None,
@@ -124,7 +136,12 @@ class PrivateModel(Fixed, serialization.SavedModel):
     self._begin()
 
   def _begin(self) -> None:
-    """Sets counters as attributes, which Keras saves; checks a built inner model."""
+    """Sets settings, and counters, which Keras saves; checks a built inner model."""
+    step, local = self._step, self._step.local
+    self.clipping, self.split_noise = step.clipping, step.split_noise
+    self.augmentation_multiplicity = step.views
+    self.local_steps = None if local is None else local.number
+    self.local_learning_rate = None if local is None else local.learning_rate
     for name, variable in self._ledger.own_variables().items():
       setattr(self, name, variable)
     self._output_losses: OutputLosses | None = None
@@ -158,31 +175,6 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._step.rows
 
   @property
-  def clipping(self) -> str:
-    """'flat', 'per_layer' or 'automatic'."""
-    return self._step.clipping
-
-  @property
-  def augmentation_multiplicity(self) -> int:
-    """Number of passes of each example through the model per step."""
-    return self._step.views
-
-  @property
-  def local_steps(self) -> int | None:
-    """Number of SGD steps that each unit takes on its rows, or None."""
-    return None if self._step.local is None else self._step.local.number
-
-  @property
-  def local_learning_rate(self) -> float | None:
-    """Learning rate of local steps, or None."""
-    return None if self._step.local is None else self._step.local.learning_rate
-
-  @property
-  def split_noise(self) -> bool:
-    """Returns whether each worker adds a share of the noise."""
-    return self._step.split_noise
-
-  @property
   def randomness(self) -> str | None:
     """'host' or 'device', where the noise is made; None until built."""
     return self._step.randomness
@@ -197,9 +189,9 @@ class PrivateModel(Fixed, serialization.SavedModel):
       raise ValueError(
           'Expected a built model, got one that never saw an input; give it an '
           'Input layer or call build(input_shape).')
-    local, unit = self._step.local, self.plan.unit
-    how = self._step.routes().summary() if local is None else (
-        f'Each {unit} takes {local.number} steps of SGD, one {unit} at a time; the '
+    unit = self.plan.unit
+    how = self._step.routes().summary() if self.local_steps is None else (
+        f'Each {unit} takes {self.local_steps} steps of SGD, one {unit} at a time; the '
         'difference that they make to the weights is clipped.')
     factor = self.plan.release_sensitivity
     more = '' if factor == 1 else (
@@ -306,10 +298,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         None if self.canaries is None else self.canaries.present)
     with replicas.scope(self.distribute_strategy):
       optimizers.make_variables(self, feed.example)
-    callbacks = fit_inputs.ordered(callbacks, budget.Limit(self._ledger),
-                                   training_logs.own(self._step.norm, self._ledger))
-    if self._paid is not None:
-      callbacks = [*callbacks, StopAtEnd(self._paid)]
+    callbacks = callbacks_of_fit.in_order(
+        fit_inputs.given(callbacks), self._ledger, self._step.norm, self._paid)
     with self._ledger.training(feed.marks, optimizers.bare_optimizer(self), self, x), (
         training.built_on(self, feed.example)), self._swapping(callbacks), (
         self._step.in_fit()):
@@ -440,11 +430,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'name': self.name, 'model': keras.saving.serialize_keras_object(self.inner),
         'plan': serialization.plan_config(self.plan), 'engine': self._step.engine,
         'physical_batch_size': self.physical_batch_size,
-        'clipping': self.clipping, 'augmentation_multiplicity': (
-            self.augmentation_multiplicity), 'split_noise': self.split_noise,
         'randomness': self._step.given_randomness,
-        'local_steps': self.local_steps,
-        'local_learning_rate': self.local_learning_rate,
+        **{name: getattr(self, name) for name in self._SETTINGS},
         'journal': self._ledger.counter.journal_path,
         **({} if self._paid is None else {
             'account': self._paid.path, 'account_label': self._paid.label}),

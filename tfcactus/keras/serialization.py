@@ -6,12 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from tfcactus import (
-  correlated,
-  noise as noise_lib,
-  plan as plan_lib,
-  step_counts,
-)
+from tfcactus import correlated, noise as noise_lib, step_counts
 from tfcactus.accounting import event_configs
 from tfcactus.keras.compat import optimizers, trainability
 from tfcactus.keras.compat.versions import keras
@@ -124,7 +119,7 @@ def plan_from(config: dict[str, Any] | None) -> Any:
     return None
   fields = dict(config)
   strategy = fields.get('correlation')
-  return plan_lib.PrivacyPlan(**{
+  return PrivacyPlan(**{
       **fields, 'noise': noise_lib.from_config(fields['noise']),
       **{name: kind.type(**fields[name]) for name, kind in step_counts.KINDS.items()
          if fields.get(name) is not None},

@@ -1,21 +1,18 @@
-"""Logs of `fit`: losses, metrics and noisy accuracy of the examples drawn."""
+"""Logs of a step: losses and metrics of the examples drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-import math
 from typing import Any
 
 import tensorflow as tf
 
-from tfcactus import sampling, step_counts
+from tfcactus.keras.callbacks_of_fit import NOISY_ACCURACY
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import losses as compat, masks, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.gradients import batched_pass
 from tfcactus.keras.gradients.engine import BatchResult
-from tfcactus.keras.ledger.model_ledger import ModelLedger
-from tfcactus.keras.step.clip_norm import ClipNorm
 
 
 def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
@@ -51,10 +48,10 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
   given = (x, y, predictions, carried, (values, added, weights), targets, penalty)
   training.make_variables(log, given)
   logs = log(*given)
-  if model.plan.noisy_accuracy is not None and _NOISY in logs:
+  if model.plan.noisy_accuracy is not None and NOISY_ACCURACY in logs:
     raise ValueError(
-        f"Expected logs without {_NOISY!r}, which the plan's noisy_accuracy writes, "
-        'got a value that may have no noise; rename the metric.')
+        f"Expected logs without {NOISY_ACCURACY!r}, which the plan's noisy_accuracy "
+        'writes, got a value that may have no noise; rename the metric.')
   return logs
 
 
@@ -90,57 +87,3 @@ def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
   for i, (term, tracker) in enumerate(zip(terms, trackers)):
     if tracker is not None:
       tracker.update_state(weighted[:, i] / (term.factor or 1.0))
-
-
-class NoisyAccuracyLog(keras.callbacks.Callback):
-  """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
-
-  `logs` get `noisy_accuracy`: the sum of the epoch's noisy counts of right answers,
-  each less half of the answers, over the expected number of examples drawn (at most
-  all, in passes that use each example once), plus 1/2. `noisy_accuracy_error` bounds
-  its standard error: the noise, and the chance of which examples are drawn. Both are
-  computed from what the steps released, and from public numbers.
-  """
-
-  writes_logs = True
-  """Tells `fit` of a `PrivateModel` to run this callback before readers of logs."""
-
-  def __init__(self, norm: ClipNorm, ledger: ModelLedger):
-    """Initialises the callback of a model whose plan has a `NoisyAccuracy`."""
-    super().__init__()
-    self._norm = norm
-    self._ledger = ledger
-
-  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Tells `PrivateEarlyStopping` that the log is a release."""
-    self._ledger.counter.private_logs |= {_NOISY: self._ledger.plan.noisy_accuracy}
-
-  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Remembers the counts of earlier steps."""
-    self._before = tf.convert_to_tensor(self._norm.answers).numpy()
-
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Logs accuracy and error, if the epoch released a step."""
-    logs = {} if logs is None else logs
-    plan = self._ledger.plan
-    total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before
-    if not steps:
-      return
-    drawn, noise = steps * plan.expected_batch_size, step_counts.stddevs(plan)
-    scheme = sampling.of_code(self._ledger.counter.coming()[0])
-    if scheme is not None and scheme.draws_epochs:  # Batches may be smaller than that.
-      drawn = min(drawn, plan.num_examples)
-    logs[_NOISY] = float(total / drawn + 0.5)
-    # Of n examples, each drawn with probability q, the count has variance n q / 4 at
-    # most. Draws of fixed size, and those without repetition, vary less.
-    logs[f'{_NOISY}_error'] = math.sqrt(
-        steps * noise['count_stddev']**2 + drawn / 4) / drawn
-
-
-_NOISY = 'noisy_accuracy'
-"""Key of the noisy accuracy in the logs."""
-
-
-def own(norm: ClipNorm, ledger: ModelLedger) -> list[keras.callbacks.Callback]:
-  """Returns [the callback that logs a plan's noisy accuracy]; [] without one."""
-  return [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]

@@ -124,19 +124,6 @@ def given(callbacks: Any) -> list[Any]:
   return found
 
 
-def ordered(callbacks: Any, limit: keras.callbacks.Callback, own_logs: list[Any]
-           ) -> list[Any]:
-  """Returns own and given callbacks in the order to run: those that write logs first.
-
-  `limit`, which stops at the plan's target_epsilon, is last. It is left out if a given
-  callback has a target_epsilon.
-  """
-  found = [*own_logs, *given(callbacks)]
-  own = any(getattr(each, 'target_epsilon', None) is not None for each in found)
-  return sorted(found, key=lambda each: not getattr(each, 'writes_logs', False)) + (
-      [] if own else [limit])
-
-
 def _from_pandas(name: str, value: Any) -> Any:
   """Returns a table or column of pandas as an array; other values are unchanged.
 

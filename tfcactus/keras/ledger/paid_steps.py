@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Union
-import warnings
+from typing import Union
 
 import dp_accounting
 
 from tfcactus import accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
-from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Counts
@@ -139,32 +137,3 @@ class PaidSteps:
     """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
     # A slot of epochs lets the steps of its last epoch run.
     return not (self._held + self._left or steps and self._by_epochs)
-
-
-class StopAtEnd(keras.callbacks.Callback):
-  """Stops `fit` where the slot of an account has no step, or epoch, left."""
-
-  _supports_tf_logs = True  # Keras then leaves the logs, not read here, as they are.
-
-  def __init__(self, paid: PaidSteps):
-    """Initialises the callback for a `fit` that takes its steps from `paid`."""
-    super().__init__()
-    self._paid = paid
-
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-    """Stops within an epoch if the slot has no step left."""
-    # The last batch of an epoch is left to `on_epoch_end`.
-    self._stop(self._paid.stops(True) and batch + 1 < (
-        self.params.get('steps') or batch + 2))
-
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-    """Stops before a further epoch if the slot is used up."""
-    self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
-
-  def _stop(self, now: bool) -> None:
-    """Stops training with a warning if `now`."""
-    if now and not self.model.stop_training:
-      warnings.warn(
-          f'Stopped fit: the slot {self._paid.label!r} of the account is used up.',
-          stacklevel=2)
-      self.model.stop_training = True

@@ -1,14 +1,27 @@
-"""Stops `fit` before epsilon passes the target of a callback or of the plan."""
+"""Callbacks that `fit` of a private model adds by itself.
+
+`Limit` stops `fit` at a target epsilon, `StopAtSlotEnd` at the end of an account's
+slot; `NoisyAccuracyLog` logs a plan's noisy accuracy.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 import warnings
 
-from tfcactus import _format
+import tensorflow as tf
+
+from tfcactus import _format, sampling, step_counts
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.ledger import HoldsLedger, TrainingLedger
+from tfcactus.keras.ledger.model_ledger import ModelLedger
+from tfcactus.keras.ledger.paid_steps import PaidSteps
+from tfcactus.keras.step.clip_norm import ClipNorm
+
+NOISY_ACCURACY = 'noisy_accuracy'
+"""Key of the noisy accuracy in the logs."""
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -33,8 +46,8 @@ class Limit(keras.callbacks.Callback):
     self._training = training
     self._given = target
     self._goal = training.plan.target_epsilon if target is None else target
-    self._target: float | None = None  # `_goal`, once it is known that it is kept.
-    self._max_steps: int | None = None  # The steps that it allows, if steps count.
+    self._target: float | None = None  # `_wanted`, once an account is known to keep it.
+    self._max_steps: int | None = None  # Steps that `_target` allows, if steps count.
     self._epoch = self._released = 0
     self._stopped = self._find_later = False
 
@@ -97,7 +110,7 @@ class Limit(keras.callbacks.Callback):
           'privatize(model.inner, plan) of a plan that differs in steps alone, such as '
           'dataclasses.replace(plan, steps=...).')
 
-  def _beyond(self, done: int) -> int:
+  def _steps_beyond(self, done: int) -> int:
     """Returns how many steps the next execution makes, if it passes the target, else 0.
 
     `done` steps of the current epoch were made before.
@@ -120,7 +133,7 @@ class Limit(keras.callbacks.Callback):
           'an execution takes several steps, so that the steps that it allows are '
           'known before the first, got one that never saw an input; call '
           'build(input_shape), or compile(steps_per_execution=1).')
-    coming = self._beyond(batch)
+    coming = self._steps_beyond(batch)
     if coming:
       raise ValueError(
           f'Expected training to stop after {self._max_steps} steps, when the '
@@ -128,8 +141,7 @@ class Limit(keras.callbacks.Callback):
           f'{self._training.released_steps}; something reset model.stop_training, or '
           'an execution takes several steps: compile(steps_per_execution=1).')
 
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None
-                        ) -> None:
+  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
     """Stops training after the last execution that the target allows.
 
     If `on_train_begin` could not find how many steps the target allows, as for a
@@ -137,24 +149,29 @@ class Limit(keras.callbacks.Callback):
     """
     if self._find_later:
       self._find(ahead=0)
-    if self._beyond(batch + 1):
+    if self._steps_beyond(batch + 1):
       self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 
   def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
     """Stops training if the next epoch or its first execution would pass the target.
 
-    Without a target, warns if the epoch passed the plan's steps.
+    Without a target, warns after the epoch that passes the plan's steps.
     """
-    if self._target is None:
-      self._warn_beyond()
-    elif self._beyond(0) or (
-        self._training.ledger().counts_epochs and self._ends(self._target)):
-      self._stop(within_epoch=False)
-
-  def _ends(self, target: float) -> bool:
-    """Returns whether a step of another epoch, where epochs count, passes `target`."""
-    guarantee, _ = self._training.ledger(ahead=1).guarantee()
-    return guarantee is None or guarantee.upper > target
+    if self._target is not None:
+      passes = self._steps_beyond(0) > 0
+      if not passes and self._training.ledger().counts_epochs:
+        guarantee, _ = self._training.ledger(ahead=1).guarantee()
+        passes = guarantee is None or guarantee.upper > self._target
+      if passes:
+        self._stop(within_epoch=False)
+      return
+    before, planned = self._released, self._training.plan.steps
+    self._released = self._training.released_steps
+    if before <= planned < self._released:
+      warnings.warn(
+          f'Released {self._released} steps, beyond steps={planned} of the plan: '
+          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
+          'target_epsilon of the plan ends fit in time.', stacklevel=2)
 
   def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
     """Warns if the plan's target or steps ended training."""
@@ -166,16 +183,6 @@ class Limit(keras.callbacks.Callback):
           f'{guarantee}: more would pass target_epsilon={plan.target_epsilon} or '
           f'steps={plan.steps} of the plan. {_GO_ON}', stacklevel=2)
 
-  def _warn_beyond(self) -> None:
-    """Warns after the epoch in which training passes the steps of the plan."""
-    before, planned = self._released, self._training.plan.steps
-    self._released = self._training.released_steps
-    if before <= planned < self._released:
-      warnings.warn(
-          f'Released {self._released} steps, beyond steps={planned} of the plan: '
-          'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
-          'target_epsilon of the plan ends fit in time.', stacklevel=2)
-
   def _next(self, done: int) -> int:
     """Returns the steps of the next execution, after `done` steps of an epoch."""
     # After the last step of an epoch, the next execution begins another epoch.
@@ -186,3 +193,93 @@ class Limit(keras.callbacks.Callback):
     """Stops training if `fit` has steps left, `within_epoch` in the current epoch."""
     if within_epoch or self._epoch + 1 < self.params['epochs']:
       self._stopped = self.model.stop_training = True
+
+
+class NoisyAccuracyLog(keras.callbacks.Callback):
+  """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
+
+  `logs` get `noisy_accuracy`: the sum of the epoch's noisy counts of right answers,
+  each less half of the answers, over the expected number of examples drawn (at most
+  all, in passes that use each example once), plus 1/2. `noisy_accuracy_error` bounds
+  its standard error: the noise, and the chance of which examples are drawn. Both are
+  computed from what the steps released, and from public numbers.
+  """
+
+  writes_logs = True
+  """Tells `fit` of a `PrivateModel` to run this callback before readers of logs."""
+
+  def __init__(self, norm: ClipNorm, ledger: ModelLedger):
+    """Initialises the callback of a model whose plan has a `NoisyAccuracy`."""
+    super().__init__()
+    self._norm = norm
+    self._ledger = ledger
+
+  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    """Tells `PrivateEarlyStopping` that the log is a release."""
+    self._ledger.counter.private_logs |= {
+        NOISY_ACCURACY: self._ledger.plan.noisy_accuracy}
+
+  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Remembers the counts of earlier steps."""
+    self._before = tf.convert_to_tensor(self._norm.answers).numpy()
+
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Logs accuracy and error, if the epoch released a step."""
+    logs = {} if logs is None else logs
+    plan = self._ledger.plan
+    total, steps = tf.convert_to_tensor(self._norm.answers).numpy() - self._before
+    if not steps:
+      return
+    drawn, noise = steps * plan.expected_batch_size, step_counts.stddevs(plan)
+    scheme = sampling.of_code(self._ledger.counter.coming()[0])
+    if scheme is not None and scheme.draws_epochs:  # Batches may be smaller than that.
+      drawn = min(drawn, plan.num_examples)
+    logs[NOISY_ACCURACY] = float(total / drawn + 0.5)
+    # Of n examples, each drawn with probability q, the count has variance n q / 4 at
+    # most. Draws of fixed size, and those without repetition, vary less.
+    logs[f'{NOISY_ACCURACY}_error'] = math.sqrt(
+        steps * noise['count_stddev']**2 + drawn / 4) / drawn
+
+
+class StopAtSlotEnd(keras.callbacks.Callback):
+  """Stops `fit` where the slot of an account has no step, or epoch, left."""
+
+  _supports_tf_logs = True  # Keras then leaves the logs, not read here, as they are.
+
+  def __init__(self, paid: PaidSteps):
+    """Initialises the callback for a `fit` that takes its steps from `paid`."""
+    super().__init__()
+    self._paid = paid
+
+  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops within an epoch if the slot has no step left."""
+    # The last batch of an epoch is left to `on_epoch_end`.
+    self._stop(self._paid.stops(True) and batch + 1 < (
+        self.params.get('steps') or batch + 2))
+
+  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    """Stops before a further epoch if the slot is used up."""
+    self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
+
+  def _stop(self, now: bool) -> None:
+    """Stops training with a warning if `now`."""
+    if now and not self.model.stop_training:
+      warnings.warn(
+          f'Stopped fit: the slot {self._paid.label!r} of the account is used up.',
+          stacklevel=2)
+      self.model.stop_training = True
+
+
+def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
+             paid: PaidSteps | None) -> list[Any]:
+  """Returns the callbacks of a `fit` in the order to run: first those that write logs.
+
+  Adds those of this file that the plan, or the account of `paid`, needs. A `given`
+  callback with a target_epsilon replaces `Limit`.
+  """
+  log = [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]
+  stops = [] if paid is None else [StopAtSlotEnd(paid)]
+  if all(getattr(each, 'target_epsilon', None) is None for each in given):
+    stops = [Limit(ledger), *stops]
+  return [*sorted([*log, *given], key=lambda each: not getattr(
+      each, 'writes_logs', False)), *stops]
