@@ -419,6 +419,8 @@ def test_an_account_holds_a_layer_before_it_changes(
     with pytest.raises(ValueError, match=words):
       make(layer, data, account=account_of_it, **wrong)
     assert state() == before and not account_of_it.entries
+  with pytest.raises(ValueError, match='to be a DataAccount'):
+    make(layer, data, account='layers.account')
   result = make(layer, data, account=account, account_label='words')
   assert state() != before
   [entry] = account.entries

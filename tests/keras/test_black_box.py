@@ -159,3 +159,37 @@ def test_splits_and_records_that_prove_nothing_are_refused(change, said):
            'by_fair_coins': True, **change}
   with pytest.raises(ValueError, match=said):
     private.black_box_audit(**given)
+
+
+class _Triples:
+  """Stands in for a source of (x, y, weight)."""
+
+  def __init__(self, losses):
+    self._parts = (*records(losses), np.full(len(losses), 0.5))
+
+  def __len__(self):
+    return len(self._parts[0])
+
+  def __getitem__(self, i):
+    return tuple(part[i] for part in self._parts)
+
+
+def test_weights_of_a_source_are_not_used():
+  sides = np.random.default_rng(5).normal(size=(2, 60))
+  found = private.black_box_audit(
+      by_loss(), *((_Triples(losses), None) for losses in sides), by_fair_coins=True)
+  assert str(found) == str(attacked(*sides))
+
+
+def test_records_without_targets_are_refused_by_a_loss_of_targets():
+  data = [(records(losses)[0], None) for losses in
+          np.random.default_rng(6).normal(size=(2, 60))]
+  with pytest.raises(ValueError, match='targets'):
+    private.black_box_audit(by_loss(), *data, by_fair_coins=True)
+
+
+def test_a_reference_takes_the_loss_of_the_model():
+  sides, reference = np.random.default_rng(7).normal(size=(2, 60)), by_loss(0.0)
+  found = attacked(*sides, reference=reference)
+  plain = tf.keras.Sequential(reference.layers)
+  assert str(found) == str(attacked(*sides, reference=plain))

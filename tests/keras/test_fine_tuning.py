@@ -43,6 +43,8 @@ def test_a_backbone_that_mixes_examples_is_refused():
     fine_tuning.features(mixing, np.ones((4, 3), np.float32))
   with pytest.raises(ValueError, match='at least one example'):
     fine_tuning.features(mixing, np.ones((0, 3), np.float32))
+  with pytest.raises(ValueError, match='Expected x to be an array'):
+    fine_tuning.features(mixing, 5.0)
 
 
 def test_a_backbone_of_two_outputs_is_refused():

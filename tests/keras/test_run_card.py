@@ -85,3 +85,8 @@ def test_a_drop_in_optimizer_has_no_run_card(make_plan, tmp_path):
   with pytest.raises(ValueError, match='PrivateModel with run_card'):
     model.fit(X, Y, verbose=0, callbacks=[
         EpsilonCallback(run_card=tmp_path / 'card.json')])
+
+
+def test_a_plain_model_has_no_run_card():
+  with pytest.raises(ValueError, match='Expected a PrivateModel'):
+    make_run_card(inner())

@@ -232,7 +232,10 @@ def test_names_are_drawn_once_and_have_scopes():
     (lambda hp: hp.Int('a', 1, 2, step=1, sampling='log'), 'above 1'),
     (lambda hp: hp.Int('a', 1, 2, step=0), 'a step above 0'),
     (lambda hp: hp.Int('a', 1.5, 2), 'min_value'),
-    (lambda hp: hp.Choice('a', []), 'to choose from, got none')])
+    (lambda hp: hp.Int('a', 1, 2, step='a'), 'step to be a number'),
+    (lambda hp: hp.Choice('a', {1, 2}), 'a list of values'),
+    (lambda hp: hp.Choice('a', None), 'a list of values'),
+    (lambda hp: hp.Choice('a', []), 'to choose from, got')])
 def test_settings_without_a_law_are_refused(ask, words):
   with pytest.raises(ValueError, match=words):
     ask(settings())
@@ -379,6 +382,8 @@ def test_a_search_enters_an_account_before_its_first_run(coarse, tmp_path):  # n
       len(account.entries)) or run(*args)
   with pytest.raises(ValueError, match='release nothing'):
     search.search(sides.training, account=least)
+  with pytest.raises(ValueError, match='account to be a DataAccount'):
+    search.search(sides.training, account=str(tmp_path))
   assert not found and not least.entries and search._begun == 0
   account = tfcactus.DataAccount(tmp_path / 'account', epsilon=9, delta=1e-5)
   # The noisy loss may be below zero.
@@ -577,12 +582,15 @@ def test_validation_people_pay_for_scores_alone(coarse):  # noqa: F811
 @pytest.mark.parametrize('options, words', [
     ({'objective': 'accuracy'}, 'training data without noise.* 1.487'),
     ({'objective': 'val_auc'}, "'min' or 'max'"),
+    ({'objective': 5}, 'got 5'), ({'objective': ('val_auc',)}, "'min' or 'max'"),
     ({'max_trials': 10}, 'all runs count'), ({'seed': 1}, 'all runs count'),
     ({'oracle': 'bayesian'}, 'a grid, Bayesian search'),
     ({'runs': 10}, 'a law of the number of runs'),
     ({'validation': X}, 'public data'), ({'build': None}, 'a function of hp'),
     ({'plan': {**PLAN, 'noise': tfcactus.Gaussian(1.0)}}, 'without .*noise'),
     ({'plan': {'epochs': 1}}, 'a dict with batch_size'),
+    ({'plan': {'epochs': 1, 'batch_size': 8, 'l2_norm_clip': 1.0, 1: 2}},
+     'a dict with batch_size'),
     ({'plan': lambda hp: None}, 'a dict with batch_size'),
     ({'plan': lambda hp: {**PLAN, 'epochs': hp.Float('e', 1, 2)}}, 'epochs'),
     ({'target_epsilon': 0}, 'target_epsilon'), ({'searches': 0}, 'searches')])

@@ -55,9 +55,8 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     each unit. NaN does not count.
   - StringLookup, IntegerLookup, TextVectorization: `tfcactus.release.vocabulary`, in
     its order, cut to max_tokens. These words do not count: empty ones, those of more
-    than 256 bytes, and those that Keras would read otherwise from a saved file, which
-    are not UTF-8 or have line breaks, NUL or U+FFFD. If no word is left, a warning says
-    so, the layer stays without a vocabulary, and the release counts.
+    than 256 bytes, and those that are not UTF-8 or have line breaks, NUL or U+FFFD. If
+    no word is left, a warning says so, and the release counts.
 
   Args:
     layer: A layer that was not adapted before; changed in place.
@@ -92,31 +91,27 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
              account: DataAccount | None, label: str) -> release.Release:
-  """Enters a release in an account, changes the layer and returns the release.
-
-  Raises ValueError for a seeded release in an account, or one that this cannot cover.
-  """
-  found, change = adapted
+  """Enters a release in an account, changes the layer and returns the release."""
+  released, change = adapted
   if account is not None:
-    if found.seeded:
+    if released.seeded:
       raise ValueError('Expected no seed with an account, got one: whoever knows it '
                        'knows the noise.')
-    event = accounting.AdaptedDpEvent([found.event], '', of_units)
+    if not isinstance(account, DataAccount):
+      raise ValueError(f'Expected account to be a DataAccount, got {account!r}.')
+    event = accounting.AdaptedDpEvent([released.event], '', of_units)
     account.spend(event, label=label, unit=account.unit)
   change()
   records = 'records that are all rows of an owner, ' if of_units else ''
   return dataclasses.replace(
-      found, event=accounting.AdaptedDpEvent(
-          [found.event], models.preparation(layer), of_units),
-      mechanism=f'{type(layer).__name__} of {records}{found.mechanism}')
+      released, event=accounting.AdaptedDpEvent(
+          [released.event], models.preparation(layer), of_units),
+      mechanism=f'{type(layer).__name__} of {records}{released.mechanism}')
 
 
 def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: int
           ) -> Callable[..., _Adapted]:
-  """Returns `_moments`, `_bins` or `_vocabulary`, by the class of `layer`.
-
-  Raises ValueError for another class, or arguments that do not fit the class.
-  """
+  """Returns `_moments`, `_bins` or `_vocabulary`; ValueError for other arguments."""
   kinds: dict[type, Callable[..., _Adapted]] = {
       keras.layers.Normalization: _moments, keras.layers.Discretization: _bins,
       keras.layers.StringLookup: _vocabulary, keras.layers.IntegerLookup: _vocabulary,
@@ -138,10 +133,7 @@ def _kind(layer: keras.layers.Layer, bounds: Any, delta: Any, words_per_unit: in
 
 
 def _owners(units: Any, data: Any) -> np.ndarray | None:
-  """Returns the number of each row's owner, from zero; None if `units` is None.
-
-  Raises ValueError for data without an order of rows, or invalid ids.
-  """
+  """Returns the number of each row's owner, from zero; None if `units` is None."""
   if units is None:
     return None
   if not hasattr(data, 'shape') and not isinstance(data, (list, tuple)):
@@ -198,9 +190,9 @@ def _array(batch: Any, kinds: str, words: str, each: Callable[[Any], Any], dtype
       array.dtype, dtype, 'safe' if array.dtype.kind == 'u' else 'same_kind'):
     with np.errstate(all='ignore'):  # A warning would tell of values.
       return array.astype(dtype)
-  found = np.empty(array.size, np.float64 if dtype == np.float64 else object)
-  found[:] = [each(value) for value in array.ravel().tolist()]
-  return found.reshape(array.shape)
+  made = np.empty(array.size, np.float64 if dtype == np.float64 else object)
+  made[:] = [each(value) for value in array.ravel().tolist()]
+  return made.reshape(array.shape)
 
 
 def _number(value: Any) -> float:
@@ -255,16 +247,13 @@ def _readable(word: Any) -> Any:
   if not isinstance(word, bytes):
     return word
   text = word.decode('utf-8', 'replace') if len(word) <= _LONGEST else ''
-  return text if text.splitlines() == [text] and not set(text) & {'\0', '\ufffd'} else (
-      None)
+  one_line = text.splitlines() == [text]  # False for the empty text.
+  return text if one_line and not set(text) & {'\0', '\ufffd'} else None
 
 
 def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
                 **settings: Any) -> _Adapted:
-  """Releases the vocabulary of a lookup layer, or of a TextVectorization.
-
-  Raises ValueError for a layer that has a vocabulary, or needs document frequencies.
-  """
+  """Releases the vocabulary; ValueError if the layer has one, or is of 'tf_idf'."""
   lookup = models.lookup(layer)
   if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
     raise ValueError(
@@ -328,9 +317,9 @@ def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   counts = release.thresholds(
       cell[order][first], num_values=_CELLS, noise=noise, seed=seed)
   # Quantiles: the cells where cumulative counts, made monotone, reach equal ranks.
-  upto = np.maximum.accumulate(counts.value)
-  ranks = max(upto[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
-  place = np.minimum(np.searchsorted(upto, ranks), _CELLS - 1) + 1
+  cumulative = np.maximum.accumulate(counts.value)
+  ranks = max(cumulative[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
+  place = np.minimum(np.searchsorted(cumulative, ranks), _CELLS - 1) + 1
   found = (low + (high - low) * place / _CELLS).astype(np.float32)
   return dataclasses.replace(counts, value=found), functools.partial(
       models.set_bins, layer, found.tolist())
@@ -364,10 +353,12 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
 
   def change() -> None:
+    """Puts mean and variance into the layer."""
     for variable, value in (
         (layer.adapt_mean, mean), (layer.adapt_variance, variance)):
       variable.assign(tf.cast(value, variable.dtype))
     layer.finalize_state()
+
   # 2^-28 covers the rounding by `_FINE`, and 2 the errors of a sum and of the count.
   # The other term of the maximum is there for `least`, which is three times as large.
   return dataclasses.replace(

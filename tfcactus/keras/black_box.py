@@ -79,14 +79,13 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
   Args:
     model: A trained model.
     held_in: Records (x, y) that were in the training data; or the training side of a
-      `Split`: further coins leave out records of its larger side.
+      `Split`: coins leave out records of its larger side. Weights are not used.
     held_out: Records (x, y) that were not; or the validation side.
     reference: A model that was trained on none of the records, such as on public ones.
       Its losses are subtracted, which makes the attack stronger.
     by_fair_coins: True, which states that a fair coin of its own put each record into
-      `held_in` or `held_out`, and that none was left out. Other splits, such as by
-      date, tell members by other things than membership. Not needed for sides of a
-      `Split`.
+      `held_in` or `held_out`, and that none was left out. Not needed for sides of a
+      `Split`. In other splits, such as by date, more than membership differs.
     loss: A loss, as for `compile`; by default the one that the model was compiled with.
       Losses of several outputs are added up without loss_weights.
     delta: Delta of the bounds on epsilon.
@@ -120,20 +119,21 @@ def black_box_audit(model: keras.Model, held_in: Any, held_out: Any,
 
 def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_in: Any,
             held_out: Any) -> list[np.ndarray]:
-  """Returns scores of `held_in` and `held_out`, larger for likely members.
-
-  Raises ValueError unless the sides are (x, y), and fair coins may give their lengths.
-  """
+  """Returns scores of `held_in` and `held_out`, larger for likely members."""
+  loss = getattr(model, 'loss', None) if loss is None else loss
+  if loss is None:
+    raise ValueError(
+        'Expected a compiled model, or loss=, such as '
+        "loss='sparse_categorical_crossentropy', got neither.")
   scores: list[np.ndarray] = []
   for name, records in (('held_in', held_in), ('held_out', held_out)):
     if not isinstance(records, (tuple, list)) or len(records) != 2:
       raise ValueError(f'Expected {name} to be (x, y), got {type(records).__name__}.')
     data = data_sources.open_data(*records)
-    # Minus the loss, plus that of the reference.
-    found = -_losses(model, data, loss)
+    score = -_losses(model, data, loss)
     if reference is not None:
-      found += _losses(reference, data, loss)
-    scores.append(np.clip(found, -1e300, 1e300))  # Losses may be infinite.
+      score += _losses(reference, data, loss)
+    scores.append(np.clip(score, -1e300, 1e300))  # Losses may be infinite.
   fewer, total = min(map(len, scores)), sum(map(len, scores))
   if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
     raise ValueError(
@@ -143,10 +143,7 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
 
 
 def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
-  """Returns (x, y) of each side, of random records that fair coins put there.
-
-  Raises ValueError unless they are the sides of one `Split` by coin, without units.
-  """
+  """Returns (x, y) of each side, of random records that fair coins put there."""
   one, other = (getattr(each, 'side', None) for each in (held_in, held_out))
   if (not one or not other or one.held_out or not other.held_out or
       (one.split, one.name) != (other.split, other.name) or one.split.by != 'coin' or
@@ -177,10 +174,7 @@ def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
 
 def _interval(members: np.ndarray, others: np.ndarray, rate: float,
               significance: float) -> audit_lib.Interval:
-  """Returns a confidence interval of the true positive rate at a false positive rate.
-
-  It misses the true rate with a probability of at most `significance`.
-  """
+  """Returns an interval for the true positive rate at a false positive `rate`."""
   # The false positive rate above the k-th largest score of n others has the law
   # Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval
   # takes a quarter of `significance` for its threshold, and one for the members beyond.
@@ -205,19 +199,14 @@ def _interval(members: np.ndarray, others: np.ndarray, rate: float,
 def _losses(model: keras.Model, data: data_sources.ExampleData, loss: Any
            ) -> np.ndarray:
   """Returns each record's loss, summed over outputs, (n,); ValueError for NaN."""
-  loss = getattr(model, 'loss', None) if loss is None else loss
-  if loss is None:
-    raise ValueError(
-        'Expected a compiled model, or loss=, such as '
-        "loss='sparse_categorical_crossentropy', got neither.")
   losses = output_losses.OutputLosses(
       loss, names=getattr(model, 'output_names', None))
   found = []
-  for start in range(0, data.num_examples, _BATCH):
-    x, y = tf.nest.map_structure(tf.convert_to_tensor, data.rows(
-        np.arange(start, min(start + _BATCH, data.num_examples))))
+  for rows in data.blocks(_BATCH):
+    x, y = tf.nest.map_structure(tf.convert_to_tensor, rows[:2])
     outputs = model(x, training=False)
-    values = tf.cast(losses(losses.targets(y, outputs), outputs), tf.float64)
+    targets = losses.targets(data_sources.targets_or_none(y), outputs)
+    values = tf.cast(losses(targets, outputs), tf.float64)
     found.append(tf.reshape(values, [tf.shape(values)[0], -1]).numpy().sum(1))
   values = np.concatenate(found)
   if np.any(np.isnan(values)):

@@ -27,11 +27,10 @@ class EpsilonCallback(keras.callbacks.Callback):
   """Callback that logs the epsilon spent, and stops training before a budget is passed.
 
   After each epoch `logs` hold `epsilon` (the upper bound) and `delta`, and `clip_norm`
-  if the plan has `adaptive_clipping`. The progress bar, the history, CSVLogger and
-  TensorBoard show them: `fit` of a `PrivateModel` runs this callback first; for a
-  drop-in optimizer, put it first in the list. The key is `epsilon_unproven` if the
-  account is not proven, and `epsilon_seeded` if noise or batches came from a seed:
-  whoever knows the seed can undo the protection.
+  if the plan has `adaptive_clipping`. `fit` of a `PrivateModel` runs this callback
+  before those that read logs; for a drop-in optimizer, put it first in the list. The
+  key is `epsilon_unproven` if the account is not proven, and `epsilon_seeded` if noise
+  or batches came from a seed: whoever knows the seed can undo the protection.
 
   The account covers all steps released in this and in earlier calls of `fit`. If no
   guarantee is known, the callback logs nothing and warns with the reason.
@@ -102,7 +101,7 @@ class EpsilonCallback(keras.callbacks.Callback):
     self.guarantee = None
     self.reason = 'No step was released yet.'
 
-  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+  def on_train_begin(self, logs: Any = None) -> None:
     """Finds the plan and the number of steps that the budget allows.
 
     Raises ValueError if training is not private or has another plan, if a run card
@@ -136,17 +135,16 @@ class EpsilonCallback(keras.callbacks.Callback):
     self._limit.set_params(self.params)
     self._limit.on_train_begin(logs)
 
-  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
     """Passes the call on to the limit."""
     self._logged = 0  # How many times `every` batches of the epoch have ended.
     self._limit.on_epoch_begin(epoch, logs)
 
-  def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
-                          ) -> None:
+  def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
     """Raises ValueError before a step beyond the budget."""
     self._limit.on_train_batch_begin(batch, logs)
 
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
     """Stops after the last step of the budget; logs epsilon after `every` batches."""
     self._limit.on_train_batch_end(batch, logs)
     # Keras calls this once for each execution, which may be of several batches.
@@ -156,7 +154,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       if self.guarantee is not None and logs is not None:
         self._log(self.guarantee, logs)
 
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
     """Logs epsilon and writes the run card; stops before an epoch beyond the budget."""
     ledger = self._training.ledger()
     self.guarantee, self.reason = ledger.guarantee()
@@ -168,7 +166,7 @@ class EpsilonCallback(keras.callbacks.Callback):
       run_card_lib.write(self.model, self._card, rows_of_one=self._rows_of_one)
     self._limit.on_epoch_end(epoch, logs)
 
-  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+  def on_train_end(self, logs: Any = None) -> None:
     """Warns if the plan's target or steps ended training."""
     self._limit.on_train_end(logs)
 

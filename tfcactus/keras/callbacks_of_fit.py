@@ -37,25 +37,21 @@ class Limit(keras.callbacks.Callback):
   _supports_tf_logs = True
 
   def __init__(self, training: TrainingLedger, target: float | None = None):
-    """Initialises the callback.
+    """Initialises the callback for a `target`, an upper bound on epsilon.
 
-    `target` is the largest allowed upper bound on epsilon. None takes the plan's
-    target, which is dropped with a warning if the batches have no proven account.
+    None takes the plan's target: dropped, with a warning, without a proven account.
     """
     super().__init__()
     self._training = training
     self._given = target
     self._goal = training.plan.target_epsilon if target is None else target
-    self._target: float | None = None  # `_wanted`, once an account is known to keep it.
+    self._target: float | None = None  # `_goal`, once an account is known to keep it.
     self._max_steps: int | None = None  # Steps that `_target` allows, if steps count.
     self._epoch = self._released = 0
     self._stopped = self._find_later = False
 
-  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Finds the number of allowed steps, or leaves that to the first step.
-
-    Raises ValueError if a target allows no step; see `_find`.
-    """
+  def on_train_begin(self, logs: Any = None) -> None:
+    """Finds the number of allowed steps, or leaves that to the first step."""
     if self._goal is not None and compat.steps_per_execution(self.model) is None:
       raise ValueError(
           f'Expected compile(steps_per_execution=1) with target_epsilon={self._goal}, '
@@ -120,12 +116,11 @@ class Limit(keras.callbacks.Callback):
     coming = self._next(done)
     return coming if self._training.released_steps + coming > self._max_steps else 0
 
-  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
     """Remembers the number of the epoch, by which `_stop` sees whether more follow."""
     self._epoch = epoch
 
-  def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None
-                          ) -> None:
+  def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
     """Raises ValueError before an execution (steps run together) beyond the target."""
     if self._find_later and self._next(batch) > 1:
       raise ValueError(
@@ -141,18 +136,14 @@ class Limit(keras.callbacks.Callback):
           f'{self._training.released_steps}; something reset model.stop_training, or '
           'an execution takes several steps: compile(steps_per_execution=1).')
 
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-    """Stops training after the last execution that the target allows.
-
-    If `on_train_begin` could not find how many steps the target allows, as for a
-    drop-in optimizer of an unbuilt model, finds it after the first step.
-    """
-    if self._find_later:
+  def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    """Stops training after the last execution that the target allows."""
+    if self._find_later:  # After the first step of a drop-in optimizer.
       self._find(ahead=0)
     if self._steps_beyond(batch + 1):
       self._stop(within_epoch=batch + 1 < (self.params.get('steps') or 0))
 
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
     """Stops training if the next epoch or its first execution would pass the target.
 
     Without a target, warns after the epoch that passes the plan's steps.
@@ -173,7 +164,7 @@ class Limit(keras.callbacks.Callback):
           'epsilon is above what plan.guarantee() says. EpsilonCallback shows it; a '
           'target_epsilon of the plan ends fit in time.', stacklevel=2)
 
-  def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+  def on_train_end(self, logs: Any = None) -> None:
     """Warns if the plan's target or steps ended training."""
     plan = self._training.plan
     if self._stopped and self._given is None:
@@ -185,9 +176,10 @@ class Limit(keras.callbacks.Callback):
 
   def _next(self, done: int) -> int:
     """Returns the steps of the next execution, after `done` steps of an epoch."""
-    # After the last step of an epoch, the next execution begins another epoch.
-    steps = self.params.get('steps')
-    return compat.next_steps(self.model, steps and (steps - done or steps))
+    left = self.params.get('steps')
+    if left and done != left:  # Else the next execution begins another epoch.
+      left -= done
+    return compat.next_steps(self.model, left)
 
   def _stop(self, within_epoch: bool) -> None:
     """Stops training if `fit` has steps left, `within_epoch` in the current epoch."""
@@ -196,7 +188,7 @@ class Limit(keras.callbacks.Callback):
 
 
 class NoisyAccuracyLog(keras.callbacks.Callback):
-  """Callback that logs the noisy accuracy of each epoch; `fit` adds it by itself.
+  """Callback that logs the noisy accuracy of each epoch.
 
   `logs` get `noisy_accuracy`: the sum of the epoch's noisy counts of right answers,
   each less half of the answers, over the expected number of examples drawn (at most
@@ -214,16 +206,16 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
     self._norm = norm
     self._ledger = ledger
 
-  def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+  def on_train_begin(self, logs: Any = None) -> None:
     """Tells `PrivateEarlyStopping` that the log is a release."""
     self._ledger.counter.private_logs |= {
         NOISY_ACCURACY: self._ledger.plan.noisy_accuracy}
 
-  def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
     """Remembers the counts of earlier steps."""
     self._before = tf.convert_to_tensor(self._norm.answers).numpy()
 
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
     """Logs accuracy and error, if the epoch released a step."""
     logs = {} if logs is None else logs
     plan = self._ledger.plan
@@ -251,15 +243,15 @@ class StopAtSlotEnd(keras.callbacks.Callback):
     super().__init__()
     self._paid = paid
 
-  def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
     """Stops within an epoch if the slot has no step left."""
-    # The last batch of an epoch is left to `on_epoch_end`.
-    self._stop(self._paid.stops(True) and batch + 1 < (
-        self.params.get('steps') or batch + 2))
+    steps = self.params.get('steps')
+    last = steps and batch + 1 >= steps  # `on_epoch_end` follows.
+    self._stop(self._paid.stops(after_step=True) and not last)
 
-  def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
     """Stops before a further epoch if the slot is used up."""
-    self._stop(self._paid.stops(False) and epoch + 1 < self.params['epochs'])
+    self._stop(self._paid.stops(after_step=False) and epoch + 1 < self.params['epochs'])
 
   def _stop(self, now: bool) -> None:
     """Stops training with a warning if `now`."""

@@ -36,10 +36,7 @@ def check_compiled(losses: object, model: keras.Model) -> None:
 
 
 def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
-  """Returns the Keras optimizer for a name, a config or an optimizer.
-
-  Raises ValueError if it cannot apply noisy averages, or is of another Keras.
-  """
+  """Returns the Keras optimizer for a name, a config or an optimizer, checked."""
   versions.check_same_keras('optimizer', optimizer)
   found = keras.optimizers.get(optimizer)
   check_optimizer(found)
@@ -47,11 +44,10 @@ def ordinary_optimizer(optimizer: object) -> keras.optimizers.Optimizer:
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-  """Raises ValueError for an optimizer that cannot apply noisy averages.
+  """Raises ValueError for an optimizer, or one inside it, that spoils noisy averages.
 
   Refused are optimizers that add noise themselves, divide by a loss_scale_factor, or
-  fail under the current strategy of several replicas. For a LossScaleOptimizer, the
-  optimizer inside is checked.
+  fail under the current strategy of several replicas.
   """
   inner = optimizers.unwrapped(optimizer)
   if isinstance(inner, optimizer_lib.DPOptimizer) or (

@@ -15,11 +15,12 @@ from tfcactus.keras import serialization
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.data import data_sources
 from tfcactus.keras.independence import graph_proof
 
 
 def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
-  """Returns the features that a frozen backbone computes for fixed examples.
+  """Returns a frozen backbone's outputs for fixed examples, one row for each.
 
   A head trained privately on the features has the guarantee of its plan for the
   examples: this function proves that the backbone, in inference mode, computes each row
@@ -30,14 +31,12 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
     x: Array of examples.
     batch_size: Number of examples to compute at once; the last batch is padded.
 
-  Returns:
-    One row per example, in the shape and dtype of the backbone's output.
-
   Raises:
-    ValueError: if `x` is empty, or the backbone writes variables or may mix examples.
+    ValueError: if `x` is no array of examples, or the backbone writes variables or may
+      mix examples.
   """
   batch_size = _checks.integer('batch_size', batch_size, 1)
-  x = np.asarray(x)
+  x = data_sources.checked_array('x', x, texts=True)
   if not len(x):
     raise ValueError('Expected x with at least one example, got none.')
   # In the proof, a batch axis of length 1 would look like any other axis of length 1.
@@ -57,8 +56,7 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
   parts = []
   for start in range(0, len(x), shape[0]):
     rows = x[start:start + shape[0]]
-    padding = np.zeros((shape[0] - len(rows), *x.shape[1:]), x.dtype)
-    parts.append(run(tf.constant(np.concatenate([rows, padding])))[:len(rows)])
+    parts.append(run(tf.constant(data_sources.padded(rows, shape[0])))[:len(rows)])
   return np.concatenate([np.asarray(part) for part in parts])
 
 

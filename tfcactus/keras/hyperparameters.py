@@ -16,9 +16,9 @@ Path = tuple[tuple[str, int, int], ...]
 class HyperParameters:
   """Settings of one run, drawn independently: the `hp` of KerasTuner.
 
-  Calls have the signatures of KerasTuner. Defaults, orders and parents do not affect a
-  draw. A name that is asked for again has the value that was drawn before. Draws are
-  discrete, except those without `step` of `Float` and of a logarithmic `Int`.
+  Defaults, orders and parents do not affect a draw. A name that is asked for again has
+  the value that was drawn before. Draws are discrete, except those without `step` of
+  `Float` and of a logarithmic `Int`.
 
   Attributes:
     values: The settings drawn so far, by name.
@@ -119,8 +119,9 @@ class HyperParameters:
     """Returns one of `values`; records the draw in `path`. ValueError for none."""
     def draw() -> Any:
       """Returns one of `values`, each with the same probability."""
-      if not len(values):
-        raise ValueError(f'Expected values of {name!r} to choose from, got none.')
+      if not hasattr(values, '__getitem__') or not len(values):
+        raise ValueError(
+            f'Expected a list of values of {name!r} to choose from, got {values!r}.')
       index = self._pick(len(values))
       self.path += ((self._scope + name, len(values), index),)
       return values[index]
@@ -149,12 +150,10 @@ def _check_sampling(low: float, high: float, sampling: str | None) -> None:
 
 
 def _steps(low: Any, high: Any, step: Any, sampling: str | None) -> Sequence[Any]:
-  """Returns the values from low to high by steps: summands, or factors for 'log'.
-
-  Raises ValueError for a step that does not lead upwards, or with 'reverse_log'.
-  """
+  """Returns the values from low to high by steps: summands, or factors for 'log'."""
   # As in KerasTuner, 1e-8 keeps rounding from losing the last value.
   _check_sampling(low, high, sampling)
+  _checks.real('step', step)
   if sampling == 'reverse_log' or not step > (sampling == 'log'):
     raise ValueError(
         "Expected a step above 0, or above 1 with sampling='log', and none with "

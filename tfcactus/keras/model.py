@@ -19,7 +19,7 @@ from tfcactus.keras.checks import model_warnings, whole_model
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import batch_marks, fit_inputs
+from tfcactus.keras.data import batch_marks, data_sources, fit_inputs
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.gradients import local_steps as steps_lib
 from tfcactus.keras.ledger import ledger as ledger_lib
@@ -47,8 +47,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   `save('m.keras')` saves all state but randomness. `keras.models.load_model` restores
   it, and reads the journal for steps released after the save. Counters are saved with
-  the weights; setting or loading weights never lowers them. `private_model.inner` has
-  only the weights. Private models of one inner model share counters.
+  the weights; setting or loading weights never lowers them. Private models of one inner
+  model share counters.
 
   Epsilon accounts for the releases of this model, from the weights that it was given.
   It does not hold if those weights were trained on the same data, which cannot be
@@ -180,11 +180,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     return self._step.randomness
 
   def privacy_summary(self) -> str:
-    """Describes how per-example gradients are computed, and what noise they get.
-
-    Raises:
-      ValueError: if the model is not built yet.
-    """
+    """Describes how gradients are computed; ValueError if the model is not built."""
     if not self.inner.built:
       raise ValueError(
           'Expected a built model, got one that never saw an input; give it an '
@@ -371,7 +367,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     """Returns the evidence of the canaries on the guarantee of all steps so far.
 
     Canaries do not change the distribution of the weights. The guarantee covers the
-    noisy sums that the evidence is computed from, so that it may be published too.
+    evidence, which is computed from noisy sums.
 
     Args:
       significance: Probability that one bound is wrong, or that a true guarantee is
@@ -399,7 +395,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     losses = self._output_losses
     if losses is None:
       raise ValueError('Expected compile(...) before training.')
-    y = None if isinstance(y, tuple) and not y else y  # () stands for no targets.
+    y = data_sources.targets_or_none(y)
     x, outputs = self._prepare(x, y), self._step.outputs
     targets = losses.targets(y, outputs, weights)
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])

@@ -12,7 +12,7 @@ from typing import Any, TYPE_CHECKING
 
 import tensorflow as tf
 
-from tfcactus import _format, accounting, guarantee as guarantee_lib, relations
+from tfcactus import _checks, _format, accounting, guarantee as guarantee_lib, relations
 from tfcactus.guarantee import Guarantee
 from tfcactus.keras.compat import models
 from tfcactus.keras.distribution import replicas
@@ -49,9 +49,13 @@ _FLOATS = ('rounding of the distribution of the noise, which is float64 and not 
 _PLACES = ('gradients whose last bits change with the place of their example in the '
            'batch; frozen layers of huge weights can make that change large')
 
+_METRICS = 'metrics and losses on the training data, printed or logged'
+
+_STOPPING = f'early stopping{CHOICES} on the training data'
+
 NOT_COVERED = (
-    'metrics and losses on the training data, printed or logged',
-    f'early stopping{CHOICES} on the training data',
+    _METRICS,
+    _STOPPING,
     'num_examples, sampling_prob and all else on this card, taken as public',
     'preparation of the data before the model (scales, vocabularies, features) beyond '
     'releases_beside',
@@ -69,10 +73,10 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
     noisy = ['the releases of PrivateValidation'] * held + (
         ['noisy_accuracy'] * (plan.noisy_accuracy is not None))
     data = 'training and validation data' if held else 'training data'
-    instead = dict(zip(NOT_COVERED, (
-        f'metrics and losses without noise on {data}, printed or logged',
-        f'early stopping by anything but {" and ".join(noisy)}, and choices of '
-        f'hyperparameters on the {data}')))
+    instead = {
+        _METRICS: f'metrics and losses without noise on {data}, printed or logged',
+        _STOPPING: f'early stopping by anything but {" and ".join(noisy)}, and choices '
+                   f'of hyperparameters on the {data}'}
   if plan.noisy_accuracy is not None:
     instead[_PLACES] = _PLACES.replace('gradients', 'gradients and right answers', 1)
   if plan.arithmetic == 'integer':
@@ -92,7 +96,15 @@ def make_run_card(model: PrivateModel, *, rows_of_one: int | None = None
   Args:
     model: The model; the card accounts for all that it released so far.
     rows_of_one: As for `PrivacyPlan.guarantee`; adds the epsilon of so many rows.
+
+  Raises:
+    ValueError: if `model` is another one, or `rows_of_one` is below one.
   """
+  if not hasattr(model, 'privacy_summary'):
+    raise ValueError('Expected a PrivateModel, as privatize(model, plan) returns it, '
+                     f'got {type(model).__name__}, of which no run card can be made.')
+  if rows_of_one is not None:
+    _checks.integer('rows_of_one', rows_of_one, 1)
   ledger = model.ledger()
   guarantee, reason = ledger.guarantee()
   card = _facts(model, ledger)
@@ -172,12 +184,11 @@ def _sums(plan: PrivacyPlan) -> str:
 
 def _cost(guarantee: Guarantee) -> dict[str, Any]:
   """Returns the bounds on epsilon and the statement of a further guarantee."""
-  return {'upper': guarantee.upper, 'lower': guarantee.lower,
-          'statement': guarantee.statement}
+  return {name: getattr(guarantee, name) for name in ('upper', 'lower', 'statement')}
 
 
 def _rounding(model: PrivateModel) -> list[str]:
-  """Returns a line on rounding beyond the clipping margin; [] if this covers it."""
+  """Returns [a line on rounding beyond the clipping margin], or []."""
   excess = model._step.excess
   return [
       'rounding of sums beyond the margin below the clipping norm '
@@ -188,10 +199,7 @@ def _rounding(model: PrivateModel) -> list[str]:
 
 
 def _preparation(model: PrivateModel) -> list[str]:
-  """Returns a line on layers whose vocabulary, bins or moments no release covers.
-
-  The line is in a list, which is empty without such layers.
-  """
+  """Returns [a line on layers whose values of `adapt` no release covers], or []."""
   covered = {event.digest for event in model.plan.releases
              if isinstance(event, accounting.AdaptedDpEvent)}
   found: dict[str, str] = {}  # TextVectorization comes before the lookup inside it.

@@ -15,11 +15,7 @@ from tfcactus.plan import PrivacyPlan
 
 
 class SavedModel(keras.Model):
-  """Base class of `PrivateModel` that saves all state but randomness.
-
-  Attributes:
-    inner: The wrapped model.
-  """
+  """Base class of `PrivateModel` that saves all state but randomness."""
 
   inner: keras.Model
   _ledger: ModelLedger
@@ -47,13 +43,10 @@ class SavedModel(keras.Model):
     return self.inner.export(*args, **kwargs)
 
   def set_weights(self, weights: Any) -> None:
-    """Sets all weights; the counts of releases never decrease.
+    """Sets all weights, counters included; the counts of releases never decrease.
 
     Weights that this model never had, such as the average of two models, also count the
     releases of all private models of this process that they may come from.
-
-    Args:
-      weights: As `get_weights` returns them, counters included.
 
     Raises:
       ValueError: if counters are not whole numbers, as after arithmetic on weights.
@@ -63,10 +56,7 @@ class SavedModel(keras.Model):
       super().set_weights(weights)
 
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
-    """Saves the weights together with the counts of releases.
-
-    The account is void from then on if weights changed other than by counted steps.
-    """
+    """Saves weights and counts; voids the account if weights changed uncounted."""
     self._ledger.check_weights(optimizers.bare_optimizer(self))
     super().save_weights(*args, **kwargs)
 
@@ -90,10 +80,7 @@ class SavedModel(keras.Model):
     """Loads what `save_own_variables` saved; the counts of releases never decrease.
 
     Keras loads the weights of layers next, and LoRA factors with them. Warns if the
-    model of the file trained other variables.
-
-    Raises:
-      ValueError: if the file is not of such a model.
+    model of the file trained other variables; ValueError if it was not private.
     """
     self._ledger.load(store)
     trainability.load(self.inner, store)

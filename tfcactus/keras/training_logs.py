@@ -56,9 +56,9 @@ def update(model: keras.Model, losses: OutputLosses, x: Any, y: Any,
 
 
 def _expanded(weights: Any, masks: Sequence[tf.Tensor | None]) -> Any:
-  """Returns weights per output, for an output with a mask in the mask's shape.
+  """Returns weights per output; of examples, in the shape of the output's mask if any.
 
-  Keras 3 expects that shape. Weights of parts of examples are returned as they are.
+  Keras 3 expects that shape.
   """
   return tf.nest.pack_sequence_as(weights, [
       weight if mask is None or weight.shape.rank > 1 else

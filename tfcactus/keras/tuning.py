@@ -24,11 +24,7 @@ from tfcactus.guarantee import Guarantee, release_events, search_guarantee
 from tfcactus.keras import run_card
 from tfcactus.keras.compat import models, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import (
-  batches as batches_lib,
-  data_sources,
-  units as units_lib,
-)
+from tfcactus.keras.data import batches as batches_lib, data_sources, units as units_lib
 from tfcactus.keras.data.data_sources import ExampleData, Rows
 from tfcactus.keras.hyperparameters import HyperParameters, Path
 from tfcactus.keras.ledger.counts import Counts
@@ -93,11 +89,10 @@ class Found:
 class PrivateSearch:
   """A search for hyperparameters: the best of a secret number of private runs.
 
-  Each run draws its settings, trains a new model by its own plan, and has a score. The
-  winner is all that is shown. The number of runs, the time that they take and the other
-  runs have to stay secret: training is silent, and other models are deleted. What
-  TensorFlow's C++ code logs is not held back. A run that raises an exception, or whose
-  score is not finite, cannot win.
+  Each run draws its settings, trains a new model by its own plan, and has a score. Only
+  the winner is shown. The number of runs, their time and the other runs have to stay
+  secret: training is silent, except what TensorFlow's C++ code logs, and other models
+  are deleted. A run with an exception, or without a finite score, cannot win.
 
   Attributes:
     guarantee: The `Guarantee` of the search.
@@ -170,50 +165,47 @@ class PrivateSearch:
       _scheme(start[key], each).check_relation(self._relation)
       if self._private is not None:
         self._private.check_epochs(each['epochs'])
-    held = None if self._private is None else self._private.event
+    event = None if self._private is None else self._private.event
     # Without a split, the same person may be in training and validation.
-    beside = [held.all_releases] if held and not held.by else []
+    in_runs = [event.all_releases] if event and not event.by else []
+    held_out = event if event and event.by else None
 
     @functools.cache
-    def at(factor: float) -> _Account:
+    def account_of(factor: float) -> _Account:
       """Returns plans with `factor` times the noise of `start`, and their cost."""
       plans = {key: dataclasses.replace(
           plan, target_epsilon=None, noise=Gaussian(
               factor * plan.noise.noise_multiplier)) for key, plan in start.items()}
       events = [(share, dp_accounting.ComposedDpEvent([
-          _event(plans[key], arguments[key]), *beside]))
+          _event(plans[key], arguments[key]), *in_runs]))
                 for key, share in shares.items()]
       search = accounting.SearchDpEvent(
           self._runs, events if len(events) > 1 else events[0][1],
-          score='public' if held is None else 'released')
+          score='public' if event is None else 'released')
       # With a split, the releases of validation are a search on the other side.
-      scores = [accounting.SearchDpEvent(self._runs, held.all_releases, score='released'
-                                         )] if held and held.by else []
+      scores = [accounting.SearchDpEvent(
+          self._runs, held_out.all_releases, score='released')] if held_out else []
       return plans, search_guarantee(
           search, self._delta, self._relation, searches=self._searches,
-          releases=self._releases, validation=held if scores else None,
+          releases=self._releases, validation=held_out,
           ), dp_accounting.ComposedDpEvent([search, *scores, *self._releases])
 
-    return at(calibration.calibrate_noise(
-        target, lambda factor: at(factor)[1].upper, low=0.1, high=100.0,
+    return account_of(calibration.calibrate_noise(
+        target, lambda factor: account_of(factor)[1].upper, low=0.1, high=100.0,
         tolerance=_TOLERANCE, name='factor of the noise'))
 
   def search(self, x: Any, y: Any = None, *, account: DataAccount | None = None,
              account_label: str = 'search') -> Found | None:
-    """Runs the search and returns the winner.
+    """Runs the search and returns the winner; None if no run had a score.
 
     Two models of random settings, and an epoch on zeros (unless data are `UnitData`),
     show mistakes in `build` before the search counts. Each run has new seeds of Python,
     NumPy and TensorFlow, and layer names of a new process: neither tells its number.
 
     Args:
-      x: Examples, as for `PoissonBatches`.
-      y: Targets, as for `PoissonBatches`.
+      x: Examples, as for `PoissonBatches`; so is `y`.
       account: An account that `event` is entered in before the first run.
       account_label: The label of the entry.
-
-    Returns:
-      The winner; None if there was no run or no run had a score.
 
     Raises:
       ValueError: if an argument or a run does not fit the plans, or the target or the
@@ -270,21 +262,21 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained on `data` if any; a trial's `shorter` has its epochs."""
+    """Returns a model, trained on `data` if any; `shorter` has a trial's epochs."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)
     if not isinstance(inner, keras.Model) or getattr(inner, 'optimizer', None) is None:
       raise ValueError('Expected build(hp) to return a compiled Keras model, got '
                        f'{inner!r}; call model.compile(optimizer, loss, metrics=...).')
-    beside: dict[str, Any] = {}
+    callbacks = []
     if self._private is not None and not shorter and data is not None:
       plan = dataclasses.replace(plan, releases=(self._private.event,))
-      beside = {'callbacks': [self._private]}
+      callbacks = [self._private]
     model = privatize(inner, plan, **self._options)
     model.compile(**training.compiled_with(inner))
     if data is not None:
-      model.fit(self._batches(data, plan), verbose=0, **beside, **(
+      model.fit(self._batches(data, plan), verbose=0, callbacks=callbacks, **(
           shorter or {'epochs': arguments['epochs']}))
       self._check_counted(model, arguments)
     return model
@@ -327,6 +319,8 @@ class PrivateSearch:
             'counts. Make a PrivateSearch with another journal, and add its epsilon '
             'and delta to those of this one; or plan several searches from the start.')
       if account is not None:
+        if not isinstance(account, DataAccount):
+          raise ValueError(f'Expected account to be a DataAccount, got {account!r}.')
         account.spend(self.event, label=label, unit=plan.unit)
       self._begun = begun + 1
       if journal:
@@ -371,12 +365,10 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
             stream: KeyStream) -> Any:
   """Returns the result of highest finite score of a secret number of runs, or None.
 
-  Args:
-    runs: Law of the number of runs.
-    run: Function that makes a run and returns (score, result).
-    stream: Source of the number of runs, and of the winner among equal scores.
+  `run` makes a run and returns (score, result). `stream` draws the number of runs by
+  the law `runs`, and the winner among equal scores.
   """
-  best: tuple[float, int, Any] = (-math.inf, -1, None)
+  best: tuple[float, int, Any] = (-math.inf, -1, None)  # Score, random tie, result.
   for _ in range(runs.quantile(float(stream.uniforms(1)[0]))):
     score, result = run()
     tie = int(stream.words(1)[0])
@@ -388,8 +380,8 @@ def best_of(runs: run_laws.RunLaw, run: Callable[[], tuple[float, Any]],
 def _outcomes(plan: Callable[[Any], _Arguments]
              ) -> Iterator[tuple[Path, tuple[str, float, _Arguments]]]:
   """Yields (path, (key, probability, arguments)) by outcome; ValueError above 64."""
-  # Walks the tree of draws: the first take the indices `forced`, later ones index 0,
-  # and their other indices wait. NaN stands for a `Float` without steps.
+  # Walks the tree of draws: the first draws take the indices `forced`. Later draws take
+  # index 0, and their other indices wait. NaN stands for a `Float` without steps.
   waiting, found = [list[int]()], 0
   while waiting:
     forced = waiting.pop()
@@ -413,10 +405,11 @@ def _key(arguments: _Arguments) -> str:
            'releases', 'accounting'}
   needed = {'epochs', 'batch_size', 'l2_norm_clip'}
   if not isinstance(arguments, dict) or fixed & set(arguments) or (
-      not needed <= set(arguments)):
+      not needed <= set(arguments)) or not all(
+          isinstance(name, str) for name in arguments):
     raise ValueError(
         f'Expected plan to be, or to return, a dict with {", ".join(sorted(needed))} '
-        'and other arguments of PrivacyPlan.for_training, without '
+        'and other arguments of PrivacyPlan.for_training by name, without '
         f'{", ".join(sorted(fixed))}, got {arguments!r}.')
   return repr(sorted((name, value) for name, value in arguments.items()
                      if name != 'l2_norm_clip'))
@@ -435,27 +428,26 @@ def _check_options(build: object, options: dict[str, Any]) -> None:
 
 def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
   """Returns the batches that a plan without `sampling` accounts for."""
-  if plan.strategy is not None:
-    return batches_lib.CyclicBatches(data, plan=plan)
-  return batches_lib.PoissonBatches(data, sampling_prob=plan.sampling_prob)
+  return batches_lib.PoissonBatches(data, sampling_prob=plan.sampling_prob) if (
+      plan.strategy is None) else batches_lib.CyclicBatches(data, plan=plan)
 
 
 def _score(validation: Validation, objective: str | tuple[str, str]
            ) -> Callable[[PrivateModel], float]:
   """Returns the function that scores a model, larger if better; or ValueError."""
-  if isinstance(validation, PrivateValidation):
-    name = objective if isinstance(objective, str) else objective[0]
-    if validation.num_examples is None or not str(name).startswith('val_private_'):
-      raise ValueError(
-          "Expected an objective of the PrivateValidation, such as 'val_private_"
-          "accuracy', and a public num_examples for it, got "
-          f'objective={objective!r} and num_examples={validation.num_examples!r}.')
-  elif callable(validation):
+  if callable(validation) and not isinstance(validation, PrivateValidation):
     return validation
   if isinstance(objective, str):
     objective = (objective, {'loss': 'min', 'accuracy': 'max'}.get(
         objective.rsplit('_', 1)[-1], ''))
-  name, direction = objective
+  known = isinstance(objective, (tuple, list)) and len(objective) == 2
+  name, direction = (str(objective[0]), objective[1]) if known else ('', '')
+  if isinstance(validation, PrivateValidation) and (
+      validation.num_examples is None or not name.startswith('val_private_')):
+    raise ValueError(
+        "Expected an objective of the PrivateValidation, such as 'val_private_"
+        "accuracy', and a public num_examples for it, got "
+        f'objective={objective!r} and num_examples={validation.num_examples!r}.')
   if not name.startswith('val_') or direction not in ('min', 'max'):
     raise ValueError(
         "Expected objective='val_accuracy', 'val_loss' or (name, 'min' or 'max'), such "

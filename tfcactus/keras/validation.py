@@ -31,11 +31,10 @@ _Metric = tuple[str, float, Optional[Callable[[Any, Any], tf.Tensor]]]
 class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatistic):
   """Callback that releases noisy means of metrics on validation data.
 
-  The metrics of an epoch are one vector with one draw of noise. A coordinate sums,
-  over the validation examples, a metric minus half its bound, in units of the bound:
-  half of right minus wrong answers, for the accuracy. One example added, removed or
-  zeroed moves m coordinates by sqrt(m) / 2 at most in l2 norm; one replaced, by twice
-  as much.
+  The metrics of an epoch are one vector with one draw of noise. A coordinate sums, over
+  the validation examples, a metric minus half its bound, in units of the bound. One
+  example added, removed or zeroed moves m coordinates by sqrt(m) / 2 at most in l2
+  norm; one replaced, by twice as much.
 
   The plan counts all planned releases from the start:
   `PrivacyPlan.for_training(..., releases=[validation])`. With a `Split` the guarantee
@@ -104,8 +103,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
     """Checks that the plan counts this validation, and tells the fit its logs.
 
-    Raises ValueError if not; if unit, split or workers do not fit; or if the planned
-    releases are used up.
+    Raises ValueError if not; if unit, split or workers do not fit; or if no planned
+    release is left.
     """
     self._run: Callable[..., Any] | None = None
     ledger, side = _ledger(self.model), self._data.side
@@ -205,10 +204,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
 
   def _noisy(self, vector: np.ndarray, sensitivity: float, resolution: float
             ) -> np.ndarray:
-    """Returns a vector, (metrics,), of l2 `sensitivity`, with noise.
-
-    The noisy vector is on a grid of `resolution`.
-    """
+    """Returns `vector`, of l2 `sensitivity`, with noise, on a grid of `resolution`."""
     return additive_noise.noisy_vector(
         vector, l2_sensitivity=sensitivity, resolution=resolution, noise=self._noise
         ).value
@@ -222,17 +218,16 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     if self._run is None:
       self._run = self._traced()
     data, total, count = self._data, np.zeros(len(self._metrics), np.int64), 0
-    most = getattr(data, 'examples_per_unit', 0)
-    for start in range(0, data.num_examples, _BLOCK):
-      parts = data.rows(np.arange(start, min(start + _BLOCK, data.num_examples)))
-      if most:
+    per_unit = getattr(data, 'examples_per_unit', 0)
+    for parts in data.blocks(_BLOCK):
+      if per_unit:
         parts = data_sources.each_array(
             lambda part: part.reshape(-1, *part.shape[2:]), parts)
       usable = data_sources.finite_rows(parts[:2])
       for weights in tf.nest.flatten(parts[2:]):
         usable &= np.any(weights.reshape(len(weights), -1) != 0, axis=1)
       values = np.where(usable[:, None], self._values(parts[:2]), 0)
-      usable = usable.reshape(-1, most or 1)
+      usable = usable.reshape(-1, per_unit or 1)
       means = values.reshape(*usable.shape, -1).sum(1) / np.maximum(
           usable.sum(1), 1)[:, None]
       # Each example's values are multiples of the grid: their sums are exact.
@@ -251,10 +246,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     return np.concatenate(found)
 
   def _traced(self) -> Callable[..., Any]:
-    """Returns `_measured` as a function of `_size` rows, which this sets.
-
-    `_size` is 1 unless the function is proved not to mix rows.
-    """
+    """Returns `_measured` for `_size` rows: 1, unless it is proved not to mix rows."""
     run = tf.function(self._measured, autograph=False)
     for self._size in (_BLOCK, 1):
       spec = tf.nest.map_structure(
@@ -269,16 +261,14 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     return run
 
   def _measured(self, x: Any, y: Any) -> tf.Tensor:
-    """Returns metrics of rows over their bounds, less 1/2: (rows, metrics).
-
-    NaN counts as the bound.
-    """
-    y = None if isinstance(y, tuple) and not y else y
+    """Returns metrics of rows over their bounds, less 1/2: (rows, metrics)."""
+    y = data_sources.targets_or_none(y)
     outputs = self.model.inner(x, training=False)
     columns = []
     for _, bound, function in self._metrics:
       values = example_losses.mean_per_example(tf.cast(
           (function or self._losses)(y, outputs), tf.float64)) / bound
+      # NaN counts as the bound.
       values = tf.where(tf.math.is_nan(values), tf.ones_like(values), values)
       columns.append(tf.clip_by_value(values, 0, 1) - 0.5)
     return tf.stack(columns, 1)
@@ -296,10 +286,9 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
 class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
   """Keras' EarlyStopping on a metric that is released with noise.
 
-  That is a log of `PrivateValidation`, or the `noisy_accuracy` of the plan. The stop
-  costs nothing beyond that release. The guarantee afterwards is that of all
-  planned steps: the smaller epsilon of the steps that ran would not hold for a number
-  of steps that was chosen by what was released.
+  The metric is a log of `PrivateValidation`, or the `noisy_accuracy` of the plan. The
+  stop costs nothing beyond that release. The guarantee afterwards is that of all
+  planned steps, since what was released chose the number of steps that ran.
   """
 
   def __init__(self, monitor: str = 'val_private_accuracy', *, patience: int = 2,

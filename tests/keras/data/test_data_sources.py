@@ -144,3 +144,27 @@ def test_batches_take_mnist_from_tensorflow_datasets():
 def test_other_sources_raise(args, words):
   with pytest.raises(ValueError, match=words):
     PoissonBatches(*args, sampling_prob=0.5)
+
+
+class _Ragged(_Pairs):
+  """Stands in for a source whose examples have several shapes."""
+
+  def __getitem__(self, i):
+    return _X[i][:i + 1], _Y[i]
+
+
+@pytest.mark.parametrize('x', [[np.zeros(3), np.zeros(4)], [[1.0, 2.0], [3.0]]])
+def test_arrays_of_several_shapes_are_refused_by_name(x):
+  with pytest.raises(ValueError, match='Expected x to hold examples of one shape'):
+    PoissonBatches(x, np.zeros(2), 0.5)
+
+
+def test_a_source_of_several_shapes_is_refused():
+  with pytest.raises(ValueError, match='the source to hold examples of one shape'):
+    list(PoissonBatches(_Ragged(), None, 1.0))
+
+
+@pytest.mark.parametrize('x', [np.array(5.0), tf.constant(5.0), 5.0])
+def test_one_number_is_no_data(x):
+  with pytest.raises(ValueError, match='Expected x to be an array of numbers with'):
+    PoissonBatches(x, None, 0.5)

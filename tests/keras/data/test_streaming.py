@@ -46,7 +46,7 @@ def write_files(tmp_path):
 
 def test_records_of_all_files_are_read(files):
   data = private.TFRecordExamples(files, parse)
-  assert data.num_examples == COUNT and not data.weighted
+  assert data.num_examples == COUNT and len(data.specs) == 2
   index = np.random.default_rng(0).permutation(COUNT)
   x, y = data.rows(index)
   np.testing.assert_array_equal(x, X[index])
@@ -355,7 +355,7 @@ def test_stored_examples_keep_structures_and_weights(tmp_path):
   rows = [({'a': X[i], 'b': (np.asarray(Y[i]), X[i, 0])}, Y[i], np.float32(0.5))
           for i in range(COUNT)]
   stored = private.store_examples(iter(rows), tmp_path)
-  assert stored.weighted
+  assert len(stored.specs) == 3
   x, y, weight = stored.rows(np.array([3, 1]))
   np.testing.assert_array_equal(x['b'][1], X[[3, 1], 0])
   np.testing.assert_array_equal(y, [3, 1])
@@ -363,7 +363,7 @@ def test_stored_examples_keep_structures_and_weights(tmp_path):
 
 
 @pytest.mark.parametrize('stream, words', [
-    ([], 'none'), ([(1.0,)], 'pairs'), ([3.0], 'pairs'),
+    ([], 'none'), ([(1.0,)], 'pairs'), ([3.0], 'pairs'), (3.0, 'an iterable of pairs'),
     ([(X[0], 'cat')], 'got texts'), ([('cat', 0)], 'TFRecordExamples'),
     ([(X[0], 0)] * 256 + [(X[0, 0], 0)], 'one structure')])
 def test_streams_without_examples_raise(stream, words, tmp_path):

@@ -93,8 +93,9 @@ def unmarked(x: Any, y: Any = None, weights: Any = None) -> Unmarked:
 
 def _rows(part: tf.Tensor) -> tf.Tensor:
   """Reshapes (units, k, ...) to (units * k, ...)."""
-  return tf.reshape(part, tf.concat([[-1], tf.shape(part)[2:]], 0)) if (
-      None in part.shape[2:]) else tf.reshape(part, [-1, *part.shape[2:]])
+  known = part.shape[2:].is_fully_defined()
+  return tf.reshape(part, [-1, *part.shape[2:]] if known else tf.concat(
+      [[-1], tf.shape(part)[2:]], 0))
 
 
 class Marks:
@@ -114,10 +115,7 @@ class Marks:
     self._lock = threading.Lock()
 
   def take(self, keys: np.ndarray) -> Taken:
-    """Uses up the mark with these keys, shape (rows,); returns facts on its batch.
-
-    Returns `Taken()`, which holds no facts, for keys that are not recognised.
-    """
+    """Uses up a mark of `keys`, (rows,); returns facts on its batch, or `Taken()`."""
     with self._lock:
       return self._take(keys)
 
@@ -131,9 +129,11 @@ class BatchMarks(Marks):
 
   def __init__(self, scheme: type[SamplingScheme], seeded: bool, length: int,
                units: bool = False, canaries: bool = False):
-    """Initialises the marks; `length` is the number of batches in a pass."""
-    # `units` tells whether examples are units; arrays then have a second axis for the
-    # rows of a unit. `canaries` tells whether batches may have canaries.
+    """Initialises the marks; `length` is the number of batches in a pass.
+
+    With `units`, arrays have a second axis, for the rows of a unit. `canaries` tells
+    whether batches may have canaries.
+    """
     super().__init__(scheme, seeded)
     self._units = units
     self._columns = 3 if canaries else 2
@@ -143,7 +143,7 @@ class BatchMarks(Marks):
     # {serial number: (number of the pass, index in the pass, fingerprint)}.
     self._unused: dict[int, tuple[int, int, int]] = {}
     self._passes = 0
-    self._taken = 0
+    self._last_pass = 0  # The pass of the batch that was taken last.
 
   def specs(self, x: Any, each: int | None = None) -> Marked:
     """Returns specs of marked inputs; `each` is a unit's number of rows, or None."""
@@ -152,44 +152,41 @@ class BatchMarks(Marks):
 
   def mark(self, batches: Iterable[tuple[int, Iterable[Any]]]
           ) -> Iterator[Iterator[tuple[Marked, Any, Any]]]:
-    """Yields an iterator of marked parts for each (fingerprint, parts) of `batches`."""
-    for index, (fingerprint, parts) in enumerate(batches):
-      yield self._marked(self._issue(index, fingerprint), parts)
+    """Yields an iterator of marked parts for each (fingerprint, parts) of `batches`.
 
-  def _marked(self, key: int, parts: Iterable[Any]
+    `batches` are those of one pass. Each gets a serial number that is valid once.
+    """
+    for index, (fingerprint, parts) in enumerate(batches):
+      with self._lock:
+        if index == 0:
+          self._passes += 1
+        serial = next(self._serials)
+        self._unused[serial] = self._passes, index, fingerprint
+      yield self._marked(serial, parts)
+
+  def _marked(self, serial: int, parts: Iterable[Any]
              ) -> Iterator[tuple[Marked, Any, Any]]:
-    """Yields parts ((x, y, weights), canaries) of a batch, marked by serial `key`."""
+    """Yields (marked x, y, weights) for each ((x, y, weights), canaries) of `parts`."""
     for (x, y, weights), canaries in parts:
       rows = tf.nest.flatten(x)[0].shape[:2 if self._units else 1]
       mark = np.zeros((*rows, self._columns), np.int64)
-      mark[..., :2] = self.number, key
+      mark[..., :2] = self.number, serial
       if canaries is not None:
         mark[..., 2] = canaries[:, None] if self._units else canaries
       yield Marked(x, mark), y, weights
 
-  def _issue(self, index: int, fingerprint: int) -> int:
-    """Returns a new serial number, valid once, for batch `index` of a pass."""
-    with self._lock:
-      self._passes += index == 0
-      serial = next(self._serials)
-      self._unused[serial] = self._passes, index, fingerprint
-      return serial
-
   def _take(self, keys: np.ndarray) -> Taken:
-    """Returns facts if all rows carry one serial number, issued and not used before.
-
-    Else returns `Taken()`.
-    """
+    """Returns facts if all rows carry one unused serial number, else `Taken()`."""
     same = keys.size and np.all(keys == keys[0])
     issued = self._unused.pop(int(keys[0]), None) if same else None
     if issued is None:
       return Taken()
     this_pass, index, fingerprint = issued
-    begun = this_pass != self._taken
-    self._taken = this_pass
+    begins = self._scheme.draws_epochs and this_pass != self._last_pass
+    self._last_pass = this_pass
     place = Place(self.number, int(keys[0]), index, self._length)
-    return Taken(self.sampling, int(self._scheme.draws_epochs and begun),
-                 place if self._scheme.cyclic else None, fingerprint)
+    return Taken(self.sampling, int(begins), place if self._scheme.cyclic else None,
+                 fingerprint)
 
 
 class RowMarks(Marks):
@@ -213,8 +210,8 @@ class RowMarks(Marks):
     """
     if np.unique(keys).size < keys.size:
       return Taken()
-    again = not self._begun or self._seen[keys].any()
-    if again:
+    begins = not self._begun or self._seen[keys].any()
+    if begins:
       self._seen[:] = False
     self._seen[keys] = self._begun = True
-    return Taken(self.sampling, int(again))
+    return Taken(self.sampling, int(begins))

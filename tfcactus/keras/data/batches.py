@@ -91,18 +91,14 @@ class FixedSizeBatches(SampledBatches):
   replace and zero-out, too, it is usually above that of Poisson batches of equal noise.
 
   Attributes:
-    batch_size: Examples per batch.
+    batch_size: Examples per batch: the plan's sampling_prob * num_examples.
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                steps_per_epoch: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
-
-    Args:
-      batch_size: Examples per batch: the plan's sampling_prob * num_examples.
-    """
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`."""
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = sampling_lib.FixedSizeSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))
@@ -111,7 +107,7 @@ class FixedSizeBatches(SampledBatches):
 
 
 class _DealtBatches(SampledBatches):
-  """Base class of batches of which each epoch has a fixed number."""
+  """Base class of batches that deal out all examples in an epoch."""
 
   @property
   def num_batches(self) -> int:
@@ -122,10 +118,10 @@ class _DealtBatches(SampledBatches):
 class AllocatedBatches(_DealtBatches):
   """Batches by balls-in-bins (random allocation): each example in one batch an epoch.
 
-  Every epoch uses every example once, in a batch drawn uniformly at random.
-  Amplification by this sampling is proved. In all cases computed, an epoch with
-  Gaussian noise costs no more than Poisson batches of this size. Batch sizes vary.
-  The account needs the add-or-remove or zero-out relation.
+  Every epoch uses every example once, in a batch drawn uniformly at random. Batch sizes
+  vary. Amplification by this sampling is proved, for add-or-remove and zero-out. In all
+  cases computed, an epoch with Gaussian noise costs no more than Poisson batches of
+  this size.
 
   An epoch is counted as a whole when it begins. An epoch that is interrupted and begun
   again is counted twice.
@@ -136,16 +132,13 @@ class AllocatedBatches(_DealtBatches):
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
 
     Args:
       num_batches: Batches per epoch: 1 / sampling_prob of the plan.
       batch_size: Approximate expected batch size, instead of num_batches, which is
         then num_examples / batch_size rounded, as in
         `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
-
-    Raises:
-      ValueError: if an argument is invalid.
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     if batch_size is not None:
@@ -176,7 +169,7 @@ class CyclicBatches(_DealtBatches):
                physical_batch_size: int | None = None,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
 
     Args:
       plan: A plan with a `correlation`. It sets the number of examples, the batches per
@@ -185,9 +178,6 @@ class CyclicBatches(_DealtBatches):
       sampling: `CyclicAllocationSampling`: each example enters one batch of its group
         an epoch; or `CyclicPoissonSampling`: each batch is a Poisson sample of its
         group.
-
-    Raises:
-      ValueError: if an argument is invalid or differs from the plan's.
     """
     if not (isinstance(sampling, type) and issubclass(sampling, CyclicSampling)):
       raise ValueError(
@@ -211,17 +201,13 @@ class ShuffledBatches(SampledBatches):
   in a fixed order: each example takes part in one release without amplification.
 
   Attributes:
-    batch_size: Examples per batch.
+    batch_size: Examples per batch, in [1, num_examples].
   """
 
   def __init__(self, x: Any, y: Any = None, batch_size: int | None = None, *,
                seed: int | None = None, sample_weight: Any = None,
                units: Any = None, examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
-
-    Args:
-      batch_size: Examples per batch, in [1, num_examples].
-    """
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`."""
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     scheme = sampling_lib.OnePassSampling(
         data.num_examples, checked_size(batch_size, data.num_examples))

@@ -40,14 +40,14 @@ class ExampleData(abc.ABC):
     """Data with rows as examples if examples are units here, else the data itself."""
     return self
 
+  def blocks(self, size: int) -> Iterator[Rows]:
+    """Yields `rows` of all examples in order, up to `size` examples at a time."""
+    for start in range(0, self.num_examples, size):
+      yield self.rows(np.arange(start, min(start + size, self.num_examples)))
+
   def fingerprint(self) -> int:
     """Returns a checksum of which rows make up each unit; 0 if examples are rows."""
     return 0
-
-  @property
-  def weighted(self) -> bool:
-    """Returns whether examples have weights."""
-    return len(self.specs) == 3
 
 
 class ArrayData(ExampleData):
@@ -70,7 +70,7 @@ class ArrayData(ExampleData):
     self._arrays = tuple(parts)
     lengths = [sorted({len(array) for array in tf.nest.flatten(part)})
                for part in self._arrays]
-    known = {size for part in lengths for size in part}
+    known = set().union(*lengths)
     if len(known) != 1 or not min(known):
       names = ('examples in x', 'in y', 'in sample_weight')
       raise ValueError(
@@ -88,10 +88,7 @@ class SparseRowData(ExampleData):
   """Rows of a SciPy sparse matrix, which become dense as they are drawn."""
 
   def __init__(self, x: Any, y: Any, sample_weight: Any = None):
-    """Initialises the data; `y` and `sample_weight` are as for `ArrayData`.
-
-    Raises ValueError unless `x` is a matrix of numbers, with a row for each example.
-    """
+    """Initialises the data, like `ArrayData`, from a matrix `x` of numbers."""
     if len(x.shape) != 2:
       raise ValueError(
           'Expected x to be an array or a sparse matrix of two dimensions, got shape '
@@ -128,8 +125,7 @@ class RandomAccessData(ExampleData):
   def rows(self, index: np.ndarray) -> Rows:
     if not index.size:
       return zero_rows(self.specs)
-    wanted = [int(i) for i in index]
-    many = getattr(self._source, '__getitems__', None)
+    wanted, many = index.tolist(), getattr(self._source, '__getitems__', None)
     found = stacked(many(wanted) if many else [self._source[i] for i in wanted])
     if self.specs and len(found) != len(self.specs):  # A weight would be lost.
       raise ValueError(_UNLIKE)
@@ -171,8 +167,17 @@ def stacked(examples: Iterable[Any]) -> Rows:
   return tuple(
       tf.nest.map_structure(
           lambda *values, texts=not place: checked_array(
-              'the source', np.stack(values), texts), *parts)
+              'the source', _as_array('the source', values), texts), *parts)
       for place, parts in enumerate(zip(*rows)))
+
+
+def _as_array(name: str, value: object) -> np.ndarray:
+  """Returns np.asarray(value); ValueError that says `name` for unequal shapes."""
+  try:
+    return np.asarray(value)
+  except ValueError as error:
+    raise ValueError(f'Expected {name} to hold examples of one shape, got others: '
+                     f'{error}; pad them to one.') from None
 
 
 _UNLIKE = (
@@ -183,11 +188,8 @@ _UNLIKE = (
 def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
   """Returns the examples as `ExampleData`; an `ExampleData` is returned unchanged.
 
-  `x` is inputs: an array, tensor, or a dict, list or tuple of them, a table of pandas,
-  or a SciPy sparse matrix. With y=None it may also be a `tf.data.Dataset` or a random
-  access source of pairs (x, y) or triples (x, y, weight), one per example. Raises
-  ValueError if no examples can be drawn from these, or if `y` or weights are given
-  beside a source that holds them.
+  Arguments are as for `PoissonBatches`. Raises ValueError if no examples can be drawn
+  from them, or if `y` or weights are given beside a source that holds them.
   """
   if is_sparse(x):
     return SparseRowData(x, y, sample_weight)
@@ -214,7 +216,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
 
 def check_weights(data: ExampleData) -> None:
   """Raises ValueError if weights fit neither examples nor the parts of targets."""
-  if not data.weighted:
+  if len(data.specs) < 3:
     return
   _, y, weights = data.specs
   named = weights if isinstance(weights, dict) else {'': weights}
@@ -223,33 +225,28 @@ def check_weights(data: ExampleData) -> None:
     found, targets = tf.nest.flatten(given), tf.nest.flatten(targets) or [None]
     if len(found) == 1:
       found *= len(targets)
-    if len(found) == len(targets):  # Otherwise `fit` checks: it knows the outputs.
-      for weight, target in zip(found, targets):
-        _check_parts(weight, target, data.num_examples)
-
-
-def _check_parts(weight: tf.TensorSpec, target: tf.TensorSpec | None, count: int
-                ) -> None:
-  """Raises ValueError unless `weight` is one per example, or per part of `target`."""
-  sizes = list(weight.shape[1:])
-  while sizes and sizes[-1] == 1:
-    del sizes[-1]
-  parts = [] if target is None else list(target.shape[1:])
-  if len(sizes) > len(parts) or any(
-      size not in (1, part) for size, part in zip(sizes, parts)):
-    have = 'there are no targets' if target is None else (
-        f'targets have shape {(count, *parts)}')
-    raise ValueError(
-        f'Expected sample_weight of shape {(count,)}, one number for each example, or '
-        'of the shape of targets that have a loss for each of their parts, such as '
-        f'(examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
+    if len(found) != len(targets):
+      continue  # `fit` checks these: it knows the outputs.
+    for weight, target in zip(found, targets):
+      sizes, count = list(weight.shape[1:]), data.num_examples
+      while sizes and sizes[-1] == 1:
+        del sizes[-1]
+      parts = [] if target is None else list(target.shape[1:])
+      if len(sizes) > len(parts) or any(
+          size not in (1, part) for size, part in zip(sizes, parts)):
+        have = 'there are no targets' if target is None else (
+            f'targets have shape {(count, *parts)}')
+        raise ValueError(
+            f'Expected sample_weight of shape {(count,)}, one number for each example, '
+            'or of the shape of targets that have a loss for each of their parts, such '
+            f'as (examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
 
 
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
   """Returns an iterator over blocks of `_BLOCK` pairs or triples of a dataset.
 
-  Warns of random augmentation, which one pass fixes. Raises ValueError if elements have
-  no fully known shape, or the dataset is known to be infinite.
+  Warns of random augmentation, which one pass fixes. Raises ValueError for elements of
+  unknown shape, and for an infinite dataset.
   """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
@@ -281,6 +278,7 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
     found = list(read) or [tf.nest.map_structure(
         lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
     return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
+  # Filled block by block, so that memory never holds the data twice.
   arrays = tf.nest.map_structure(
       lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
   done = 0
@@ -301,6 +299,11 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
         yield node.op
   for inner in dataset._inputs():  # pylint: disable=protected-access
     yield from _random_operations(inner)
+
+
+def targets_or_none(y: Any) -> Any:
+  """Returns targets as losses take them: None for (), which stands for no targets."""
+  return None if isinstance(y, tuple) and not y else y
 
 
 def finite_rows(parts: Any) -> np.ndarray:
@@ -344,12 +347,15 @@ def checksum(data: ExampleData) -> int:
 
 def columns(x: Any) -> Any:
   """Returns inputs with columns of pandas as arrays of shape (n, 1), as in Keras."""
-  # A table of texts beside numbers becomes a dict of columns: no array holds both.
   if isinstance(x, dict):
     return {key: columns(part) for key, part in x.items()}
   if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
     parts = {str(name): np.asarray(x[name]) for name in x.columns}
-    texts = {_may_hold_texts(part) for part in parts.values()}
+    # Whether each column may hold texts.
+    texts = {part.dtype.kind in 'SUT' or part.dtype.kind == 'O' and any(
+        isinstance(each, (str, bytes)) or _is_missing(each) for each in part.flat)
+             for part in parts.values()}
+    # A table of texts beside numbers becomes a dict of columns: no array holds both.
     return {name: part[:, None] for name, part in parts.items()} if (
         len(texts) > 1) else x
   if hasattr(x, 'to_numpy') and hasattr(x, 'index') and np.ndim(x) == 1:
@@ -377,9 +383,9 @@ def _count(x: Any, y: Any) -> int:
     if isinstance(value, (list, tuple)) and any(
         isinstance(each, dict) or is_array(each) for each in value):
       lists.append(value)
-    elif hasattr(value, '__len__'):
+    elif hasattr(value, '__len__') and getattr(value, 'shape', None) != ():
       return len(value)
-  sizes = {len(each) if is_array(each) else 0 for part in lists[:1] for each in part}
+  sizes = {len(each) if is_array(each) else 0 for each in (lists[0] if lists else ())}
   # n arrays of length n may be one for each input or one for each example.
   return sizes.pop() if len(sizes) == 1 and len(lists[0]) not in sizes else 0
 
@@ -403,7 +409,7 @@ def _arrays(name: str, value: Any, rows: int, texts: bool = False) -> Any:
           f'{len(value)} arrays of length {len(value)}, which may be either an '
           'array for each example or one for each input; use np.stack or a dict.')
     if len(value) == rows and sizes != {rows}:
-      return checked_array(name, np.stack([np.asarray(part) for part in value]), texts)
+      return checked_array(name, _as_array(name, [*map(np.asarray, value)]), texts)
   elif not any(isinstance(part, dict) or is_array(part) for part in value):
     return checked_array(name, value, texts)
   return tuple(_arrays(f'{name}[{i}]', part, rows, texts)
@@ -430,7 +436,7 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
     raise ValueError(
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
         'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
-  array = np.asarray(value)
+  array = _as_array(name, value)
   if array.dtype.kind in 'SUOT':
     # NumPy turns a list of texts and NaN into texts with a word 'nan'.
     array = _objects(name, np.array(value, object) if isinstance(
@@ -451,12 +457,6 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
 def _holds_texts(array: np.ndarray) -> bool:
   """Returns whether a checked array holds texts, which are objects."""
   return array.dtype.kind == 'O'
-
-
-def _may_hold_texts(array: np.ndarray) -> bool:
-  """Returns whether an array that is not checked yet holds texts, or missing values."""
-  return array.dtype.kind in 'SUT' or array.dtype.kind == 'O' and any(
-      isinstance(each, (str, bytes)) or _is_missing(each) for each in array.flat)
 
 
 def _is_missing(value: object) -> bool:

@@ -74,9 +74,9 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
 
 
 def _check_plain(plan: PrivacyPlan, x: Any) -> None:
-  """Raises ValueError if `x`, no batches of this library, is a sparse matrix.
+  """Raises ValueError if `fit` cannot take `x`, which is no batches of this library.
 
-  Raises it for every such `x` under a plan of units or correlated noise.
+  It takes no sparse matrix, and under a plan of units or correlated noise nothing.
   """
   if plan.unit != 'example':
     raise ValueError(
@@ -110,10 +110,7 @@ def _check_side(plan: PrivacyPlan, x: Any) -> None:
 
 
 def given(callbacks: Any) -> list[Any]:
-  """Returns the callbacks given to a method of Keras, as a list.
-
-  Raises ImportError if one is for TensorBoard and TensorBoard is not installed.
-  """
+  """Returns the given callbacks as a list; ImportError if TensorBoard is missing."""
   found = tf.nest.flatten(getattr(callbacks, 'callbacks', callbacks) or [])
   # Keras notices at the end of the first epoch, whose steps are released by then.
   if any(isinstance(each, keras.callbacks.TensorBoard) for each in found) and (
@@ -188,10 +185,7 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
 def _sampled_feed(batches: SampledBatches, class_weight: Any,
                   steps_per_epoch: int | None, journal: bool,
                   strategy: tf.distribute.Strategy) -> Feed:
-  """Returns the feed for batches of a sampling scheme; see `make_feed`.
-
-  Batches whose class or scheme has no account get no marks.
-  """
+  """Returns the feed of batches, marked if class and scheme have an account."""
   kind, scheme = type(batches), type(batches.scheme)
   if journal and batches.seeded:
     raise ValueError(
@@ -224,10 +218,7 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
 
 
 def _weighing(class_weight: Any) -> Callable[..., Any]:
-  """Returns a function (x, y, weights) -> (x, y, weights times class weights of y).
-
-  Raises ValueError unless `class_weight` is a dict {label: weight >= 0}.
-  """
+  """Returns a function (x, y, weights) -> (x, y, weights times class weights of y)."""
   try:
     weights = {int(label): _checks.non_negative('class_weight', weight)
                for label, weight in class_weight.items()}
@@ -267,6 +258,5 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 def _lengths(x: Any) -> set[int]:
   """Returns the set of lengths of arrays in `x`, empty if `x` holds anything else."""
   parts = tf.nest.flatten(x)
-  if not all(map(data_sources.is_array, parts)):
-    return set()
-  return {int(part.shape[0]) for part in parts}
+  return {int(part.shape[0]) for part in parts} if (
+      all(map(data_sources.is_array, parts))) else set()

@@ -15,11 +15,7 @@ class OpenFiles:
   """Files kept open for drawing examples, with a check that they stay unchanged.
 
   A file that is deleted, or replaced under its name, stays readable in its old state.
-  `check_unchanged` refuses a file of another size or modification time.
-
-  Attributes:
-    paths: The paths, as given.
-    descriptors: The file descriptors.
+  `descriptors` are the open files of `paths`.
   """
 
   def __init__(self, paths: Sequence[str]):
@@ -38,7 +34,7 @@ class OpenFiles:
     self._states = self._now()
 
   def check_unchanged(self) -> None:
-    """Raises ValueError, naming the file, if a file was written to since opening."""
+    """Raises ValueError if a file has another size or modification time by now."""
     for path, state, now in zip(self.paths, self._states, self._now()):
       if state != now:
         raise changed(path, 'its bytes and its modification time in nanoseconds are '

@@ -10,12 +10,9 @@ from tfcactus.keras.compat import optimizers
 
 
 def refuse(source: Any) -> None:
-  """Raises ValueError if a `fit`, in any thread, trains a plain model on `source`.
-
-  `source` is batches or a dataset, the very object that `fit` was given.
-  """
-  # Keras asks for the length, batches or an iterator, and never names the model. So
-  # this function inspects `self` and `x` of each `fit` that any thread is in.
+  """Raises ValueError if a `fit`, in any thread, trains a plain model on `source`."""
+  # Keras asks `source` for its length, batches or iterator, and never names the model.
+  # So this function inspects `self` and `x` of each `fit` that any thread is in.
   frame: Any
   for frame in sys._current_frames().values():  # pylint: disable=protected-access
     while frame is not None:

@@ -40,12 +40,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
   count units, and `fit` needs a plan with a `unit`.
 
   A `fit` of a model that is not private raises ValueError, since noise was most likely
-  forgotten; for such training pass `batches.for_plain_training()`. `evaluate`,
-  `predict` and loops take the batches.
+  forgotten; for such training pass `batches.for_plain_training()`.
 
   Draws come from AES-256 in counter mode under a fresh key from the operating system.
-  With a seed, draws repeat, and amplification by sampling does not hold against whoever
-  knows the seed. Use a seed for experiments only.
+  Use a seed for experiments only: amplification by sampling does not hold against
+  whoever knows it.
 
   Attributes:
     scheme: The `SamplingScheme`.
@@ -70,16 +69,13 @@ class SampledBatches(Fixed, keras.utils.Sequence):
                seed: int | None = None, sample_weight: Any = None,
                part_of: int | None = None, units: Any = None,
                examples_per_unit: int | None = None):
-    """Initialises the batches; other arguments are as for `PoissonBatches`.
+    """Initialises the batches; other arguments, and errors, as for `PoissonBatches`.
 
     Args:
       scheme: A sampling scheme of `tfcactus.sampling`.
       steps_per_epoch: Batches per epoch; by default the scheme's `batches_per_epoch`.
         Leave it out for a scheme that draws epochs as a whole.
       part_of: Only for schemes that draw examples independently.
-
-    Raises:
-      ValueError: if an argument is invalid.
     """
     super().__init__()
     self._data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
@@ -122,18 +118,18 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   @property
   def has_canaries(self) -> bool:
-    """Returns whether draws include canaries."""
+    """Whether draws include canaries."""
     return self._canaries is not None
 
   def plant(self, present: np.ndarray) -> None:
     """Makes all further draws include canaries, as examples after those of the data.
 
-    A scheme of the same kind draws them, so that the draws of examples stay as they
-    are. `present`, bool, shape (canaries,), says which canaries have a row in the
-    batches that draw them: a row of padding, whose mark has the canary's number. Does
-    nothing if `present` itself is planted already. Raises ValueError if batches are
-    seeded, hold a part of the examples or another audit's canaries, or if no canary
-    would be drawn.
+    A scheme of the same kind draws canaries, so that draws of examples do not change.
+    `present`, bool, shape (canaries,), says which canaries have a row in the batches
+    that draw them: a row of padding, whose mark has the canary's number. Does nothing
+    if `present` itself is planted already. Raises ValueError if batches are seeded,
+    hold a part of the examples or another audit's canaries, or if no canary would be
+    drawn.
     """
     if self._canaries is present:
       return
@@ -154,15 +150,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       canaries = self.scheme.beside(present.size).drawer(self._stream)
       self._canaries = present
       self._next_draw = lambda: [
-          np.append(one, self.size + more[more < present.size])
-          for one, more in itertools.zip_longest(
+          np.append(index, self.size + drawn[drawn < present.size])
+          for index, drawn in itertools.zip_longest(
               examples(), canaries(), fillvalue=none)]
 
   def _check_private(self, source: Any) -> None:
-    """Raises ValueError if a plain model is fitted on `source`.
-
-    `source` is these batches or their dataset. Allowed after `for_plain_training`.
-    """
+    """Raises ValueError if a plain model is fitted on `source`, these or a dataset."""
     if not self._plain:
       plain_fit.refuse(source)
 
@@ -200,13 +193,12 @@ class SampledBatches(Fixed, keras.utils.Sequence):
             f'{", seeded" if self.seeded else ""}>')
 
   def two_examples(self) -> tuple[Any, Any]:
-    """Returns (x, y) of two rows of the data, to try a loss on; draws no batch.
+    """Returns (x, y) of two rows of the data, or one twice, to try a loss on.
 
-    The rows hold no NaN and infinity, unless all rows do. They may be one row twice.
+    The rows hold no NaN and infinity, unless all rows do. Draws no batch.
     """
     data = self._data.flat
-    for start in range(0, data.num_examples, 256):
-      parts = _usable(data.rows(np.arange(start, min(start + 256, data.num_examples))))
+    for parts in map(_usable, data.blocks(256)):
       if _count(parts):
         return tf.nest.map_structure(
             lambda part: part[np.resize(np.arange(min(len(part), 2)), 2)], parts[:2])
@@ -261,10 +253,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
     For drop-in optimizers: a `PrivateModel` reports no epsilon for a dataset. A plain
     model's `fit` on this dataset is refused; `fit` on a dataset derived from it (map,
-    cache, take) goes unnoticed.
-
-    Args:
-      steps: Number of batches, `steps_per_epoch` by default.
+    cache, take) goes unnoticed. `steps` is `steps_per_epoch` by default.
 
     Raises:
       ValueError: if `steps` is below one; or above `steps_per_epoch` for a scheme that
@@ -308,11 +297,11 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None
     parts = _usable(self._data.rows(index[index < self.size]))
-    drawn = index[index >= self.size] - self.size
-    drawn, count = drawn[self._canaries[drawn]], _count(parts)  # Only those present.
-    batch = self._batch_of(parts, drawn.size)
-    numbers = np.zeros(len(tf.nest.flatten(batch)[0]), np.int64)
-    numbers[count:count + drawn.size] = drawn + 1
+    drawn, count = index[index >= self.size] - self.size, _count(parts)
+    present = drawn[self._canaries[drawn]]
+    batch = self._batch_of(parts, present.size)
+    numbers = np.zeros(_count(batch), np.int64)
+    numbers[count:count + present.size] = present + 1
     return batch, numbers
 
   def _flat_batch(self, index: np.ndarray) -> _Batch:
@@ -354,16 +343,15 @@ class SampledBatches(Fixed, keras.utils.Sequence):
         raise RuntimeError(
             'Expected batches that fit agreed on with all workers, once for each call, '
             'got others; train by fit of a PrivateModel.')
-      self._share_begins, more = False, True
-      while more:
+      self._share_begins = False
+      for _ in range(1) if once else itertools.count():
         # (checksum of the indices drawn, which other workers compare; padded parts of
         # the batch that this process takes).
         batches = ((zlib.crc32(index.astype(np.int64).tobytes()) if alike else 0,
                     map(batch, shares.of(index))) for index in draws())
-        for parts in (parts for _, parts in batches) if marks is None else (
-            marks.mark(batches)):
+        for parts in marks.mark(batches) if marks is not None else (
+            parts for _, parts in batches):
           yield from parts
-        more = not once
 
     x, y, *given = (self._data.flat if marks is None else self._data).specs
     weights = given[0] if given else tf.TensorSpec((None,))
@@ -378,10 +366,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
 def _check_scheme(scheme: SamplingScheme, num_examples: int,
                   steps_per_epoch: int | None) -> None:
-  """Raises ValueError unless the scheme has `num_examples`.
-
-  Raises it for a `steps_per_epoch` too if the scheme draws epochs.
-  """
+  """Raises ValueError unless `num_examples` and `steps_per_epoch` fit the scheme."""
   if scheme.num_examples != num_examples:
     raise ValueError(
         f'Expected the num_examples={scheme.num_examples} examples of the '

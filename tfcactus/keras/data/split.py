@@ -18,16 +18,12 @@ from tfcactus.relations import Relation
 
 
 class Side(NamedTuple):
-  """Side of a split that some examples are on: validation if `held_out`, or training.
-
-  `whole` are the data that were divided. `name` tells this division from others, and
-  nothing of the sides.
-  """
+  """Side of a split that some examples are on."""
 
   split: Split
-  held_out: bool
-  whole: ExampleData
-  name: str
+  held_out: bool  # True for the validation side.
+  whole: ExampleData  # The data that were divided.
+  name: str  # Tells this division from others, and nothing of the sides.
 
 
 class Sides(NamedTuple):
@@ -43,7 +39,7 @@ class Split:
 
   The side of a record depends on no other record. So each person pays for the releases
   of one side only, and the total is the maximum of the sides, for any schedule of
-  releases that depends on earlier ones. Use one split for all that counts its sides.
+  releases that depends on earlier ones.
 
   To go on in another process, keep `key` secret and pass it: `Split(0.1, key=key)`.
   Examples without ids then have to come in the same order.
@@ -88,10 +84,7 @@ class Split:
     return events.PROVED_OF_SPLITS[self.by]
 
   def check_relation(self, value: Relation) -> dp_accounting.NeighboringRelation:
-    """Returns the relation that `value` names.
-
-    Args:
-      value: A relation, as for `tfcactus.relations.check`.
+    """Returns the relation that `value` names, as `tfcactus.relations.check`.
 
     Raises:
       ValueError: if the maximum of the sides is not proved for the relation.
@@ -103,19 +96,13 @@ class Split:
   def sides(self, x: Any, y: Any = None, *, sample_weight: Any = None,
             units: Any = None, examples_per_unit: int | None = None,
             ids: Any = None) -> Sides:
-    """Divides examples, or units such as users with all their rows.
+    """Divides examples, or units such as users with all their rows, into `Sides`.
 
     Args:
-      x: Examples, as for `PoissonBatches`; or `UnitData`.
-      y: As for `PoissonBatches`.
-      sample_weight: As for `PoissonBatches`.
-      units: As for `PoissonBatches`; coins and rules are then per unit.
-      examples_per_unit: As for `PoissonBatches`.
+      x: As for `PoissonBatches`, like the other arguments; or `UnitData`.
+      units: Coins and rules are then per unit.
       ids: Without `units`, an id of each example, integers or strings, that its coin
         or rule goes by. Without ids, and with by='position', it goes by the place.
-
-    Returns:
-      (training, validation).
 
     Raises:
       ValueError: if an argument is invalid, or a side has no examples.

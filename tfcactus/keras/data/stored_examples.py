@@ -33,17 +33,10 @@ class StoredExamples(data_sources.ArrayData):
   Each draw compares the size and modification time of each file with those at opening,
   and the CRC-32 of each example drawn with the stored one, so that an example is the
   same in all steps. A change that keeps all three is not noticed.
-
-  Attributes:
-    directory: Directory of the files.
   """
 
   def __init__(self, directory: PathLike):
-    """Opens the examples.
-
-    Raises:
-      ValueError: if there are none, or their files are not whole.
-    """
+    """Opens the examples; ValueError if there are none, or files are not whole."""
     self.directory = os.fspath(directory)
     try:
       with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
@@ -65,11 +58,7 @@ class StoredExamples(data_sources.ArrayData):
     super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns inputs, targets, and any weights, of the examples at `index`.
-
-    Raises:
-      ValueError: if a file has changed.
-    """
+    """Returns `ExampleData.rows`; ValueError if a file has changed."""
     # Before anything is read: to read past the end of a mapped file ends the process.
     self._open.check_unchanged()
     found = super().rows(index)
@@ -83,23 +72,19 @@ class StoredExamples(data_sources.ArrayData):
 
 
 def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
-  """Writes the examples of a stream to disk, so that batches can draw among them.
+  """Writes the examples of a stream to disk; returns them, for batches to draw from.
 
-  A sampling scheme draws a batch from all examples, which a stream cannot provide.
-  Drawing within a window of the stream is another mechanism, without known
-  amplification. So the stream is read once, a block at a time. Files take the bytes of
-  the examples, and four more for each. Random draws of a pipeline, such as augmented
-  images, are thereby fixed: put random layers into the model instead.
+  A sampling scheme draws a batch from all examples, which a stream cannot provide. So
+  the stream is read once, a block at a time. Files take the bytes of the examples, and
+  four more for each. Random draws of a pipeline, such as augmented images, are thereby
+  fixed: put random layers into the model instead.
 
   Args:
     examples: A `tf.data.Dataset` or another iterable of pairs (x, y), or triples
       (x, y, weight), one for each example, or a Keras `Sequence` or `PyDataset` of
       batches of them: numbers, of equal shapes for all examples.
-    directory: Directory to write to; created if missing.
-
-  Returns:
-    The examples, for `AllocatedBatches(...)` or `PoissonBatches(...)`.
-    `StoredExamples(directory)` opens them again.
+    directory: Directory to write to; created if missing. `StoredExamples(directory)`
+      opens the examples again.
 
   Raises:
     ValueError: if the directory already holds examples, or `examples` is invalid.
@@ -121,10 +106,7 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
 
 
 def _write(blocks: Iterator[Any], directory: str) -> dict[str, Any]:
-  """Writes blocks of examples to files, one per array; returns what the index holds.
-
-  Raises ValueError for texts, and for blocks unlike in structure, dtypes or shapes.
-  """
+  """Writes blocks to files, one per array; returns the index. ValueError if mixed."""
   count, first, files = 0, dict[str, Any](), list[Any]()
   with contextlib.ExitStack() as stack:
     for block in blocks:
@@ -168,11 +150,16 @@ def _mapped(file: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _blocks(examples: Any) -> Iterator[Any]:
-  """Returns an iterator of blocks of examples, tuples of structures of arrays."""
+  """Returns an iterator of blocks of examples; ValueError if there is none."""
   if isinstance(examples, tf.data.Dataset):
     return data_sources.blocks(examples)
   if isinstance(examples, keras.utils.Sequence):
     return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
-  rest = iter(examples)  # Taken in blocks, until one is empty.
+  try:
+    rest = iter(examples)  # Taken in blocks, until one is empty.
+  except TypeError:
+    raise ValueError('Expected examples to be a dataset or an iterable of pairs (x, y) '
+                     f'or triples (x, y, weight), got {type(examples).__name__}.'
+                    ) from None
   return map(data_sources.stacked, iter(
       lambda: list(itertools.islice(rest, _BLOCK)), []))

@@ -29,17 +29,15 @@ class TFRecordExamples(data_sources.ExampleData):
   """Examples in TFRecord files, for data that do not fit into memory.
 
   A batch of a sampling scheme takes examples from all files. Memory holds the position
-  and checksum of each record, 24 bytes; a draw reads the records drawn. (Drawing only
-  among records that lie close, such as file by file, is another mechanism without known
-  amplification; it is not offered.)
+  and checksum of each record, 24 bytes; a draw reads the records drawn.
 
       examples = TFRecordExamples(files, parse)
       batches = AllocatedBatches(examples, batch_size=256)
 
-  An example is the same in all steps, except for random draws of `parse`. Opening the
-  files verifies all checksums in them. Each draw compares the size and modification
-  time of each file, and the CRC-32 of each record drawn; a change that keeps all three
-  is not noticed. A deleted or replaced file is read in its state at opening.
+  An example is the same in all steps, except for random draws of `parse`. Each draw
+  compares the size and modification time of each file, and the CRC-32 of each record
+  drawn; a change that keeps all three is not noticed. A deleted or replaced file is
+  read in its state at opening.
 
   Attributes:
     num_examples: Number of records, equal ones included.
@@ -56,9 +54,9 @@ class TFRecordExamples(data_sources.ExampleData):
         string tensor of shape (), as for `tf.data.TFRecordDataset(files).map(parse)`:
         tensors of numbers, or texts in x, of equal shapes for all records. It may draw
         at random by `tf.random.uniform`, `normal`, `truncated_normal` and functions
-        built on them, such as `tf.image.random_crop`. Each drawing of an example draws
-        anew, under a secret key of its own, whatever the seeds. The result must depend
-        on the record and these draws alone: no variables, Python code or files.
+        built on them, such as `tf.image.random_crop`: anew for each batch, under secret
+        keys, whatever the seeds. The result must depend on the record and these draws
+        alone: no variables, Python code or files.
 
     Raises:
       ValueError: if there are no records, a file is not TFRecord or damaged, two files
@@ -88,11 +86,7 @@ class TFRecordExamples(data_sources.ExampleData):
     self._size, self._sums = np.concatenate(sizes), np.concatenate(sums)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns inputs, targets, and any weights, of the examples at `index`.
-
-    Raises:
-      ValueError: if a file has changed since it was opened.
-    """
+    """Returns `ExampleData.rows`; ValueError if a file has changed since opening."""
     if not index.size:
       return data_sources.zero_rows(self.specs)
     keys = self._keys.words(2 * index.size).view(np.int64).reshape(-1, 2)
@@ -100,10 +94,7 @@ class TFRecordExamples(data_sources.ExampleData):
     return tf.nest.map_structure(lambda part: part.numpy(), found)
 
   def _read(self, index: np.ndarray) -> list[bytes]:
-    """Returns the records in the order of `index`; reads in the order of the files.
-
-    Raises ValueError if a file has changed since it was opened.
-    """
+    """Returns the records in the order of `index`; ValueError if a file has changed."""
     found: list[bytes] = [b''] * index.size
     for place in np.lexsort((self._start[index], self._file[index])):
       which = index[place]

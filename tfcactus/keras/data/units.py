@@ -44,8 +44,7 @@ class UnitData(ExampleData):
     """Groups rows by `units`.
 
     Args:
-      x: Rows, as for `PoissonBatches`.
-      y: Targets, as for `PoissonBatches`.
+      x: Rows, as for `PoissonBatches`; so is `y`.
       units: The id of the owner of each row, shape (num_rows,): integers or strings,
         copied. Or the name of a part of `x`, a dict or a table of pandas, that holds
         the ids; the model does not get that part.
@@ -72,20 +71,20 @@ class UnitData(ExampleData):
     self._flat: ExampleData = data
     if isinstance(units, str):
       units, self._flat = _read_ids(data, units), _WithoutKey(data, units)
-    found, owner = np.unique(
+    self.ids, owner = np.unique(
         checked_ids(units, data.num_examples), return_inverse=True)
-    self.ids = found
-    most = _checks.integer('examples_per_unit', examples_per_unit, 1)
+    known = self.ids.size
     self.num_examples = _checks.integer(
-        'num_units', found.size if num_units is None else num_units, found.size)
-    self.examples_per_unit = most
+        'num_units', known if num_units is None else num_units, known)
+    self.examples_per_unit = _checks.integer('examples_per_unit', examples_per_unit, 1)
     self.rows_of_units = np.bincount(owner, minlength=self.num_examples)
     self._order = np.argsort(owner, kind='stable')
     self._starts = np.cumsum(self.rows_of_units) - self.rows_of_units
     x_specs, y_specs, *given = self._flat.specs
     weights = given[0] if given else tf.TensorSpec((None,), tf.float32)
     self.specs = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, most, *spec.shape[1:]], spec.dtype),
+        lambda spec: tf.TensorSpec(
+            [None, self.examples_per_unit, *spec.shape[1:]], spec.dtype),
         (x_specs, y_specs, weights))
     self._stream = KeyStream(None, 'rows of units')
 
@@ -114,7 +113,7 @@ class UnitData(ExampleData):
   def rows(self, index: np.ndarray) -> Rows:
     """Returns rows of the units at `index`, drawn afresh: (inputs, targets, weights).
 
-    Each array has shape (index.size, examples_per_unit, ...).
+    Arrays have shape (index.size, examples_per_unit, ...).
     """
     chosen, owner = self._choose(index)
     found = self._flat.rows(chosen)
@@ -147,10 +146,7 @@ class UnitData(ExampleData):
     return each(placed, x), each(placed, y), each(weighed, weights)
 
   def _choose(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns indices of rows chosen for units, and each one's place in `index`.
-
-    Places ascend.
-    """
+    """Returns (indices of rows chosen, their units' places in `index`, ascending)."""
     counts = self.rows_of_units[index]
     owner = np.repeat(np.arange(index.size), counts)
     within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -166,15 +162,13 @@ class _WithoutKey(ExampleData):
 
   def __init__(self, data: ExampleData, key: str):
     """Initialises the data without the inputs named `key`."""
-    self._data = data
-    self._key = key
-    self.num_examples = data.num_examples
-    self.specs = self._left(data.specs)
+    self._data, self._key = data, key
+    self.num_examples, self.specs = data.num_examples, self._without_ids(data.specs)
 
   def rows(self, index: np.ndarray) -> Rows:
-    return self._left(self._data.rows(index))
+    return self._without_ids(self._data.rows(index))
 
-  def _left(self, parts: Rows) -> Rows:
+  def _without_ids(self, parts: Rows) -> Rows:
     """Returns (inputs without the ids, targets, and weights if any)."""
     return ({name: part for name, part in parts[0].items() if name != self._key},
             *parts[1:])
@@ -183,7 +177,6 @@ class _WithoutKey(ExampleData):
 def open_data(x: Any, y: Any = None, sample_weight: Any = None, units: Any = None,
               examples_per_unit: int | None = None) -> ExampleData:
   """Returns data whose examples are rows, or units if `units` are given."""
-  # Raises ValueError if only one of `units` and `examples_per_unit` is given.
   if units is None and examples_per_unit is None:
     return data_sources.open_data(x, y, sample_weight)
   if units is None or examples_per_unit is None:
@@ -197,19 +190,14 @@ def open_data(x: Any, y: Any = None, sample_weight: Any = None, units: Any = Non
 
 
 def _read_ids(data: ExampleData, key: str) -> np.ndarray:
-  """Returns the ids that the part `key` of the inputs holds, one for each row.
-
-  Raises ValueError unless the inputs are a dict of that part and others.
-  """
+  """Returns the part `key` of the inputs; ValueError unless it is one of several."""
   inputs = data.specs[0]
   if not isinstance(inputs, dict) or key not in inputs or len(inputs) < 2:
     parts = sorted(inputs) if isinstance(inputs, dict) else 'one array'
     raise ValueError(
         f'Expected units={key!r} to name a part of x, a dict of arrays with parts for '
         f'the model beside it, got x of {parts}; pass an array of ids.')
-  return np.concatenate([
-      data.rows(np.arange(start, min(start + _BLOCK, data.num_examples)))[0][key]
-      for start in range(0, data.num_examples, _BLOCK)])
+  return np.concatenate([rows[0][key] for rows in data.blocks(_BLOCK)])
 
 
 def checked_ids(units: Any, rows: int, name: str = 'units') -> np.ndarray:

@@ -53,16 +53,18 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
       'seeded': batches.seeded, 'part_of': batches.part_of,
       'split_noise': model.split_noise,
       'examples_per_unit': batches.examples_per_unit,
-      'weights': int(record.digest(model.inner)) if (
-          model.inner.built) else 0,
+      'weights': int(record.digest(model.inner)) if model.inner.built else 0,
       'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
       'secret': secret})
   for each in messages:
     if 'dealt' in each:
       raise ValueError(_DEALT.format(each['batches']))
-  for name in ('plan', 'batches', 'scheme', 'steps_per_epoch', 'seeded', 'part_of',
-               'split_noise', 'examples_per_unit', 'weights'):
-    _check_same(name, [each[name] for each in messages])
+  for name, words in _SAME.items():
+    values = [each[name] for each in messages]
+    if any(value != values[0] for value in values):
+      raise ValueError(
+          f'Expected all workers to begin with the same {words}, got '
+          f'{", ".join(map(repr, values))} (by worker). Run the same program on each.')
   _check_data(batches, messages)
   if batches.part_of is None and not batches.seeded:
     batches.share(bytes.fromhex(messages[0]['secret']))
@@ -77,23 +79,20 @@ _DEALT = (
     'and an example could be in one step several times.')
 
 
-def _check_same(name: str, values: list[Any]) -> None:
-  """Raises ValueError unless all workers sent the same value of the field `name`."""
-  if any(value != values[0] for value in values):
-    raise ValueError(
-        f'Expected all workers to begin with the same {_WORDS.get(name, name)}, got '
-        f'{", ".join(map(repr, values))} (by worker). Run the same program on each.')
+_SAME = {
+    'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling scheme',
+    **{name: name for name in ('steps_per_epoch', 'seeded', 'part_of', 'split_noise',
+                               'examples_per_unit')},
+    'weights': 'weights (load the same file on each)'}
+"""{field of a message: its name in errors}, for fields in which workers agree."""
 
 
-_WORDS = {'plan': 'plan', 'batches': 'kind of batches', 'scheme': 'sampling scheme',
-          'weights': 'weights (load the same file on each)'}
-
-
-def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
+def _check_data(batches: SampledBatches, messages: list[dict[str, Any]]) -> None:
   """Raises ValueError unless workers have the same data, or parts that add up to it."""
-  sizes, prints = ([each[name] for each in told] for name in ('size', 'data'))
+  sizes = [each['size'] for each in messages]
+  checksums = [each['data'] for each in messages]
   if batches.part_of is None:
-    if len(set(zip(sizes, prints))) > 1:
+    if len(set(zip(sizes, checksums))) > 1:
       raise ValueError(
           'Expected the same examples in the same order on all workers, of which each '
           f'takes its share of a batch, got others (of lengths {sizes}). Give all of '
@@ -103,7 +102,7 @@ def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
     raise ValueError(
         f'Expected parts that make up part_of={batches.part_of} examples, got parts of '
         f'{sizes}, which are {sum(sizes)}.')
-  elif len(set(prints)) < len(prints):
+  elif len(set(checksums)) < len(checksums):
     raise ValueError(
         'Expected another part of the examples on each worker, got the same on '
         'several: an example in two parts would count twice. Split them by the '
@@ -112,10 +111,7 @@ def _check_data(batches: SampledBatches, told: list[dict[str, Any]]) -> None:
 
 def _exchanged(strategy: tf.distribute.Strategy, message: dict[str, Any]
               ) -> list[dict[str, Any]]:
-  """Sends `message` to all workers; returns the messages of all, in workers' order.
-
-  Raises ValueError if it is longer than `_ROOM` as JSON.
-  """
+  """Sends `message` to all workers; returns all messages, in order of workers."""
   data = np.frombuffer(json.dumps(message).encode(), np.uint8)
   if data.size > _ROOM:
     raise ValueError(f'Expected a message of at most {_ROOM} bytes, got {data.size}.')
@@ -137,35 +133,32 @@ class StepAgreement:
   """Agreement of workers to take a step only if all count the step in the same way."""
 
   def __init__(self) -> None:
-    self._failure: BaseException | None = None
+    # This worker's counting error, raised once all workers know of it.
+    self.failure: BaseException | None = None
 
-  def failed(self, error: BaseException) -> None:
-    """Keeps this worker's counting error until all workers have been told."""
-    self._failure = error
+  def confirmed(self, own: tf.Tensor) -> tf.Tensor:
+    """Returns `own`, this worker's numbers; the step fails if workers' numbers differ.
 
-  def confirmed(self, told: tf.Tensor) -> tf.Tensor:
-    """Returns `told`, this worker's numbers; the step fails if workers' numbers differ.
-
-    `told` is int64, (n,); the first is zero if this worker could not count the step. A
-    zero there, too, makes the step fail on all workers.
+    `own` is int64, (n,). If its first number is zero on any worker, as that worker
+    could not count the step, the step fails on all workers.
     """
     return tf.ensure_shape(tf.numpy_function(
-        self._confirm, [told, replicas.gathered(told[None])], tf.int64), told.shape)
+        self._confirm, [own, replicas.gathered(own[None])], tf.int64), own.shape)
 
-  def _confirm(self, told: np.ndarray, all_told: np.ndarray) -> np.ndarray:
-    """Returns `told`; RuntimeError if a worker did not count, or numbers differ."""
-    failure, self._failure = self._failure, None
+  def _confirm(self, own: np.ndarray, of_all: np.ndarray) -> np.ndarray:
+    """Returns `own`; RuntimeError if a worker did not count, or numbers differ."""
+    failure, self.failure = self.failure, None
     if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(
           f'Expected to count this step, got {failure} No worker has released anything '
           'of it.') from failure
-    if not all_told[:, 0].all():
+    if not of_all[:, 0].all():
       raise RuntimeError(
           'Expected every worker to count this step, got another that could not; see '
           'its own error. No worker has released anything of the step.')
-    if (all_told != told).any():
+    if (of_all != own).any():
       raise RuntimeError(
           'Expected all workers to train on the same batch, chosen in the same way, '
           'and to count it likewise, got others; nothing of the step was released. '
           'Run the same program on each, and train by fit alone.')
-    return told
+    return own

@@ -104,10 +104,9 @@ class Counts(NamedTuple):
 class Record:
   """Counters of one set of variables, shared by all `PrivateModel`s of these variables.
 
-  Keras tracks the counters, and saves them with the weights, only where a
-  `PrivateModel` holds them as attributes. Restoring a checkpoint assigns older values
-  to them. So a copy of the counts outside of TensorFlow, which no checkpoint reaches,
-  keeps the maximum.
+  Keras saves the counters with the weights, since a `PrivateModel` holds them as
+  attributes. Restoring a checkpoint assigns older values to them. So a copy of the
+  counts outside of TensorFlow, which no checkpoint reaches, keeps the maximum.
 
   Attributes:
     counters: {field of `Counts`: int64 variable}.
@@ -154,17 +153,17 @@ class Record:
         self.counters[name].assign(value)
       return self._known
 
-  def step(self, found: Counts, weights: int, left: int, sampling: int,
+  def step(self, found: Counts, weights: int, last: int, sampling: int,
            epochs: int, seeded: Seeded) -> Counts:
     """Counts a step before it runs; returns the counts, for the caller to assign.
 
     `found` are the counters' values, which a checkpoint may have lowered. `weights` and
-    `left` are digests of the weights before this step and after the last one; the
-    account is void if the former are not known. `sampling`, `epochs` and `seeded`
-    describe the batch and its randomness, see `Counts.stepped`.
+    `last` are digests of the weights before this step and after the last one; the
+    account is void if those before this step are not known. `sampling`, `epochs` and
+    `seeded` describe the batch and its randomness, see `Counts.stepped`.
     """
     with self._lock:
-      self.changed = not self.weights.step(weights, left) or self.changed
+      self.changed = not self.weights.step(weights, last) or self.changed
       self._known = self._known.merged(found).stepped(
           UNKNOWN if self.changed else sampling, epochs, seeded)
       return self._known
@@ -178,9 +177,9 @@ class Record:
 
     These are the private models of this process that had exactly these weights. If none
     had, the weights may be averages, and all copies count: models that once had the
-    same weights. (Averages of models that are not copies are useless, and not
-    detected.) Adds nothing if this model had the weights itself, or its counters have
-    no steps. `before` are the counts from before the weights were set.
+    same weights. (Averages of models that are not copies are not detected.) Adds
+    nothing if this model had the weights itself, or its counters have no steps.
+    `before` are the counts from before the weights were set.
     """
     with self._lock:
       weights = int(self.digest(model))
@@ -190,10 +189,12 @@ class Record:
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
       # A model without steps may be loaded from a file of one of the others.
-      total = before if self.weights.stepped else Counts()
-      near = [self] if self.weights.stepped else others
-      for each in sources or [each for each in others if any(  # Copies.
-          each is not other and each.weights.shares(other.weights) for other in near)]:
+      stepped = self.weights.stepped
+      copies = [each for each in others if any(
+          each is not other and each.weights.shares(other.weights)
+          for other in ([self] if stepped else others))]
+      total = before if stepped else Counts()
+      for each in sources or copies:
         total = total.plus(each.merge_counts())
         # No account adds up the validations of two models.
         self.changed = self.changed or bool(each.validated)

@@ -23,17 +23,14 @@ class Journal:
   """Write-ahead log of steps on disk, so that a killed run loses no count.
 
   Before a step runs, a block of steps is reserved: written and synced to disk. A run
-  that is killed at any moment and resumed with its journal therefore counts at least
-  every released update, and at most one block more. A run that ends normally writes the
-  exact count.
+  that is killed and resumed with its journal therefore counts at least every released
+  update, and at most one block more. A run that ends normally writes the exact count.
 
   Only one process at a time can open a journal. Opening the file again in that process,
   as by running a notebook cell again, moves the journal with its counts to the new
-  object; the old one then releases no more steps.
-
-  A file that was removed, replaced or written by others is detected before a step is
-  released, and so is a full disk. The journal holds no weights: save them as usual, and
-  load them into the resumed model.
+  object; the old one then releases no more steps. A file that was removed, replaced or
+  written by others is detected before a step is released, and so is a full disk. The
+  journal holds no weights.
 
   Attributes:
     path: The file.
@@ -89,14 +86,9 @@ class Journal:
 
   @staticmethod
   def peek(path: PathLike, plan: PrivacyPlan) -> Counts | None:
-    """Returns the `Counts` on disk, even if the journal is open elsewhere.
+    """Returns the last entry of the file at `path`; None if there is no such file.
 
-    Args:
-      path: The file.
-      plan: The `PrivacyPlan` of the run.
-
-    Returns:
-      The last entry; None if there is no such file.
+    The journal may be open elsewhere.
 
     Raises:
       ValueError: if the file belongs to another plan or is not a journal.
@@ -109,9 +101,7 @@ class Journal:
     return _last_entry(path, data, plan)
 
   def reserve(self, wanted: Counts) -> None:
-    """Writes counts of at least `wanted` to disk; to be called before the step runs.
-
-    If more steps are wanted than are reserved, reserves a block of them.
+    """Writes counts of at least `wanted` to disk, before a step; steps in blocks.
 
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
@@ -157,14 +147,15 @@ class Journal:
           'that a later model of this process took over: that model counts the '
           'steps of both. Train it, or open the journal anew with '
           'privatize(..., journal=...).')
-    held = os.fstat(self._file)
+    opened = os.fstat(self._file)
     try:
-      there = os.stat(self._place)
+      at_path = os.stat(self._place)
     except FileNotFoundError:
-      there = None
-    if there is None or _record_file.identity(there) != _record_file.identity(held):
-      became = 'none' if there is None else 'another file'
-    elif held.st_size != self._size or self._last != os.pread(
+      at_path = None
+    if at_path is None or (
+        _record_file.identity(at_path) != _record_file.identity(opened)):
+      became = 'none' if at_path is None else 'another file'
+    elif opened.st_size != self._size or self._last != os.pread(
         self._file, len(self._last), self._size - len(self._last)):
       became = 'other contents'
     else:
@@ -204,10 +195,7 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
 
 
 def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
-  """Returns the last complete entry, or `Counts()` if there is none.
-
-  Raises ValueError for a journal of another plan, or lines that no run wrote.
-  """
+  """Returns the last complete entry, else `Counts()`; ValueError for another run's."""
   records = [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
              for line in data[:data.rfind(b'\n') + 1].splitlines()]
   if records and records[0] != _header(plan):

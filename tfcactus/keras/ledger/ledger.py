@@ -52,10 +52,7 @@ class Ledger:
 
   @property
   def scheme(self) -> type[sampling_lib.SamplingScheme] | None:
-    """The sampling scheme of all batches.
-
-    None if it is unknown, if batches came from several schemes, or before any batch.
-    """
+    """The scheme of all batches; None if unknown, if there are several, or no batch."""
     return sampling_lib.of_code(self.sampling)
 
   @property
@@ -86,10 +83,9 @@ class Ledger:
                 rows_of_one: int = 1) -> _Found:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
-    `neighboring_relation` and `rows_of_one` are as for `PrivacyPlan.guarantee`; None
-    takes the first relation of the sampling scheme. If a relation that is given, or
-    several rows, have no account, the reason says so. Raises ValueError if None with
-    one row has no account: the plan then has none of the scheme at all.
+    Arguments are as for `PrivacyPlan.guarantee`; None takes the first relation of the
+    sampling scheme. Raises ValueError if None with one row has no account: the plan
+    then has none of the scheme at all.
     """
     relation = neighboring_relation
     if relation is not None:
@@ -151,15 +147,10 @@ def recent_ledgers(plan: PrivacyPlan) -> Callable[..., Ledger]:
 
 
 class TrainingLedger(Protocol):
-  """Interface by which callbacks and run cards ask a private training for its steps.
+  """Interface by which callbacks and run cards ask a private training for its steps."""
 
-  Attributes:
-    plan: The `PrivacyPlan` of the training.
-    no_run_card: Why no run card can be written, or ''.
-  """
-
-  plan: PrivacyPlan
-  no_run_card: str
+  plan: PrivacyPlan  # The plan of the training.
+  no_run_card: str  # Why no run card can be written, or ''.
 
   @property
   def released_steps(self) -> int:

@@ -46,8 +46,7 @@ def trainers(variables: Iterable[tf.Variable]) -> list[Any]:
 def plan_number(plan: PrivacyPlan) -> int:
   """Returns a positive int64, a hash of the fields that set what steps cost.
 
-  A plan of another number may not take over the steps: it could tell less than was
-  spent.
+  A plan of another number may not take over the steps: its epsilon could be too small.
   """
   correlation = () if plan.strategy is None else (plan.strategy.digest,)
   unit = () if plan.unit == 'example' else (plan.unit,)
@@ -83,10 +82,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 
 
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
-  """Returns the record of the model's steps, or a new one if there are no steps.
-
-  Raises ValueError if `plan` cannot cover the steps.
-  """
+  """Returns the model's record, or a new one; ValueError if it is of another plan."""
   record = None
   known = trainers(models.weights(model) if model.built else ())
   optimizer = getattr(model, 'optimizer', None)

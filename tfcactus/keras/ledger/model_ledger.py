@@ -54,7 +54,7 @@ class ModelLedger:
       self.record.validated.setdefault(plan.noisy_accuracy, 0)
     self.counter = step_counter.StepCounter(
         model, plan, self.record, norm, journal, seeded, loaded, paid)
-    self._made = recent_ledgers(plan)
+    self._make_ledger = recent_ledgers(plan)
 
   @property
   def seeded(self) -> Seeded:
@@ -70,22 +70,19 @@ class ModelLedger:
   @property
   def clip_norm(self) -> float | None:
     """The clipping norm of the next step if it is adaptive, else None."""
-    moving = self._norm.variable
-    return None if moving is None else float(tf.convert_to_tensor(moving))
+    norm = self._norm.variable
+    return None if norm is None else float(tf.convert_to_tensor(norm))
 
   def remember(self) -> None:
-    """Records on the model's variables that this ledger counts their releases.
-
-    Numbers the variables for digests (`Watch.digest`), in the model's order.
-    """
+    """Records this ledger on the model's variables, and numbers those for digests."""
     lineage.remember(models.weights(self._model), self.record)
     self.record.weights.place(models.weights(self._model))
 
   def own_variables(self) -> dict[str, tf.Variable]:
     """Returns {name: variable} to save with the weights: counters, adaptive norm."""
-    moving = self._norm.variable
-    return {**self.record.counters, **({} if moving is None else {
-        'clip_norm': moving})}
+    norm = self._norm.variable
+    return self.record.counters if norm is None else {
+        **self.record.counters, 'clip_norm': norm}
 
   def save(self, store: MutableMapping[str, Any], optimizer: Any) -> None:
     """Writes the values of `own_variables` to `store`, after `check_weights`."""
@@ -94,10 +91,7 @@ class ModelLedger:
       store[name] = variable.numpy()
 
   def load(self, store: Mapping[str, Any]) -> None:
-    """Reads `own_variables` from `store`; counts never decrease.
-
-    Raises ValueError if one is missing.
-    """
+    """Reads `own_variables`; counts never decrease. ValueError if one is missing."""
     own = self.own_variables()
     missing = set(own) - set(store.keys())
     if missing:
@@ -151,10 +145,9 @@ class ModelLedger:
                      optimizer: Any = None) -> Iterator[None]:
     """Keeps the counters from decreasing where the block restores older ones.
 
-    `weights` tells whether the block sets the weights, which the `Watch` over them then
-    knows; `others`, whether it may compute them from weights of other private models.
-    The block may also set the state of `optimizer`, or compute weights from that state.
-    The account is void if weights or state were not known before the block.
+    `weights` tells whether the block sets the weights; `others`, whether it may compute
+    them from weights of other private models. It may also use and set the state of
+    `optimizer`. The account is void if weights or state were not known before.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
@@ -171,14 +164,14 @@ class ModelLedger:
   def ledger(self, ahead: int = 0) -> Ledger:
     """Returns the ledger, with `ahead` further steps and epochs on current data."""
     self.record.merge_counts()
-    note = lineage.problem(self.record, self._model, self.plan)
+    problem = lineage.problem(self.record, self._model, self.plan)
     unread = self.counter.read_journal()
-    note, known = note or unread, self.record.merge_counts()
+    note, known = problem or unread, self.record.merge_counts()
     sampling, seeded = known.sampling, Seeded(known.seeded_parts)
     if ahead:
       drawn, from_seeds = self.counter.coming()
       sampling, seeded = counts.combined(sampling, drawn), seeded | from_seeds
-    return self._made(
+    return self._make_ledger(
         counts.UNKNOWN if note else sampling, known.released_steps + ahead,
         known.epochs_begun + ahead, note, seeded, ' '.join(filter(None, (
             self._condition, _PARTS if self.counter.in_parts else ''))))

@@ -31,13 +31,9 @@ Account = Union[DataAccount, PathLike]
 class PaidSteps:
   """The slot of an account from which one model takes its steps, or epochs.
 
-  A slot is a number of releases that an account reserves under a label. The first `fit`
-  reserves the plan's steps, unless there is a slot, and enters each of the plan's
+  A slot is a number of releases that an account reserves under a `label`. The first
+  `fit` reserves the plan's steps, unless there is a slot, and enters each of the plan's
   releases. A resumed run goes on with what is left in the slot.
-
-  Attributes:
-    path: Absolute path of the account.
-    label: Label of the slot.
   """
 
   def __init__(self, account: Account, label: str, plan: PrivacyPlan, seeded: bool):
@@ -133,7 +129,8 @@ class PaidSteps:
     slot, each = account.slots[self.label], book.flat(self._event, 1)[1]
     return slot.used // each, (slot.count - slot.used) // each
 
-  def stops(self, steps: bool) -> bool:
-    """Returns whether the slot is used up, after a step if `steps`, else an epoch."""
-    # A slot of epochs lets the steps of its last epoch run.
-    return not (self._held + self._left or steps and self._by_epochs)
+  def stops(self, after_step: bool) -> bool:
+    """Returns whether the slot is used up, `after_step` or else after an epoch."""
+    if after_step and self._by_epochs:  # The steps of the slot's last epoch may run.
+      return False
+    return self._held + self._left == 0

@@ -43,10 +43,7 @@ class StepCounter:
   def __init__(self, model: keras.Model, plan: PrivacyPlan, record: Record,
                norm: ClipNorm, journal: PathLike | None, seeded: bool, loaded: bool,
                paid: paid_steps.PaidSteps | None = None):
-    """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`.
-
-    Raises ValueError for a seed with a journal.
-    """
+    """Counts in `record`; opens the journal unless `loaded`; see `ModelLedger`."""
     self._model = model
     self._plan = plan
     self._record = record
@@ -176,9 +173,7 @@ class StepCounter:
                 ) -> Iterator[tf.Tensor]:
     """Counts a step on the batch that carries `mark`, before the step runs.
 
-    The account is void if the weights, or the state of `optimizer`, are none that the
-    record knows (`Watch`).
-
+    Voids the account if a `Watch` does not know the weights or `optimizer`'s state.
     Operations made inside the context run after the count. Yields four int64 numbers:
     the batch's `Place`, or zeros. A step that fails after it was counted stays counted.
     """
@@ -199,40 +194,41 @@ class StepCounter:
               ) -> tf.Tensor:
     """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
-    watch = self._record.weights
-    variables = optimizers.state(optimizer)
-    beside = self._watch_of(optimizer) if variables else None
-    numbers = [] if beside is None else [beside.digest(variables), beside.left]
+    state = optimizers.state(optimizer)
+    state_watch = self._watch_of(optimizer) if state else None
+    digests = [] if state_watch is None else [
+        state_watch.digest(state), state_watch.last]
     totals = tf.numpy_function(
-        functools.partial(self._admit, beside), [
+        functools.partial(self._admit, state_watch), [
             tf.concat(marks, 0), self._record.digest(self._model),
-            *map(tf.convert_to_tensor, [watch.left, *counters, *numbers])], tf.int64)
+            *map(tf.convert_to_tensor, [
+                self._record.weights.last, *counters, *digests])], tf.int64)
     totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
     for counter, total in zip(counters, tf.unstack(totals)):
       counter.assign(total)
     return totals
 
-  def _admit(self, beside: Watch | None, mark: np.ndarray, weights: np.ndarray,
-             left: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+  def _admit(self, state_watch: Watch | None, mark: np.ndarray, weights: np.ndarray,
+             last: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
-    `weights` and `left` are digests of the weights now and after the last step,
-    `numbers` the record's counters and such digests of a state that `beside` watches.
+    `weights` and `last` are digests of the weights now and after the last step.
+    `numbers` are the record's counters, then these digests of the optimizer's state.
     Returns the `Counts`, the `Place` of the batch, and three numbers that workers
     compare: 1, the batch's fingerprint and `weights`; or zeros after a failure.
     """
     counters, digests = np.split(numbers, [len(Counts._fields)])
     try:
-      if beside is not None and not beside.step(*map(int, digests)):
+      if state_watch is not None and not state_watch.step(*map(int, digests)):
         self._record.void()
-      return self._admitted(mark, weights, left, *counters)
+      return self._admitted(mark, weights, last, *counters)
     except Exception as error:  # pylint: disable=broad-except
       if replicas.workers(self._strategy) == 1:
         raise
-      self._agreement.failed(error)
+      self._agreement.failure = error
       return np.array((*counters, *_NOWHERE, *_FAILED), np.int64)
 
-  def _admitted(self, mark: np.ndarray, weights: np.ndarray, left: np.ndarray,
+  def _admitted(self, mark: np.ndarray, weights: np.ndarray, last: np.ndarray,
                 *counters: np.ndarray) -> np.ndarray:
     """Does the work of `_admit`; raises if the step cannot be counted."""
     if os.getpid() != self._pid:
@@ -240,12 +236,16 @@ class StepCounter:
           'Expected steps in the process that made the private model, got a '
           'fork, whose steps the ledger there would not count; make the model '
           'in the process that trains it.')
-    taken, seeded = self._recognise(mark)
+    taken, seeded, numbers = Taken(), self.noise, set(mark[:, 0].tolist())
+    for marks in self._marks:
+      if numbers == {marks.number}:  # All rows are of one feed.
+        taken = marks.take(mark[:, 1])
+        seeded |= Seeded.of(noise=False, batches=marks.seeded)
     if self._paid is not None:
       self._paid.take(taken)
     total = self._record.step(
-        Counts(*map(int, counters)), int(weights), int(left), taken.sampling,
-        taken.epochs, seeded | self.noise)
+        Counts(*map(int, counters)), int(weights), int(last), taken.sampling,
+        taken.epochs, seeded)
     # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
@@ -254,21 +254,13 @@ class StepCounter:
     return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),
                     np.int64)
 
-  def _recognise(self, mark: np.ndarray) -> tuple[Taken, Seeded]:
-    """Uses up a mark, see `Marked`; returns facts on its batch, and what was seeded."""
-    numbers = set(mark[:, 0].tolist())
-    for marks in self._marks:
-      if numbers == {marks.number}:
-        return marks.take(mark[:, 1]), Seeded.of(noise=False, batches=marks.seeded)
-    return Taken(), Seeded.NOTHING
-
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Records the digests of the weights and of the optimizer's state after a step."""
     weights, variables = self._record.weights, optimizers.state(optimizer)
-    replicas.once(lambda: weights.left.assign(self._record.digest(self._model)))
+    replicas.once(lambda: weights.last.assign(self._record.digest(self._model)))
     if variables:
       watch = self._watch_of(optimizer)
-      replicas.once(lambda: watch.left.assign(watch.digest(variables)))
+      replicas.once(lambda: watch.last.assign(watch.digest(variables)))
 
 
 _NOWHERE = Place(0, 0, 0, 0)

@@ -21,14 +21,14 @@ class Watch:
   (BackupAndRestore, restore_best_weights) is post-processing of released values.
 
   Attributes:
-    left: int64 variable, the `digest` of the weights after the last step.
+    last: int64 variable, the `digest` of the weights after the last step.
     stepped: Whether any step was counted in this process.
   """
 
   def __init__(self):
     """Initialises the watch, which knows no values yet."""
     with tf.init_scope():
-      self.left = tf.Variable(0, dtype=tf.int64, trainable=False)
+      self.last = tf.Variable(0, dtype=tf.int64, trainable=False)
     self.stepped = False
     self._known = array.array('q')
     # Keyed by variable: the order of `model.weights` changes once a layer is frozen,
@@ -52,11 +52,11 @@ class Watch:
         data=tf.reshape(models.tf_variable(placed[place]), row),
         method=method) for place in sorted(placed)]
     places = tf.bitcast(tf.constant(sorted(placed), tf.int64), tf.uint8)
-    both = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), row)
+    hashed = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), row)
     if beside:
       number = tf.bitcast(tf.constant([beside], tf.int64), tf.uint8)
-      both = tf.concat([both, number], 1)
-    return tf.bitcast(tf.raw_ops.Fingerprint(data=both, method=method),
+      hashed = tf.concat([hashed, number], 1)
+    return tf.bitcast(tf.raw_ops.Fingerprint(data=hashed, method=method),
                       tf.int64)[0]
 
   def place(self, variables: Sequence[tf.Variable]) -> list[int]:
@@ -73,28 +73,28 @@ class Watch:
   def is_known(self, weights: int) -> bool:
     """Returns whether weights of this digest are known, without recording anything."""
     return weights in self._known or (
-        self.stepped and weights == training.number(self.left))
+        self.stepped and weights == training.number(self.last))
 
   def shares(self, other: Watch) -> bool:
     """Returns whether both knew equal weights once, as copies of one model do."""
     return not set(self._known).isdisjoint(other._known)
 
-  def step(self, weights: int, left: int) -> bool:
+  def step(self, weights: int, last: int) -> bool:
     """Records a step; returns whether the weights before it are known, or the first.
 
-    `weights` and `left` are digests of the weights before this step and after the last.
+    `weights` and `last` are digests of the weights before this step and after the last.
     """
-    known = self._knows(weights, left)
+    known = self._add_last_and_find(weights, last)
     self.stepped = True
     return known
 
-  def _knows(self, weights: int, left: int) -> bool:
+  def _add_last_and_find(self, weights: int, last: int) -> bool:
     """Returns whether the digest `weights` is known or first; a first one gets known.
 
-    Also adds `left`, the digest after the last step, if any, to the known ones.
+    Also adds `last`, the digest after the last step, if any, to the known ones.
     """
-    if self.stepped and (not self._known or self._known[-1] != left):
-      self._known.append(left)
+    if self.stepped and (not self._known or self._known[-1] != last):
+      self._known.append(last)
     if not self._known:
       self._known.append(weights)
     # Nearly always the last known digest, which saves a search of all.
@@ -102,11 +102,11 @@ class Watch:
 
   def knows(self, variables: Sequence[tf.Variable], beside: int = 0) -> bool:
     """Returns whether the values, as in `digest`, are known, or none were recorded."""
-    return self.is_empty or self._knows(
-        int(self.digest(variables, beside)), training.number(self.left))
+    return self.is_empty or self._add_last_and_find(
+        int(self.digest(variables, beside)), training.number(self.last))
 
   def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> None:
     """Adds the values, as in `digest`, to the known ones."""
     weights = int(self.digest(variables, beside))
-    if not self._knows(weights, training.number(self.left)):
+    if not self._add_last_and_find(weights, training.number(self.last)):
       self._known.append(weights)
