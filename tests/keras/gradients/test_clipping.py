@@ -92,3 +92,15 @@ def test_large_gradients_are_summed_one_after_the_other(monkeypatch):
   found, waiting = run()
   assert waiting == 3
   np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize('form', [
+    lambda tiny: forms.Dense(tiny, [4]),
+    lambda tiny: forms.Outer(tiny, tf.ones([1, 3], tf.float64)),
+    lambda tiny: forms.Outer(tiny, tiny)], ids=['dense', 'outer', 'small factors'])
+def test_norms_whose_squares_vanish_in_float64_are_clipped(form):
+  for size, clip in ((1e-170, 1e-200), (1e-100, 1e-250)):
+    sums, _ = clipping.clip_and_sum(
+        [form(tf.fill([1, 4], tf.constant(size, tf.float64)))],
+        tf.constant(clip, tf.float64), tf.constant([True]))
+    assert np.max(np.abs(sums[0])) <= clip

@@ -113,6 +113,13 @@ def test_coordinates_are_independent_over_chunks_and_parts(monkeypatch):
         drawn.size - lag)
 
 
+def test_variables_without_entries_get_noise_of_their_shape(monkeypatch):
+  monkeypatch.setattr(device_noise, 'TOGETHER', 50)
+  shapes = [[0], [60], [0, 3], [70]]
+  noisy = _sampler().add_to([tf.zeros(shape) for shape in shapes], _ONE)
+  assert [each.shape.as_list() for each in noisy] == shapes
+
+
 def test_no_block_of_a_key_is_made_twice(blocks, monkeypatch):
   monkeypatch.setattr(device_noise, '_CHUNK', 64)
   monkeypatch.setattr(device_noise, 'TOGETHER', 1000)

@@ -15,7 +15,6 @@ import copy
 import math
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.gradients import gram
@@ -23,9 +22,9 @@ from tfcactus.keras.gradients import gram
 _FLOAT32_TERMS = 64
 """Most squares that are summed in float32. Further sums are float64."""
 
-_FLUSHED = 2.0**-126
-"""The smallest normal float32. Squares below it may be flushed to zero, so it is added
-for each entry."""
+_FLUSHED, _FLUSHED64 = 2.0**-126, 2.0**-1022
+"""The smallest normal float32 and float64. Smaller squares may be flushed to zero, so it
+is added for each entry."""
 
 _ROOT_ROUNDINGS = 4
 """Assumed error of TensorFlow's float32 square root, in units of 2^-24."""
@@ -37,19 +36,18 @@ NORM_ERROR = 1.01 * (_FLOAT32_TERMS / 2 + _ROOT_ROUNDINGS) * 2.0**-24
 def squared_norms(values: tf.Tensor) -> tf.Tensor:
   """Returns squared norms of the rows of `values`, (batch, ...): (batch,), float64.
 
-  Their square roots are at least 1 - `NORM_ERROR` times the true norms.
+  Their square roots are at least (1 - `NORM_ERROR`) times the true norms.
   """
-  if values.dtype == tf.float64:
-    return tf.reduce_sum(tf.square(values), list(range(1, values.shape.rank)))
-  entries = int(np.prod(values.shape[1:], dtype=np.int64))
+  entries = math.prod(values.shape[1:])
+  roots = tf.reshape(values, [values.shape[0], entries])
   terms = max(n for n in range(1, _FLOAT32_TERMS + 1) if entries % n == 0)
-  if terms > 8:  # Shorter blocks would leave nearly as many roots as there are values.
-    blocks = tf.reshape(values, [values.shape[0], entries // terms, terms])
+  # Shorter blocks would leave nearly as many roots as there are values.
+  if values.dtype != tf.float64 and terms > 8:
     # One pass over memory; a matrix product could round its factors.
-    roots = tf.math.reduce_euclidean_norm(blocks, -1)
-  else:
-    roots = tf.reshape(values, [values.shape[0], entries])
-  return tf.reduce_sum(tf.square(tf.cast(roots, tf.float64)), 1) + entries * _FLUSHED
+    roots = tf.math.reduce_euclidean_norm(
+        tf.reshape(values, [values.shape[0], entries // terms, terms]), -1)
+  return tf.reduce_sum(tf.square(tf.cast(roots, tf.float64)), 1) + entries * (
+      _FLUSHED64 if values.dtype == tf.float64 else _FLUSHED)
 
 
 def _kept(values: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
@@ -72,7 +70,7 @@ class GradientForm(abc.ABC):
   def squared_norms(self) -> tf.Tensor:
     """Returns squared norms, float64, shape (batch,).
 
-    Their roots are at least 1 - `NORM_ERROR` times the true norms.
+    Their roots are at least (1 - `NORM_ERROR`) times the true norms.
     """
 
   @abc.abstractmethod
@@ -182,11 +180,12 @@ class Outer(GradientForm):
     rows = [tf.cast(each[:, 0], tf.float64) for each in (self.inputs, self.outputs)]
     if tf.float64 not in (self.inputs.dtype, self.outputs.dtype):
       return squared_norms(rows[0]) * squared_norms(rows[1])
-    # A float64 square may be flushed to zero although the other factor is large.
+    # A float64 square may be flushed to zero although the other factor is large: rows
+    # are divided by their largest entries. The square of these may be flushed, too.
     largest = [tf.reduce_max(tf.abs(each), 1) for each in rows]
     units = [tf.where(most > 0, most, tf.ones_like(most)) for most in largest]
     shares = [squared_norms(each / unit[:, None]) for each, unit in zip(rows, units)]
-    return tf.square(largest[0] * largest[1]) * shares[0] * shares[1]
+    return (tf.square(largest[0] * largest[1]) + _FLUSHED64) * shares[0] * shares[1]
 
   def weighted_sum(self, factors: tf.Tensor) -> tf.Tensor:
     """Returns the sum of factor * input output^T over all positions, float64."""
@@ -227,8 +226,8 @@ def product(inputs: tf.Tensor, outputs: tf.Tensor, shape: Sequence[int]
 class Rows(GradientForm):
   """Gradients of the rows of an embedding table that each example looked up.
 
-  `ids` are integers, (batch, t); `values` is (batch, t, p), the gradients of these
-  rows, at most one of them nonzero per id of an example (see `merged`). The table has
+  `ids` are integers, (batch, t). `values`, (batch, t, p), are the gradients of these
+  rows; at most one is nonzero for each id of an example (see `merged`). The table has
   the shape (vocabulary, p).
   """
 
@@ -250,9 +249,9 @@ class Rows(GradientForm):
     if vocabulary <= ids.shape[1]:
       return Dense(cls(ids, values, vocabulary).dense(), [vocabulary, values.shape[-1]])
     same = tf.equal(ids[:, :, None], ids[:, None, :])
-    earlier = tf.linalg.band_part(
-        tf.ones(same.shape[1:], values.dtype), -1, 0) - tf.eye(
-            ids.shape[1], dtype=values.dtype)
+    # Entry (i, j) of `earlier` is 1 if place j comes before place i.
+    square = tf.ones(same.shape[1:], values.dtype)
+    earlier = square - tf.linalg.band_part(square, 0, -1)
     repeated = tf.reduce_any(tf.logical_and(same, earlier > 0), -1)
     inside = tf.logical_and(ids >= 0, ids < vocabulary)
     kept = tf.logical_and(inside, tf.logical_not(repeated))
@@ -292,7 +291,7 @@ class Rows(GradientForm):
 class Tied(GradientForm):
   """Gradients of a tied embedding, whose table is looked up and also makes the logits.
 
-  The gradients are sums of `rows` and `outer`, whose inputs are gradients of logits.
+  The gradients are `rows` plus `outer`. The inputs of `outer` are gradients of logits.
   """
 
   def __init__(self, rows: Rows, outer: Outer):
@@ -338,16 +337,16 @@ def gram_positions(gradients: GradientForm) -> int:
 def held(gradients: GradientForm, lean: bool, most_positions: float) -> GradientForm:
   """Returns gradients in the form in which they are held until the norm is known.
 
-  Kernels of more than `most_positions` are written out, and those for which that is
-  faster than Gram matrices. If `lean`, none are, for lack of memory; the effect on the
-  sensitivity is in docs/soundness.md, "Numbers".
+  Gradients that Gram matrices measure are written out (made `Dense`) if that is faster,
+  or if they have more than `most_positions`. With `lean`, for lack of memory, none are.
+  The effect on the sensitivity is in docs/soundness.md, "Numbers".
   """
   positions = gram_positions(gradients)
   if lean or not positions:
     return gradients
-  faster = (few_positions(positions, gradients.shape) if isinstance(gradients, Outer)
-            else math.prod(gradients.shape) >= _LARGE)
-  if faster and positions <= most_positions:
+  gram_is_faster = math.prod(gradients.shape) >= _LARGE if isinstance(
+      gradients, Tied) else few_positions(positions, gradients.shape)
+  if gram_is_faster and positions <= most_positions:
     return gradients
   return Dense(gradients.dense(), gradients.shape)
 
@@ -362,7 +361,6 @@ _SHORT, _LARGE = 32, 2**16
 Their weighted sum takes float64 products, which cost a CPU more time than float32
 products. A kernel that is written out is written once and read three times."""
 
-
 _SMALL = 1024
 """Entries of a dense gradient up to which `joined` copies it: one copy is then cheaper
 than operations of its own."""
@@ -372,41 +370,39 @@ def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
           ) -> tuple[list[list[int]], list[GradientForm]]:
   """Joins small dense gradients of one clipping group and dtype, to share operations.
 
-  `groups` has the clipping group of each gradient. Returns the indices of the gradients
-  in each form, and the forms. `apart` takes sums of the forms apart.
+  `groups` has the clipping group of each gradient. Returns `places`, the indices of the
+  gradients in each joined form, and the joined forms. `apart` splits their sums.
   """
   alike: dict[Any, list[int]] = {}
   for i, (each, group) in enumerate(zip(gradients, groups)):
     small = isinstance(each, Dense) and math.prod(each.shape) <= _SMALL
     alike.setdefault((group, each.tensors()[0].dtype) if small else i, []).append(i)
-  found = []
-  for own in alike.values():
-    parts = [each for each in (gradients[i] for i in own) if isinstance(each, Dense)]
-    found.append(gradients[own[0]] if len(own) == 1 else Dense(
+  forms = []
+  for indices in alike.values():
+    parts: list[Any] = [gradients[i] for i in indices]
+    forms.append(parts[0] if len(parts) == 1 else Dense(
         tf.concat([each.flat() for each in parts], 1),
         [sum(math.prod(each.shape) for each in parts)]))
-  return list(alike.values()), found
+  return list(alike.values()), forms
 
 
 def apart(totals: Sequence[tf.Tensor], places: Sequence[Sequence[int]],
           gradients: Sequence[GradientForm]) -> list[tf.Tensor]:
-  """Takes sums of the forms that `joined` made apart into sums of `gradients`."""
-  found = {}
-  for total, own in zip(totals, places):
-    pieces = [total] if len(own) == 1 else tf.split(
-        total, [math.prod(gradients[i].shape) for i in own])
-    for i, piece in zip(own, pieces):
-      each = gradients[i]
-      found[i] = each.of_flat(piece) if len(own) > 1 and isinstance(
-          each, Dense) else piece
-  return [found[i] for i in range(len(gradients))]
+  """Returns sums of `gradients`, given `totals` of the forms that `joined` made."""
+  sums = {}
+  for total, indices in zip(totals, places):
+    parts: list[Any] = [gradients[i] for i in indices]
+    sums.update(zip(indices, [total] if len(parts) == 1 else [
+        each.of_flat(piece) for each, piece in zip(parts, tf.split(
+            total, [math.prod(each.shape) for each in parts]))]))
+  return [sums[i] for i in range(len(gradients))]
 
 
 def finite(gradients: Sequence[GradientForm], rows: tf.Tensor
           ) -> list[GradientForm]:
   """Returns the gradients, with zeros for examples whose boolean in `rows` is False."""
   flat = [value for each in gradients for value in each.tensors()]
-  # Nearly always all are True, and nothing is copied.
+  # Nearly always all booleans are True, and nothing is copied.
   left = iter(tf.cond(tf.reduce_all(rows), lambda: flat,
                       lambda: [_kept(value, rows) for value in flat]))
   return [each._of([next(left) for _ in each.tensors()])  # pylint: disable=protected-access
@@ -419,18 +415,18 @@ def averaged(form: GradientForm, views: int, keep: tf.Tensor) -> GradientForm:
   Where such a mean is not finite, rows whose `keep` is False count as zeros: they have
   weight zero, and 0 * NaN = NaN.
   """
-  made = form.averaged(views)
+  means = form.averaged(views)
   finite = tf.reduce_all([
       tf.reduce_all(tf.math.is_finite(each), list(range(1, each.shape.rank)))
-      for each in made.tensors() if each.dtype.is_floating], 0)
+      for each in means.tensors() if each.dtype.is_floating], 0)
 
   def mended() -> list[tf.Tensor]:
-    """Returns the tensors with other means for these examples alone."""
+    """Returns the means, with new ones for examples whose mean is not finite."""
     return [tf.raw_ops.Select(condition=finite, x=mean, y=other) for mean, other in zip(
-        made.tensors(), form.where(keep).averaged(views).tensors())]
+        means.tensors(), form.where(keep).averaged(views).tensors())]
 
-  # Nearly always all are finite, and nothing is copied.
-  return made._of(tf.cond(tf.reduce_all(finite), made.tensors, mended))  # pylint: disable=protected-access
+  # Nearly always all means are finite, and nothing is copied.
+  return means._of(tf.cond(tf.reduce_all(finite), means.tensors, mended))  # pylint: disable=protected-access
 
 
 def of_example(gradient: tf.Tensor | tf.IndexedSlices) -> dict[str, tf.Tensor]:
@@ -457,11 +453,11 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
   """Returns the sum of the gradients of a variable that is used several times."""
   if len(gradients) == 1:
     return gradients[0]
-  found = _in_one(gradients)
-  if found is not None:
-    return found
-  total = tf.add_n([each.dense() for each in gradients])
-  return Dense(total, total.shape[1:])
+  total = _in_one(gradients)
+  if total is not None:
+    return total
+  values = tf.add_n([each.dense() for each in gradients])
+  return Dense(values, values.shape[1:])
 
 
 def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
@@ -471,22 +467,20 @@ def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
   if len(outer) + len(rows) < len(gradients) or len({
       (each.inputs.shape[2], each.outputs.shape[2]) for each in outer}) > 1:
     return None
-  found = []
+  table = kernel = None
   if rows:
-    found.append(rows[0] if len(rows) == 1 else Rows.merged(
+    table = rows[0] if len(rows) == 1 else Rows.merged(
         tf.concat([each.ids for each in rows], 1),
-        tf.concat([each.values for each in rows], 1), rows[0].vocabulary))
+        tf.concat([each.values for each in rows], 1), rows[0].vocabulary)
   if outer:  # Further uses are further positions.
-    found.append(outer[0] if len(outer) == 1 else product(
+    kernel = outer[0] if len(outer) == 1 else product(
         tf.concat([each.inputs for each in outer], 1),
-        tf.concat([each.outputs for each in outer], 1), outer[0].shape))
-  if len(found) == 1:
-    return found[0]
-  table, kernel = found
-  if isinstance(table, Rows) and isinstance(kernel, Outer) and (
-      kernel.inputs.shape[2] == table.vocabulary) and (
-          table.values.dtype == kernel.inputs.dtype == kernel.outputs.dtype ==
-          tf.float32) and (kernel.inputs.shape[1] + table.ids.shape[1])**2 < math.prod(
-              table.shape):
-    return Tied(table, kernel)
-  return None
+        tf.concat([each.outputs for each in outer], 1), outer[0].shape)
+  if table is None or kernel is None:
+    return table or kernel
+  if not isinstance(table, Rows) or not isinstance(kernel, Outer):
+    return None
+  tied = Tied(table, kernel)
+  alike = kernel.inputs.shape[2] == table.vocabulary and (
+      table.values.dtype == kernel.inputs.dtype == kernel.outputs.dtype == tf.float32)
+  return tied if alike and gram_positions(tied)**2 < math.prod(tied.shape) else None

@@ -41,9 +41,9 @@ radius or the side moves the normal by up to e r, an error e of log u by e / r. 
 
 @functools.cache
 def serves() -> bool:
-  """Returns whether there is a GPU whose noise is that of the host.
+  """Returns whether there is a GPU that makes the same noise as the host.
 
-  Warns once if the noise of a GPU is not.
+  Warns once if there is a GPU that makes other noise.
   """
   if not tf.config.list_logical_devices('GPU'):
     return False
@@ -59,15 +59,15 @@ def serves() -> bool:
 
 def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
           step: tf.Tensor | None) -> tf.Tensor:
-  """Returns sums plus independent normals times `scale`, rounded to a grid if any.
+  """Returns sums plus independent normals times `scale`, rounded to the grid of `step`.
 
   Args:
     key: uint32, shape (8,): a key of ChaCha20 that serves one draw of noise.
     part: Number of the part of the draw. Parts of one draw have different numbers.
-    sums: float64, shape (size,).
+    sums: float64, shape (size,), size at least 1.
     scale: float64, shape (): standard deviation of the noise.
     step: float64, shape (): results are rounded to multiples of it, a power of two, as
-      `precision.grid` returns it. None does not round.
+      `precision.grid` returns it. Zero or None does not round.
 
   Returns:
     float64, shape (size,).
@@ -117,12 +117,12 @@ def check(blocks: int) -> None:
   """
   key = np.frombuffer(os.urandom(32), '<u4')
   with tf.init_scope():  # Part 3 and first block 5 stand for all.
-    found = _chunk(
+    made = _chunk(
         tf.constant(key), tf.constant(3, tf.uint32), tf.constant(5, tf.uint32),
         tf.zeros([NORMALS * blocks], tf.float64), tf.ones([], tf.float64),
         tf.zeros([], tf.float64)).numpy()
   expected, radii = host_normals(key.tobytes(), 3, 5, blocks)
-  worst = float(np.max(np.abs(found - expected) / (radii + 1 / radii)))
+  worst = float(np.max(np.abs(made - expected) / (radii + 1 / radii)))
   if not worst <= _TOLERANCE:
     raise RuntimeError(
         "Expected noise made with randomness='device' to be what the host makes from "
@@ -140,7 +140,7 @@ def host_normals(key: bytes, part: int, first: int, blocks: int
   stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(
       bytes(64 * blocks))
   words = np.frombuffer(stream, '<u4').reshape(-1, 16).T.astype(np.uint64)
-  made, radii = [], []
+  result, radii = [], []
   for pair in range(3):
     one, two, three, four, five = words[5 * pair:5 * pair + 5]
     more = words[15] >> np.uint64(10 * pair) & np.uint64(1023)
@@ -149,11 +149,12 @@ def host_normals(key: bytes, part: int, first: int, blocks: int
     turn = ((five + 0.5) * 2.0**-32 + (four & np.uint64(2**29 - 1))) * 2.0**-29
     sides = np.sin(turn * np.pi / 4), np.cos(turn * np.pi / 4)
     swap = four >> np.uint64(29) & np.uint64(1) == 1
-    made += [radius * (1.0 - 2.0 * (four >> np.uint64(bit) & np.uint64(1))) * np.where(
-        swap, sides[1 - axis], sides[axis]) for axis, bit in enumerate((30, 31))]
-    radii += [radius, radius]
-  # A radius of zero, if the uniform rounds to one, would be divided by.
-  return np.concatenate(made), np.maximum(np.concatenate(radii), 1e-8)
+    for axis, bit in enumerate((30, 31)):
+      sign = 1.0 - 2.0 * (four >> np.uint64(bit) & np.uint64(1))
+      result.append(radius * sign * np.where(swap, sides[1 - axis], sides[axis]))
+      radii.append(radius)
+  # A uniform that rounds to one gives the radius zero, by which `check` cannot divide.
+  return np.concatenate(result), np.maximum(np.concatenate(radii), 1e-8)
 
 
 def normals(key: tf.Tensor, part: tf.Tensor, first: tf.Tensor, blocks: int

@@ -43,8 +43,8 @@ class NoiseSampler:
   anew for each draw. With a seed the first key is made of the seed: draws repeat, and
   whoever knows the seed can subtract the noise. Use a seed for experiments only.
 
-  XLA compiles noise of the device alone, and only with a key from outside of the
-  compiled function. A key gives the same noise again, so pass a new one to each call:
+  XLA compiles only noise that is made on the device, and only with a key from outside
+  of the compiled function. A key repeats its noise, so pass a new one to each call:
 
       step = tf.function(lambda key: sampler.draw(1000, key=key), jit_compile=True)
       noise = step(sampler.key())
@@ -76,10 +76,10 @@ class NoiseSampler:
         are; 'auto' chooses the device for large sums on a GPU, unless seeded.
 
     Raises:
-      ValueError: if an argument is invalid or `dim` is not the table's.
+      ValueError: if an argument is invalid, or `dim` is not that of a radial table.
     """
     if not isinstance(noise, noise_lib.Noise):
-      noise_lib.check(noise)
+      noise_lib.check(noise)  # Raises.
     self.noise = noise
     self.dim = None if dim is None else _checks.integer('dim', dim, 1)
     self.seeded = seed is not None
@@ -127,6 +127,7 @@ class NoiseSampler:
 
     Raises:
       ValueError: if `size` is not the sampler's dimension, or `key` may not serve.
+      RuntimeError: if the device does not make the noise that the host would.
     """
     size = self._checked(size)
     if not self.noise.noise_multiplier:
@@ -192,6 +193,7 @@ class NoiseSampler:
     Raises:
       ValueError: if a shape is not fully known, a dtype is not floating, the size is
         not `dim`, or `key` may not serve.
+      RuntimeError: as for `draw`.
     """
     if isinstance(template, tf.TensorShape) or isinstance(template, (tuple, list)) and (
         all(isinstance(entry, (int, np.integer)) for entry in template)):
@@ -233,13 +235,14 @@ class NoiseSampler:
 
     Raises:
       ValueError: as for `draw`, or if a shape is not fully known.
+      RuntimeError: as for `draw`.
     """
-    kept = [part.dtype for part in sums] if dtypes is None else dtypes
-    dtypes = [tf.as_dtype(dtype) for dtype in kept]
+    dtypes = [tf.as_dtype(dtype) for dtype in (
+        [part.dtype for part in sums] if dtypes is None else dtypes)]
     if not self.noise.noise_multiplier:
       return [tf.cast(part, dtype) for part, dtype in zip(sums, dtypes)]
     scale, size = exact(scale), self._checked(_size(sums))
-    # Of several replicas, `total` rounds the sum.
+    # With several replicas nothing is rounded here: `total` rounds the sum of shares.
     step = precision.grid(self.grid_scale(scale)) if replicas.number() == 1 else (
         tf.zeros([], tf.float64))
     add: Callable[..., list[tf.Tensor]]
@@ -251,12 +254,13 @@ class NoiseSampler:
       groups = [[part] for part in sums] if self._divisible and size > TOGETHER and (
           self.noise.dim in (None, 1) and self.dim is None) else [list(sums)]
       add = functools.partial(self._added, place, self._draws_ahead(size))
-    found: list[tf.Tensor] = []
+    noisy: list[tf.Tensor] = []
     for number, parts in enumerate(groups):
       # In sequence, so that memory holds the draws of one group and those ahead.
-      with tf.control_dependencies(found[-1:]):
-        found += add(number, parts, dtypes[len(found):][:len(parts)], scale, step)
-    return found
+      with tf.control_dependencies(noisy[-1:]):
+        noisy.extend(add(
+            number, parts, dtypes[len(noisy):][:len(parts)], scale, step))
+    return noisy
 
   def grid_scale(self, scale: tf.Tensor) -> tf.Tensor:
     """Returns the larger of the sensitivity, `scale`, and the noise's deviation.
@@ -291,26 +295,26 @@ class NoiseSampler:
   def _added(self, place: tf.Tensor | None, ahead: bool, number: int,
              sums: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], scale: tf.Tensor,
              step: tf.Tensor) -> list[tf.Tensor]:
-    """Adds the host's draw `number` to a group of parts; rounds unless `step` is 0.
+    """Adds the host's draw for group `number` of parts; rounds unless `step` is 0.
 
-    The draw is made a step ahead if `ahead`. Other arguments are as for `add_to`.
+    With `ahead` the draw is made a step ahead. Other arguments are as for `add_to`.
     """
     # NumPy adds float32 or float64; results in half precision are cast at the end.
     wide = [part if part.dtype in (tf.float32, tf.float64) else
             tf.cast(part, tf.float64) for part in sums]
-    made = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
-            for dtype in dtypes]
+    wide_dtypes = [dtype if dtype in (tf.float32, tf.float64) else tf.float64
+                   for dtype in dtypes]
     draw = functools.partial(
         self._ahead.take, (number, _size(sums))) if ahead else None
-    noisy = random_bits.changed(
-        functools.partial(self._noisy, [dtype.as_numpy_dtype for dtype in made], draw),
-        wide, made, scale, step, *([] if place is None else [place]))
+    noisy = random_bits.changed(functools.partial(
+        self._noisy, [dtype.as_numpy_dtype for dtype in wide_dtypes], draw),
+        wide, wide_dtypes, scale, step, *([] if place is None else [place]))
     return [tf.cast(each, dtype) for each, dtype in zip(noisy, dtypes)]
 
   def _added_on_device(self, key: tf.Tensor, number: int, sums: Sequence[tf.Tensor],
                        dtypes: Sequence[tf.DType], scale: tf.Tensor, step: tf.Tensor
                       ) -> list[tf.Tensor]:
-    """Adds part `number` of the device's draw by `key`; arguments as for `_added`."""
+    """Adds part `number` of the draw under `key` to a group; arguments as `_added`."""
     noisy = device_noise.added(
         key, number, tf.concat(
             [tf.reshape(tf.cast(part, tf.float64), [-1]) for part in sums], 0),
@@ -323,22 +327,20 @@ class NoiseSampler:
              *places: np.ndarray) -> list[np.ndarray]:
     """Returns sums plus noise, rounded to multiples of `step` unless that is 0.
 
-    `draw` returns noise that was drawn ahead; without it, noise is drawn now.
+    `draw` returns noise that was drawn ahead; if it is None, noise is drawn now.
     """
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    found: list[np.ndarray] = [
-        np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
-    for part, drawn, made in zip(sums, np.split(noise, ends), found):
+    noisy = [np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
+    for part, part_noise, result in zip(sums, np.split(noise, ends), noisy):
       in_threads(functools.partial(
-          _add, part.reshape(-1), drawn, made.reshape(-1), float(scale),
+          _write_sum, part.reshape(-1), part_noise, result.reshape(-1), float(scale),
           self.noise.range, float(step)), range(0, part.size, PARALLEL))
-    return found
+    return noisy
 
-  def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor
-            ) -> tf.Tensor:
+  def _cast(self, noise: tf.Tensor, dtype: tf.DType, scale: tf.Tensor) -> tf.Tensor:
     """Casts to `dtype` without rounding beyond the range of a bounded table."""
     limit = self.noise.range
     if math.isinf(limit):
@@ -350,24 +352,25 @@ class NoiseSampler:
     return tf.clip_by_value(tf.cast(noise, dtype), -largest, largest)
 
 
-def _add(given: np.ndarray, noise: np.ndarray, made: np.ndarray, scale: float,
-         limit: float, step: float, start: int) -> None:
-  """Writes `PARALLEL` coordinates of a sum plus scaled noise to `made`, from `start`.
+def _write_sum(total: np.ndarray, noise: np.ndarray, result: np.ndarray, scale: float,
+               limit: float, step: float, start: int) -> None:
+  """Writes `total` plus scaled noise to `result`: `PARALLEL` coordinates from `start`.
 
   Noise is cut to `limit` times the scale. Sums are rounded to `step` unless it is 0.
   """
-  for at in range(start, min(start + PARALLEL, given.size), _CHUNK):
-    piece = noise[at:at + _CHUNK] * scale
+  for first in range(start, min(start + PARALLEL, total.size), _CHUNK):
+    chunk = slice(first, first + _CHUNK)
+    piece = noise[chunk] * scale
     if not math.isinf(limit):
       np.clip(piece, -limit * abs(scale), limit * abs(scale), out=piece)
     with np.errstate(over='ignore', invalid='ignore'):
       # Unrounded noise is added: rounded noise would lie on a coarser grid.
-      piece += given[at:at + _CHUNK]
+      piece += total[chunk]
       if step:
         piece *= 1 / step
-        piece = np.rint(piece, out=piece)
+        np.rint(piece, out=piece)
         piece *= step
-      made[at:at + _CHUNK] = piece
+      result[chunk] = piece
 
 
 def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
@@ -383,10 +386,14 @@ def check_randomness(randomness: str, noise: noise_lib.Noise) -> str:
 
 
 def _groups(sums: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
-  """Groups parts in sequence: `device_noise.TOGETHER` numbers at most, or one part."""
-  groups: list[list[tf.Tensor]] = []
+  """Groups parts in sequence: `device_noise.TOGETHER` numbers at most, or one part.
+
+  A part without numbers joins any group: the device makes no noise of size zero.
+  """
+  groups: list[list[tf.Tensor]] = [[]]
   for part in sums:
-    if not groups or _size([*groups[-1], part]) > device_noise.TOGETHER:
+    before, size = _size(groups[-1]), _size([part])
+    if before and size and before + size > device_noise.TOGETHER:
       groups.append([])
     groups[-1].append(part)
   return groups
