@@ -116,7 +116,7 @@ def test_models_whose_kernels_do_not_fit_are_lean(arithmetic, by_gram, monkeypat
   assert not privatize(model, plan).privacy_summary().count('Gram')
   kernels = physical_batch.numbers_per_example(model, layer_routes.routes(model))
   monkeypatch.setattr(physical_batch, 'memory_for_steps', lambda: 6 * kernels)
-  monkeypatch.setattr(physical_batch, '_memory_of_large', lambda model: 0)
+  monkeypatch.setattr(physical_batch, '_memory_of_large', lambda weights: 0)
   private = privatize(model, plan)
   assert (private.physical_batch_size > 1) == bool(by_gram)
   private.compile('sgd', MEAN)

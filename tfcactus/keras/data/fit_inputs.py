@@ -211,9 +211,11 @@ def _sampled_feed(batches: SampledBatches, class_weight: Any,
   found = Feed(marks or Marks(), feed, steps_per_epoch, ordered=True)
   if replicas.number(strategy) == 1:
     return found
-  # The feed of a share of each batch is infinite, so Keras needs a number of steps.
+  # Replicas of this process take elements of the feed in turn. The feed is infinite, so
+  # Keras needs a number of steps.
   return found._replace(
-      x=replicas.distributed(feed, strategy), example=batches.example_batch(),
+      x=strategy.distribute_datasets_from_function(lambda _: feed),
+      example=batches.example_batch(),
       steps_per_epoch=steps_per_epoch or batches.steps_per_epoch)
 
 

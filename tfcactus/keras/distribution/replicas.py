@@ -116,17 +116,17 @@ def is_first(of_worker: bool = False) -> bool:
   return int(index) % (shares().here if of_worker else number()) == 0
 
 
-def summed(shares: Sequence[tf.Tensor], like: Sequence[Any],
+def summed(parts: Sequence[tf.Tensor], like: Sequence[Any],
            rounded: Callable[..., tf.Tensor] = tf.cast) -> list[tf.Tensor]:
-  """Returns the sums of `shares` over all replicas, bit-identical on each.
+  """Returns the sums of each of `parts` over all replicas, bit-identical on each.
 
-  Shares are float64. Totals are rounded once, to the dtypes of `like`, by
-  `rounded(total, dtype=...)`. On one replica `shares` are returned unchanged.
+  Parts are float64. Sums are rounded once, to the dtypes of `like`, by
+  `rounded(total, dtype=...)`. With one replica `parts` are returned unchanged.
   """
   if number() == 1:
-    return list(shares)
+    return list(parts)
   totals = tf.distribute.get_replica_context().all_reduce(
-      tf.distribute.ReduceOp.SUM, list(shares))
+      tf.distribute.ReduceOp.SUM, list(parts))
   return [rounded(total, dtype=each.dtype) for total, each in zip(totals, like)]
 
 
@@ -135,13 +135,14 @@ def gathered(tensor: tf.Tensor) -> tf.Tensor:
   return tf.distribute.get_replica_context().all_gather(tensor, axis=0)
 
 
-def if_same(number: int, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns `values`; the step fails, on all replicas, unless all have one `number`.
+def if_same(digest: int, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """Returns `values`; the step fails, on all replicas, unless digests are the same.
 
-  `number`, below 2^63, stands for the bits of gradients that `place_test` saw.
+  `digest`, below 2^63, is of the bits of gradients that `place_test` saw.
   """
-  told = gathered(tf.constant([number], tf.int64))
-  with tf.control_dependencies([tf.debugging.assert_equal(told, told[0], _OTHER_BITS)]):
+  digests = gathered(tf.constant([digest], tf.int64))
+  with tf.control_dependencies([
+      tf.debugging.assert_equal(digests, digests[0], _OTHER_BITS)]):
     return [tf.identity(each) for each in values]
 
 
@@ -156,28 +157,20 @@ def once(function: Callable[..., Any], *values: tf.Tensor) -> Any:
 
   # AutoGraph would turn `int(digest)`, of 64 bits, into a cast to int32.
   @tf.autograph.experimental.do_not_convert
-  def merged(strategy: tf.distribute.Strategy, *held: Any) -> Any:
-    """Calls `function`; each of `held` has a value for each replica."""
+  def merged(strategy: tf.distribute.Strategy, *per_replica: Any) -> Any:
+    """Calls `function`; each of `per_replica` has a value for each replica."""
     return function(*(list(strategy.experimental_local_results(value))
-                      for value in held))
+                      for value in per_replica))
 
   return tf.distribute.get_replica_context().merge_call(merged, args=values)
-
-
-def distributed(dataset: tf.data.Dataset, strategy: Any) -> Any:
-  """Returns a dataset that hands its elements to this process's replicas in turn.
-
-  `dataset` is infinite and has one element per replica and step.
-  """
-  return strategy.distribute_datasets_from_function(lambda _: dataset)
 
 
 def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
   """Raises ValueError for strategies under which noise is not shown to be added once.
 
-  Checks the strategy of the current scope and those of a model's `variables`. If one of
-  them has several replicas, `variables` have to belong to the scope. Refuses variables
-  of DTensor too.
+  Checks the strategy of the current scope and those of a model's `variables`. If any of
+  these strategies has several replicas, `variables` have to belong to the scope.
+  Refuses variables of DTensor too.
   """
   current = tf.distribute.get_strategy()
   _check_supported(current)
@@ -191,12 +184,14 @@ def check_devices(variables: Sequence[tf.Variable] = ()) -> None:
     holder = variable.distribute_strategy if spread else None
     if holder is not None:
       _check_supported(holder)
-    if current.num_replicas_in_sync > 1 and holder is not current:
+    if holder is current:
+      continue
+    if current.num_replicas_in_sync > 1:
       raise ValueError(
           f'Expected a model made in the scope of the {type(current).__name__} that it '
           'is trained by, got one with variables '
           f'{"of another strategy" if spread else "on one device"}. {_SCOPE}')
-    if holder is not None and holder.num_replicas_in_sync > 1 and holder is not current:
+    if holder is not None and holder.num_replicas_in_sync > 1:
       raise ValueError(
           'Expected privatize(...) and compile(...) in the scope that the model was '
           f'made in, of a {type(holder).__name__} of num_replicas_in_sync='
@@ -214,8 +209,8 @@ def check_alike() -> None:
   devices = [tf.DeviceSpec.from_string(device)
              for device in tf.distribute.get_strategy().extended.worker_devices]
   types = {device.device_type for device in devices}
-  # The number of a device counts logical devices: the visible GPUs in order, unless one
-  # of them is split. Then all visible GPUs have to be alike.
+  # Numbers of devices count logical devices: the visible GPUs in order, unless a GPU is
+  # split. Then all visible GPUs have to be alike.
   gpus = tf.config.get_visible_devices('GPU')
   if len(gpus) == len(tf.config.list_logical_devices('GPU')):
     gpus = [gpus[device.device_index] for device in devices

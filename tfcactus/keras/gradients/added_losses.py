@@ -50,8 +50,7 @@ def of_one(model: Any) -> Iterator[Added]:
   def add_loss(losses: Any, **kwargs: Any) -> None:
     """Replaces the layer's `add_loss`: adds losses to `added`, as scalars."""
     del kwargs
-    for loss in tf.nest.flatten(losses):
-      added.append(tf.reduce_sum(_number(loss)))
+    added.extend(tf.reduce_sum(_tensor(loss)) for loss in tf.nest.flatten(losses))
 
   with contextlib.ExitStack() as stack:
     for layer in _layers(model):
@@ -63,7 +62,8 @@ def of_one(model: Any) -> Iterator[Added]:
 def of_rows(model: Any, rows: int) -> Iterator[Added]:
   """Yields an `Added`, which collects a model's losses in a pass over `rows` examples.
 
-  The losses have shape (rows,). A layer that adds another raises `NotOneEach`.
+  The losses have shape (rows,). A layer that adds a loss of another shape raises
+  `NotOneEach`.
   """
   added = Added()
   with contextlib.ExitStack() as stack:
@@ -76,14 +76,14 @@ def of_rows(model: Any, rows: int) -> Iterator[Added]:
 def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
   """Collects the losses of one layer in `added`, each of shape (rows,)."""
   regularizer: Any = getattr(layer, compat.ACTIVITY_REGULARIZER, None)
-  handled: list[tf.Tensor] = []
+  to_skip = 0  # Calls of `add_loss` with what `of_outputs` returned.
 
   def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
     """Replaces the activity regularizer: adds its loss per example, returns 0."""
-    found = vectorization.over_rows(
-        lambda row: tf.reduce_sum(_number(regularizer(row[None]))), outputs)
-    added.append(found)
-    handled.append(found)
+    nonlocal to_skip
+    added.append(vectorization.over_rows(
+        lambda row: tf.reduce_sum(_tensor(regularizer(row[None]))), outputs))
+    to_skip += 1
     return tf.zeros([], outputs.dtype)
 
   def add_loss(losses: Any, **kwargs: Any) -> None:
@@ -91,12 +91,12 @@ def _collecting_rows(layer: Any, rows: int, added: Added) -> Iterator[None]:
 
     Raises `NotOneEach` for other shapes; one example may have a scalar.
     """
+    nonlocal to_skip
     del kwargs
-    if handled:  # Keras passes on the loss that `of_outputs` returned.
-      handled.pop()
+    if to_skip:
+      to_skip -= 1
       return
-    for loss in tf.nest.flatten(losses):
-      loss = _number(loss)
+    for loss in map(_tensor, tf.nest.flatten(losses)):
       if loss.shape.as_list() != [rows] and not (rows == 1 and not loss.shape.rank):
         raise NotOneEach(
             f'add_loss of layer {layer.name!r} is given shape {loss.shape}, not a '
@@ -116,6 +116,6 @@ def _layers(model: Any) -> list[Any]:
           if hasattr(layer, 'add_loss')]
 
 
-def _number(loss: Any) -> tf.Tensor:
+def _tensor(loss: Any) -> tf.Tensor:
   """Returns an added loss as a tensor; calls a function that returns it."""
   return tf.convert_to_tensor(loss() if callable(loss) else loss)

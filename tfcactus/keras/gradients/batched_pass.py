@@ -50,7 +50,7 @@ def loss_scale(model: keras.Model) -> float:
 
 
 def unscaled(gradient: tf.Tensor, scale: float) -> tf.Tensor:
-  """Returns a gradient over a `loss_scale`; real ones in float32 if this is not 1."""
+  """Returns a gradient divided by a `loss_scale`; float32 if real and `scale` not 1."""
   if scale == 1:
     return gradient
   if not gradient.dtype.is_complex:
@@ -62,8 +62,8 @@ class PassResult(NamedTuple):
   """Gradients, predictions and losses of one physical batch with `rows` rows.
 
   Attributes:
-    gradients: One per variable of `model.trainable_variables`, with a gradient for each
-      row; from the engine and from local steps, for each example.
+    gradients: One form per variable of `model.trainable_variables`, with a gradient for
+      each row. The engine and local steps make it a gradient for each example.
     predictions: The model's outputs, tensors of shape (rows, ...), with Keras masks.
     losses: Shape (rows,) or (rows, outputs), not weighted.
     added: Losses that layers added, shape (rows,); None if there are none.
@@ -93,21 +93,21 @@ class PassResult(NamedTuple):
   def of(self, tensors: Iterable[tf.Tensor]) -> PassResult:
     """Returns this result with other tensors, in the order of `rows`, then `masks`."""
     left = iter(tensors)
-    made = self._replace(
+    result = self._replace(
         gradients=[form._of([next(left) for _ in form.tensors()])  # pylint: disable=protected-access
                    for form in self.gradients],
         predictions=tf.nest.map_structure(lambda _: next(left), self.predictions),
         losses=next(left), added=None if self.added is None else next(left))
-    masks.put_all(made.predictions, [
+    masks.put_all(result.predictions, [
         None if each is None else next(left)
         for each in masks.of_all(self.predictions)])
-    return made
+    return result
 
 
 def takes_part(weights: tf.Tensor) -> tf.Tensor:
   """Returns booleans of shape (rows,): which examples have any nonzero weight."""
-  found = tf.not_equal(weights, 0)
-  return found if found.shape.rank == 1 else tf.reduce_any(found, 1)
+  nonzero = tf.not_equal(weights, 0)
+  return nonzero if nonzero.shape.rank == 1 else tf.reduce_any(nonzero, 1)
 
 
 def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
@@ -125,14 +125,14 @@ def _losses(losses: tf.Tensor | None, added: tf.Tensor | None) -> tf.Tensor:
 def weighted_losses(losses: tf.Tensor, weights: tf.Tensor, added: tf.Tensor | None
                    ) -> tf.Tensor:
   """Returns each row's weighted loss, summed over outputs, plus its added losses."""
-  used = losses * tf.cast(weights, losses.dtype)
-  if used.shape.rank == 2:
-    used = tf.reduce_sum(used, 1)
+  weighted = losses * tf.cast(weights, losses.dtype)
+  if weighted.shape.rank == 2:
+    weighted = tf.reduce_sum(weighted, 1)
   if added is None:
-    return used
-  # An added loss has no weight. It is left out with its row, since the user to whom the
-  # row belongs may take part by other rows.
-  return tf.cast(used, added.dtype) + tf.where(
+    return weighted
+  # Weights do not multiply added losses. Those of rows of weight zero are left out,
+  # since the user of such a row may take part by other rows.
+  return tf.cast(weighted, added.dtype) + tf.where(
       takes_part(weights), added, tf.zeros_like(added))
 
 
@@ -158,17 +158,18 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
     predictions = model(x, training=True)
   _check_whole(outputs, tf.nest.flatten(predictions))
   losses = _losses(compute_loss(targets, predictions), added.total())
-  used = weighted_losses(losses, weights, added.total())
+  weighted = weighted_losses(losses, weights, added.total())
   scale = loss_scale(model)
-  total = tf.reduce_sum(tf.cast(used, tf.float32) * scale if scale != 1 else used)
-  # One backward pass gives the gradients of all captured outputs and of all uses.
-  by_operations = _ByOperations.found(model, batch, used, outputs)
+  total = tf.reduce_sum(
+      tf.cast(weighted, tf.float32) * scale if scale != 1 else weighted)
+  # One backward pass gives the gradients with respect to all captured outputs of
+  # vectorised layers, and to the outputs of all uses.
+  by_operations = _ByOperations.found(model, batch, weighted, outputs)
   captured = [each for each in outputs if each.saved is not None]
-  found = by_operations.taps.gradients(total, [
-      *(each.tensor for each in captured),
-      *(use.op.outputs[0] for use, _ in by_operations.ruled)])
   upstream = [each if each is None else unscaled(tf.convert_to_tensor(each), scale)
-              for each in found]
+              for each in by_operations.taps.gradients(total, [
+                  *(each.tensor for each in captured),
+                  *(use.op.outputs[0] for use, _ in by_operations.ruled)])]
   forms_by_variable: dict[int, list[forms.GradientForm]] = {}
   for variable, form in itertools.chain(
       *(each.gradients(gradient, number) for each, gradient in zip(captured, upstream)),
@@ -183,10 +184,10 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
 
 
 def _check_whole(outputs: Sequence[_Output], predictions: Sequence[tf.Tensor]) -> None:
-  """Raises NoRule if an output of which rows are left out is used or returned."""
+  """Raises NoRule if a layer's output with rows left out is used or returned."""
   for each in outputs:
     if vectorized_layer.is_cut(each.tensor) and (each.tensor.consumers() or any(
-        each.tensor is found for found in predictions)):
+        each.tensor is prediction for prediction in predictions)):
       raise uses_lib.NoRule.blaming(
           each.tensor.op.name,
           f'layer {each.layer.name!r} returns several rows for one example')
@@ -207,15 +208,15 @@ class _Output(NamedTuple):
 
   def gradients(self, upstream: tf.Tensor | None, number: int) -> _Gradients:
     """Returns gradients for `number` examples, which may have several rows each."""
-    several = self.tensor.shape[0] // number
+    several = self.tensor.shape[0] // number  # Rows of an example.
     if upstream is None:
       upstream = tf.zeros_like(self.tensor)
     with vectorized_layer.named(self.layer, self.reason):
       # The sum over an example's rows is wanted; `averaged` below takes their mean.
-      made = vectorized_layer.gradients(
+      of_rows = vectorized_layer.gradients(
           self.layer, self.saved, upstream * several if several > 1 else upstream)
     return [(variable, form.averaged(several) if several > 1 else form)
-            for variable, form in made]
+            for variable, form in of_rows]
 
 
 class _ByOperations(NamedTuple):
@@ -224,7 +225,7 @@ class _ByOperations(NamedTuple):
   variables: Sequence[keras.Variable]
   handles: dict[str, int]  # Indices of variables by the names of their handles.
   ruled: list[operations.Ruled]  # All uses.
-  taps: loops.Taps  # Those in loops.
+  taps: loops.Taps  # The uses in loops.
 
   @classmethod
   def found(cls, model: keras.Model, batch: Batch, losses: tf.Tensor,
@@ -234,6 +235,7 @@ class _ByOperations(NamedTuple):
     index = {variable_reads.identity(each): i for i, each in enumerate(variables)}
     handles = {name: index[each] for name, each in variable_reads.handles_in(
         losses.graph).items() if each in index}
+    # (operation, variable) for the reads whose gradients vectorised layers give.
     answered = {(name, index.get(variable_reads.identity(variable)))
                 for each in outputs if each.saved is not None
                 for variable in models.trained_variables(each.layer)
@@ -273,7 +275,7 @@ class _ByOperations(NamedTuple):
 
 @contextlib.contextmanager
 def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterator[None]:
-  """Calls vectorised layers on single examples in the block; adds to `outputs`."""
+  """Calls vectorised layers on single examples in the block; fills `outputs`."""
   # Inside such a layer, inner layers are called as they are: its gradient covers them.
   # So are layers inside loops, into which rules of operations look.
   graph = tf.compat.v1.get_default_graph()
@@ -281,7 +283,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
 
   def called(layer: keras.layers.Layer, reason: str, call: Callable[..., Any],
              *args: Any, **kwargs: Any) -> Any:
-    """Runs `call`, the layer's own, on single examples; adds outputs to the list."""
+    """Runs `call`, the layer's own, on single examples; adds to `outputs`."""
     call = graphs.as_keras_calls(call)
     if inside or tf.compat.v1.get_default_graph() is not graph:
       return call(*args, **kwargs)
@@ -306,21 +308,23 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
 
     inside.append(layer)
     with vectorized_layer.named(layer, reason):
-      made = vectorized_layer.call(layer, call, capture, *args, **kwargs)
+      results = vectorized_layer.call(layer, call, capture, *args, **kwargs)
     inside.clear()
-    outputs.extend(_Output(each, layer, reason) for each in tf.nest.flatten(made)
+    outputs.extend(_Output(each, layer, reason) for each in tf.nest.flatten(results)
                    if tf.is_tensor(each))
-    return made
+    return results
 
   with contextlib.ExitStack() as stack:
-    for layer, _, reason, _ in filter(lambda route: route.vectorized, routes.layers):
-      stack.enter_context(patches.replaced(layer, call=graphs.without_autograph(
-          functools.partial(called, layer, reason, layer.call))))
+    for route in routes.layers:
+      if route.vectorized:
+        stack.enter_context(patches.replaced(
+            route.layer, call=graphs.without_autograph(functools.partial(
+                called, route.layer, route.reason, route.layer.call))))
     yield
 
 
 def _by_name(call: Callable[..., Any], name: str, first: Any, **kwargs: Any) -> Any:
-  """Calls a function with its first argument under this name."""
+  """Calls `call` with `first` as the argument of this `name`."""
   return call(**{name: first}, **kwargs)
 
 
@@ -348,9 +352,9 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
       weighted = weighted_losses(loss, weight[None], extra)[0]
       if scale != 1:
         weighted = tf.cast(weighted, tf.float32) * scale
-    found = [forms.of_example(each) for each in tape.gradient(
+    gradients = [forms.of_example(each) for each in tape.gradient(
         weighted, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)]
-    return ([{**each, 'values': unscaled(each['values'], scale)} for each in found],
+    return ([{**each, 'values': unscaled(each['values'], scale)} for each in gradients],
             tf.nest.map_structure(lambda value: value[0], prediction),
             masks.of_one(prediction), loss[0], [] if extra is None else [extra[0]])
 
@@ -365,7 +369,7 @@ def vectorized(model: keras.Model, compute_loss: LossFn, batch: Batch) -> PassRe
         'of layers whose weights nothing else uses (see privacy_summary()).')
                     ) from error
   return PassResult(
-      [forms.of_examples(found, variable.shape) for found, variable in
+      [forms.of_examples(each, variable.shape) for each, variable in
        zip(gradients, model.trainable_variables)],
       masks.put_rows(predictions, carried), losses, added[0] if added else None)
 

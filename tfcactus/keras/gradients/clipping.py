@@ -67,21 +67,24 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
       f'{f" + 4 * {bands} bands" if more else ""}) '
       f'below {MOST_ROUNDINGS:.1e} for N = num_examples (and canaries), got n={rows} '
       f'for N={examples}: the rounding of a sum could exceed what the '
-      f'clipping norm allows for. Give physical_batch_size={best}'
-      + (", or take arithmetic='float'." if (
-          _roundings(examples + 1, best, more=more) <= MOST_ROUNDINGS) else
-         " is not enough; take arithmetic='float'."))
+      'clipping norm allows for. ' + (
+          f"Give physical_batch_size={best}, or take arithmetic='float'." if (
+              _roundings(examples + 1, best, more=more) <= MOST_ROUNDINGS) else
+          "No n meets this for so many examples: take arithmetic='float'."))
 
 
 def most_positions(drawn: float, rows: int) -> float:
   """Returns the most positions of an example up to which Gram norms may be used.
 
-  Up to these, `CLIP_MARGIN` covers the rounding of sums over `drawn` examples, those of
-  all replicas together, in physical batches of `rows`. The result may be a fraction;
-  below 1 stands for none. Infinite `drawn` gives 0, and zero gives infinity.
+  Up to that number, `CLIP_MARGIN` covers the rounding of sums over `drawn` examples,
+  those of all replicas together, in physical batches of `rows`. The result may be a
+  fraction; below 1 stands for none. Infinite `drawn` gives 0, and zero gives infinity.
   """
-  if not 0 < drawn < math.inf:
-    return 0.0 if drawn else math.inf
+  if drawn == math.inf:
+    return 0.0
+  if drawn == 0:
+    return math.inf
+  # Positions count `drawn * rows` roundings each.
   left = MOST_ROUNDINGS / gram.MOST_CANCELLATION - _roundings(drawn, rows, 0.0)
   return left / (drawn * rows)
 
@@ -115,16 +118,11 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns each vector's float64 clipping factor and whether the vector is usable.
 
-  Both results have the shape of `squared_norms`. Vectors that are not finite, or whose
-  factor is below `_SMALLEST_FACTOR`, are not usable: the caller replaces them by zeros.
-  Their factor of zero is not enough, since 0 * NaN = NaN.
-
-  Args:
-    squared_norms: float64, any shape; not finite where any entry was not.
-    l2_norm_clip: Clipping norm.
-    normalize: Whether to divide by the norm plus `_NORMALIZING`, however short the
-      vector: then factors of short vectors exceed one.
-    margin: Relative margin by which clipped norms stay below the clipping norm.
+  Both results have the shape of `squared_norms`, float64. Vectors whose squared norm is
+  not finite, or whose factor is below `_SMALLEST_FACTOR`, are not usable: the caller
+  replaces them by zeros. Their factor of zero is not enough, since 0 * NaN = NaN.
+  Clipped norms stay below `l2_norm_clip` by the relative `margin`. With `normalize`,
+  factors divide by the norm plus `_NORMALIZING`: those of short vectors exceed one.
   """
   bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
   usable = tf.math.is_finite(squared_norms)
@@ -133,13 +131,6 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
   factors = bound / (norm + _NORMALIZING if normalize else tf.maximum(norm, bound))
   usable = tf.logical_and(usable, factors >= _SMALLEST_FACTOR)
   return tf.where(usable, factors, zero), usable
-
-
-def check_kind(clipping: str) -> str:
-  """Returns `clipping` if it is a kind of clipping, else raises ValueError."""
-  if clipping not in KINDS:
-    raise ValueError(f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
-  return clipping
 
 
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
@@ -153,15 +144,11 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   to the sums: one example changes it by 1/2, as `step_counts` expects of a count.
   Unclipped is an example whose computed norm is at most the bound, in every group.
 
-  Args:
-    gradients: One per variable.
-    l2_norm_clip: Bound on the norm over all variables together.
-    takes_part: Booleans, shape (batch,); an example with False, or that is not usable
-      (see `clip_factors`) in one of the groups, contributes exactly zero.
-    clipping: 'flat', 'per_layer' or 'automatic'.
-    groups: The group of each variable, as in `Routes.groups`, for 'per_layer'.
-    scales: float64, shape (batch,): a factor of each example's gradient before it is
-      clipped; None for ones.
+  `gradients` has a form for each variable; `l2_norm_clip` bounds the norm over all
+  variables together. An example contributes exactly zero if it is False in
+  `takes_part`, (batch,), or not usable (see `clip_factors`) in a group. `clipping` is
+  one of `KINDS`; `groups` is as in `Routes.groups`, for 'per_layer'. `scales`, float64
+  of shape (batch,), multiplies gradients before they are clipped; None for ones.
 
   Source: 'automatic' is AUTO-S of Bu et al., "Automatic Clipping: Differentially
   Private Deep Learning Made Easier and Stronger" (2023).
@@ -169,23 +156,23 @@ def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tenso
   places, joined, groups, norms = _measured(gradients, clipping, groups)
   # L groups of norm C / sqrt(L) each have norm C together.
   bound = tf.cast(l2_norm_clip, tf.float64) / len(norms)**0.5
-  found, short, finite = {}, [], []
-  for number, squared in norms.items():
+  factors, keep, unclipped, finite = {}, [takes_part], [], []
+  for group, squared in norms.items():
     if scales is not None:
       squared *= tf.square(scales)
-    found[number] = clip_factors(squared, bound, clipping == 'automatic')
-    short.append(squared <= bound**2)
+    factors[group], usable = clip_factors(squared, bound, clipping == 'automatic')
+    keep.append(usable)
+    unclipped.append(squared <= bound**2)
     finite.append(tf.math.is_finite(squared))
-  # An example that is not finite in one layer is dropped in all.
-  keep = tf.reduce_all([takes_part, *(usable for _, usable in found.values())], 0)
-  halves = tf.cast(tf.reduce_all(short, 0), tf.float64) - 0.5
-  halves = tf.where(keep, halves, tf.zeros_like(halves))
+  # An example that is not usable in one group is dropped in all.
+  kept = tf.reduce_all(keep, 0)
+  halves = tf.cast(tf.reduce_all(unclipped, 0), tf.float64) - 0.5
   joined = forms.finite(joined, tf.reduce_all(finite, 0))
-  factors = {group: tf.where(keep, each if scales is None else each * scales,
-                             tf.zeros_like(each))
-             for group, (each, _) in found.items()}
+  factors = {group: tf.where(kept, each if scales is None else each * scales,
+                             tf.zeros_like(each)) for group, each in factors.items()}
   return (forms.apart(_sums(joined, [factors[group] for group in groups]), places,
-                      gradients), tf.reduce_sum(halves))
+                      gradients),
+          tf.reduce_sum(tf.where(kept, halves, tf.zeros_like(halves))))
 
 
 def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
@@ -198,7 +185,7 @@ def _sums(gradients: Sequence[forms.GradientForm], factors: Sequence[tf.Tensor]
            for each in gradients]
   totals: list[tf.Tensor] = []
   gate: list[tf.Operation] = []
-  first, at_once = 0, 0
+  first, at_once = 0, 0  # Sum i may run together with those from `first` on.
   for i, (each, own) in enumerate(zip(gradients, factors)):
     at_once, before = at_once + sizes[i], first
     while at_once > _AT_ONCE and first < i:
@@ -214,25 +201,25 @@ def _measured(gradients: Sequence[forms.GradientForm], clipping: str,
               groups: Sequence[int]
              ) -> tuple[list[list[int]], list[forms.GradientForm], list[int],
                         dict[int, tf.Tensor]]:
-  """Returns places and forms of `forms.joined`, their groups, squared norms by group.
+  """Returns (places, joined forms, group of each form, {group: squared norms}).
 
-  Norms have shape (batch,), float64.
+  Places and forms are those of `forms.joined`. Norms are float64, shape (batch,).
   """
   if clipping != 'per_layer':  # All variables are one group.
     groups = [0] * len(gradients)
   # The joined numbers are measured, and the same numbers are added.
   places, joined = forms.joined(gradients, groups)
-  groups = [groups[own[0]] for own in places]
+  groups = [groups[indices[0]] for indices in places]
   return places, joined, groups, {
-      number: tf.add_n([each.squared_norms() for each, group in zip(joined, groups)
-                        if group == number]) for number in sorted(set(groups))}
+      group: tf.add_n([each.squared_norms() for each, own in zip(joined, groups)
+                       if own == group]) for group in sorted(set(groups))}
 
 
 def numbers_of_rows(gradients: Sequence[forms.GradientForm], clipping: str,
                     groups: Sequence[int]) -> list[tf.Tensor]:
   """Returns all tensors that `clip_and_sum` adds up, and the norms by which it clips.
 
-  Norms are squared, one tensor for each group. All have one row per example.
+  Norms are squared, one tensor for each group. All tensors have one row per example.
   """
   *_, norms = _measured(gradients, clipping, groups)
   return [*(tensor for form in gradients for tensor in form.tensors()),
@@ -259,8 +246,8 @@ def clipped_sums(per_example: Sequence[tf.Tensor], l2_norm_clip: tf.Tensor
   # entry's square, and two of the sum, in parts and over the parts. The root halves
   # these and rounds once. The bound, the factor and the product with an entry add five.
   # 1.01 covers terms of second order.
-  single = 2 if any(each.dtype == tf.float32 for each in per_example) else 0
+  float32_roundings = 2 if any(each.dtype == tf.float32 for each in per_example) else 0
   factors, usable = clip_factors(squared, l2_norm_clip, margin=1.01 * (
-      single * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53))
+      float32_roundings * 2.0**-24 + (1.5 * entries + 6) * 2.0**-53))
   return [tf.cast(forms.Dense(each, each.shape[1:]).where(usable).weighted_sum(
       factors), each.dtype) for each in per_example]

@@ -89,28 +89,28 @@ class Engine:
     the mean of these gradients is clipped (augmentation multiplicity). `each`
     consecutive rows make up an example: more than one where examples are units, such as
     users. Clipped is the mean gradient of its rows of nonzero weight, or the difference
-    that `local` steps make to the weights. `canaries` is their number. `tested_places`
-    has the results of `place_test` by keys of passes; `run` adds others (None: no
-    test). `answers` asks to test outputs too: the caller counts right answers.
+    that `local` steps make to the weights. `canaries` is the number of canaries.
+    `tested_places` has the results of `place_test` by keys of passes; `run` adds others
+    (None: no test). `answers` asks to test outputs too, as the caller counts answers.
     """
     self._answers = answers
     self._canaries = canaries
     self._tested_places = tested_places
     self._local = local
-    self._copies = views
-    self._each = each
+    self._views = views
+    self._rows_each = each
     self._outputs = outputs
     # Which outputs may carry masks, and whether layers may add losses. For a vectorised
     # model both are known only once `_run` has traced its loop.
     self._masked = [True] * len(tf.nest.flatten(outputs))
     self._adds = True
-    # The last batched pass that was traced for a proof, and the proved pass; None for
-    # a trace that cannot run.
+    # The last batched pass that was traced for a proof, and the proved pass. The latter
+    # is None if the trace serves the proof only and cannot run.
     self._result: batched_pass.PassResult
     self._proved: Callable[[batched_pass.Batch], batched_pass.PassResult] | None = None
     self._keys = keys or random_bits.Keys(None)
     self._model = model
-    self._losses = compute_loss
+    self._given_loss = compute_loss
     self.rows = rows
     self._rows_by = rows_by or (lambda _: rows)
     self.routes = routes
@@ -124,14 +124,11 @@ class Engine:
     Raises ValueError if the pass changes variables, if the model cannot be vectorised
     where it has to be, or if the test of `tested_places` fails.
 
-    Args:
-      x: Inputs, a structure of tensors of shape (batch, ...).
-      targets: Targets for `compute_loss`, tensors of shape (batch, ...).
-      weights: Factors of the losses, shape (batch,) or (batch, outputs). An example
-        whose weights are all zero contributes exactly zero, whatever its losses are.
-      l2_norm_clip: Clipping norm: the bound on the norm of each example's gradient.
-      numbers: The canary of each row, int64, shape (batch,), counted from one; zero for
-        other rows. None without canaries.
+    `x` and `targets` are structures of tensors, (batch, ...). `weights`, (batch,) or
+    (batch, outputs), multiply losses. An example whose weights are all zero adds
+    exactly zero, whatever its losses are. `l2_norm_clip` bounds the norm of each
+    example's gradient. `numbers`, int64 of shape (batch,), has the canary of each row,
+    counted from one, or zero for other rows; None without canaries.
     """
     # Rules of operations need a graph. An eager step is traced anyway, for its proof.
     run = tf.function(self._run, autograph=False) if tf.executing_eagerly() else (
@@ -145,17 +142,17 @@ class Engine:
     self._settle((x, targets, weights))
     if self._tested_places is not None:
       self._test_places((x, targets, weights), self._tested_places)
-    batch, size = tf.shape(weights)[0], self.rows * self._each
-    chunks = tf.maximum((batch + size - 1) // size, 1)
+    given, size = tf.shape(weights)[0], self.rows * self._rows_each
+    batches = tf.maximum((given + size - 1) // size, 1)
     x, targets, weights, numbers = tf.nest.map_structure(
         lambda t: None if t is None else tf.pad(
-            t, [[0, chunks * size - batch]] + [[0, 0]] * (t.shape.rank - 1)),
+            t, [[0, batches * size - given]] + [[0, 0]] * (t.shape.rank - 1)),
         (x, targets, weights, numbers))
-    kept = (self._outputs, self._masked, True, self._adds)
-    # `kept` tells which results of a physical batch exist, in their structure. Absent
-    # masks and added losses get no arrays: a loop with fewer arrays is faster.
-    there = [True] * len(self._masked) + tf.nest.flatten(kept[1:])
-    arrays = [tf.TensorArray(keras.backend.floatx(), chunks) for each in there if each]
+    # Predictions, masks, losses and added losses. Absent masks and added losses get no
+    # arrays: a loop with fewer arrays is faster.
+    structure = (self._outputs, self._masked, True, self._adds)
+    exists = [True] * len(self._masked) + tf.nest.flatten(structure[1:])
+    arrays = [tf.TensorArray(keras.backend.floatx(), batches) for one in exists if one]
     zeros = [tf.zeros(shape, tf.float64) for shape in (
         *(v.shape for v in self._model.trainable_variables),
         *(shadow.shapes(self._canaries) if self._canaries else ()))]
@@ -163,22 +160,22 @@ class Engine:
     def body(index: tf.Tensor, sums: list[tf.Tensor], unclipped: tf.Tensor,
              *arrays: tf.TensorArray) -> Any:
       """Adds physical batch `index` to the sums; writes its other results to arrays."""
-      physical = tf.nest.map_structure(
-          lambda t: self._physical(t, index), (x, targets, weights))
-      (more, halves), values = self._physical_batch(
-          physical, l2_norm_clip,
-          None if numbers is None else self._physical(numbers, index))
+      *batch, own_numbers = tf.nest.map_structure(
+          lambda t: None if t is None else self._physical(t, index),
+          (x, targets, weights, numbers))
+      (more, more_unclipped), values = self._physical_batch(
+          tuple(batch), l2_norm_clip, own_numbers)
       return (index + 1, [a + b for a, b in zip(sums, more)],
-              unclipped + halves,
+              unclipped + more_unclipped,
               *(array.write(index, value) for array, value in zip(
-                  arrays, itertools.compress(values, there))))
+                  arrays, itertools.compress(values, exists))))
 
     _, sums, unclipped, *arrays = tf.while_loop(
-        lambda index, *_: index < chunks, body,
+        lambda index, *_: index < batches, body,
         (0, zeros, tf.zeros([], tf.float64), *arrays), parallel_iterations=1)
-    found = iter([array.concat() for array in arrays])
+    results = iter([array.concat() for array in arrays])
     predictions, masked, losses, added = tf.nest.pack_sequence_as(
-        kept, [next(found) if each else None for each in there])
+        structure, [next(results) if one else None for one in exists])
     if added is None:
       added = tf.zeros(tf.shape(losses)[:1], losses.dtype)
     return BatchResult(
@@ -208,10 +205,7 @@ class Engine:
 
     Keeps a proved pass that can run as `_proved`; ValueError if it writes variables.
     """
-    specs = tf.nest.map_structure(
-        lambda t: tf.TensorSpec(
-            [self.rows * self._each * self._copies] + t.shape[1:], t.dtype),
-        batch)
+    specs = self._specs(batch, self._views)
     try:
       traced = pass_proof.trace(self._model, self._traced, specs)
       found = pass_proof.unproved(self._model, traced)
@@ -234,20 +228,24 @@ class Engine:
     return found.reason, [layer_routes.layer_of(
         self.routes, found.operation, found.variable)]
 
+  def _specs(self, batch: batched_pass.Batch, views: int = 1) -> batched_pass.Batch:
+    """Returns the `TensorSpec`s of a physical batch, each row repeated per view."""
+    return tf.nest.map_structure(lambda t: tf.TensorSpec(
+        [self.rows * self._rows_each * views] + t.shape[1:], t.dtype), batch)
+
   @tf.autograph.experimental.do_not_convert
   def _test_places(self, batch: batched_pass.Batch, tested: dict[str, int]) -> None:
     """Tests the pass by `place_test.check`, unless it is in `tested`; adds the result.
 
     Raises ValueError if gradients on random data depend on places in the batch.
     """
-    specs = tf.nest.map_structure(lambda t: tf.TensorSpec(
-        [self.rows * self._each] + t.shape[1:], t.dtype), batch)
+    specs = self._specs(batch)
     # Passes on equal shapes differ if other rows make up an example, other weights are
     # trained, or other layers are vectorised.
-    key = f'{specs} {self._each} {self.routes.trained} {self.routes.summary()}'
+    key = f'{specs} {self._rows_each} {self.routes.trained} {self.routes.summary()}'
     if key not in tested:
       tested[key] = place_test.check(
-          self._model, self._numbers_of_rows, specs, self._each)
+          self._model, self._numbers_of_rows, specs, self._rows_each)
 
   def _numbers_of_rows(self, batch: batched_pass.Batch) -> list[tf.Tensor]:
     """Returns all numbers that sums and counts of answers use, one row per example."""
@@ -259,7 +257,7 @@ class Engine:
               for each in outputs)]
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
-    """Returns (reason, layers to vectorise: None for unknown ones) without a rule."""
+    """Returns (reason, layers to vectorise), None in place of each unknown layer."""
     variables, layers = self._model.trainable_variables, []
     for name, index in told.uses:
       variable = None if index is None else variables[index]
@@ -269,8 +267,8 @@ class Engine:
     return str(told), layers
 
   def _physical(self, rows: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Returns physical batch number `index` of `rows`; `each` rows are an example."""
-    size = self.rows * self._each
+    """Returns the part of `rows` that is physical batch number `index`."""
+    size = self.rows * self._rows_each
     chosen = rows[index * size:(index + 1) * size]
     return tf.ensure_shape(chosen, [size] + chosen.shape[1:])
 
@@ -278,8 +276,8 @@ class Engine:
                       numbers: tf.Tensor | None = None) -> Any:
     """Returns the results of `clip_and_sum`, and a list of other results in `floatx`.
 
-    These are predictions, masks, losses and added losses, or zeros in their place.
-    `numbers` are those of `run`: sums along shadow weights follow those of the weights.
+    The other results are predictions, masks, losses and added losses, or zeros for
+    absent ones. With `numbers`, as of `run`, the sums along shadow weights come last.
     """
     with patches.drawing(self._model, self._keys):
       found = self._pass(batch)
@@ -290,11 +288,12 @@ class Engine:
         scales)
     if numbers is not None:
       # Apart: a canary must add nothing along the model's weights, not even NaN.
-      numbers = numbers[::self._each]  # All rows of an example have its number.
-      sums += clipping_lib.clip_and_sum(
+      numbers = numbers[::self._rows_each]  # All rows of an example have its number.
+      along_shadow, _ = clipping_lib.clip_and_sum(
           shadow.gradients(numbers, self._canaries, l2_norm_clip), l2_norm_clip,
-          numbers > 0, self._clipping, shadow.GROUPS)[0]
-    nothing = tf.zeros([self.rows * self._each])
+          numbers > 0, self._clipping, shadow.GROUPS)
+      sums = [*sums, *along_shadow]
+    nothing = tf.zeros([self.rows * self._rows_each])
     expected = [*self._masked, self._adds]
     self._look(found)
     assert all(map(operator.ge, expected, [*self._masked, self._adds])), (
@@ -317,35 +316,35 @@ class Engine:
           f'built, {_shown(self._outputs)}, got {_shown(predictions)}; have call() '
           'return one structure, and compile() the model again if it changed.'
           ) from None
-    return self._losses(targets, predictions)
+    return self._given_loss(targets, predictions)
 
   def _look(self, found: batched_pass.PassResult) -> None:
-    """Remembers which predictions carry masks and whether layers add losses."""
+    """Sets `_masked` and `_adds` to what this pass has."""
     self._masked = [mask is not None for mask in masks.of_all(found.predictions)]
     self._adds = found.added is not None
 
   def _viewed(self, rows: tf.Tensor) -> tf.Tensor:
     """Repeats each row once per view; the views of a row are neighbours."""
-    if self._copies == 1:
+    if self._views == 1:
       return rows
-    return tf.ensure_shape(tf.repeat(rows, self._copies, 0), [
-        rows.shape[0] * self._copies] + rows.shape[1:])
+    return tf.ensure_shape(tf.repeat(rows, self._views, 0), [
+        rows.shape[0] * self._views] + rows.shape[1:])
 
   def _taking_part(self, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Returns which examples take part, and factors of gradients (None for ones)."""
     rows = batched_pass.takes_part(weights)
-    if self._each == 1:
+    if self._rows_each == 1:
       return rows, None
-    # The factors turn means over `each` rows into means over rows of nonzero weight.
-    # Local steps take such means themselves.
+    # The factors turn means over all rows of an example into means over its rows of
+    # nonzero weight. Local steps take such means themselves.
     count = tf.reduce_sum(
-        tf.cast(tf.reshape(rows, [self.rows, self._each]), tf.float64), 1)
-    return count > 0, None if self._local else self._each / tf.maximum(count, 1)
+        tf.cast(tf.reshape(rows, [self.rows, self._rows_each]), tf.float64), 1)
+    return count > 0, None if self._local else self._rows_each / tf.maximum(count, 1)
 
   def _pass(self, batch: batched_pass.Batch) -> batched_pass.PassResult:
     """Returns the results of a physical batch, by local steps or the current routes."""
     if self._local is not None:
-      return self._local.run(self._model, self._compute_loss, batch, self._each)
+      return self._local.run(self._model, self._compute_loss, batch, self._rows_each)
     viewed = tf.nest.map_structure(self._viewed, batch)
     return self._averaged(
         batched_pass.vectorized(self._model, self._compute_loss, viewed)
@@ -356,11 +355,11 @@ class Engine:
                ) -> batched_pass.PassResult:
     """Averages gradients over an example's rows and views, and losses over views.
 
-    Keeps predictions of first views. Records norms by Gram matrices in `routes`.
+    Keeps predictions of first views. Sets `by_gram` of the routes.
     """
-    views, gradients = self._copies, found.gradients
-    if self._each > 1:
-      gradients = [forms.averaged(form, views * self._each, takes_part)
+    views, gradients = self._views, found.gradients
+    if self._rows_each > 1:
+      gradients = [forms.averaged(form, views * self._rows_each, takes_part)
                    for form in gradients]
     elif views > 1:
       gradients = [form.averaged(views) for form in gradients]
@@ -372,7 +371,6 @@ class Engine:
             self._model.trainable_variables, gradients) if forms.gram_positions(form)})
     if views == 1:
       return found
-
     predictions = tf.nest.map_structure(lambda part: part[::views], found.predictions)
     masks.put_all(predictions, [None if mask is None else mask[::views]
                                 for mask in masks.of_all(found.predictions)])

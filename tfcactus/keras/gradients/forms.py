@@ -23,8 +23,8 @@ _FLOAT32_TERMS = 64
 """Most squares that are summed in float32. Further sums are float64."""
 
 _FLUSHED, _FLUSHED64 = 2.0**-126, 2.0**-1022
-"""The smallest normal float32 and float64. Smaller squares may be flushed to zero, so it
-is added for each entry."""
+"""The smallest normal float32 and float64. Squares below it may be flushed to zero, so
+it is added for each entry."""
 
 _ROOT_ROUNDINGS = 4
 """Assumed error of TensorFlow's float32 square root, in units of 2^-24."""
@@ -389,7 +389,7 @@ def joined(gradients: Sequence[GradientForm], groups: Sequence[int]
 def apart(totals: Sequence[tf.Tensor], places: Sequence[Sequence[int]],
           gradients: Sequence[GradientForm]) -> list[tf.Tensor]:
   """Returns sums of `gradients`, given `totals` of the forms that `joined` made."""
-  sums = {}
+  sums: dict[int, tf.Tensor] = {}
   for total, indices in zip(totals, places):
     parts: list[Any] = [gradients[i] for i in indices]
     sums.update(zip(indices, [total] if len(parts) == 1 else [

@@ -1,9 +1,11 @@
 """Routes: which layers of a model run as written, and which are vectorised.
 
-At first all layers run as written, and rules of operations (`gradients.operations`)
-give the gradients. A layer in which the engine finds no proof that examples do not mix,
-or no rule, is vectorised: it runs on batches of one. If that does not help, all layers
-whose classes are not Keras' own are vectorised, and then the whole model.
+Layers have no rules for gradients. Operations have: see `operations/rules.py`.
+
+At first all layers run as written, and rules of operations give the gradients. A layer
+in which the engine finds no proof that examples do not mix, or no rule, is vectorised:
+it runs on batches of one. If that does not help, all layers whose classes are not
+Keras' own are vectorised, and then the whole model.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Routes(NamedTuple):
     layers: One route per layer, outer layers before inner ones. Layers inside one that
       is vectorised, or trains no weights, have none.
     groups: For each trainable variable, the number of the group in which 'per_layer'
-      clipping clips its gradient: that of its layer, or of a variable without a layer.
+      clipping clips its gradient: one for each layer and variable without a layer.
     whole: Why the whole model is vectorised, or ''.
     apart: {id: reason} of layers to vectorise because a proof or a rule failed in them.
     opened: Whether layers whose classes are not Keras' own run as written.
@@ -121,39 +123,40 @@ def routes(model: keras.Model, vectorize: bool = False,
     whole = whole or (
         f'{own_variables(model)[0].name!r} belongs to the model itself, not to a '
         'layer')
-  found = _visited(_parts(model), apart, opened, 0, set())
-  for route in found:
+  layers = _visited(_parts(model), apart, opened, 0, set())
+  for route in layers:
     if route.vectorized and not whole:
       whole = _cannot_stand_alone(route.layer)
-  made = Routes(found, _layers_of(model), '', apart, opened, _ids(model))
-  return wholly_vectorized(made, whole) if whole else made
+  result = Routes(layers, _layers_of(model), '', apart, opened, _ids(model))
+  return wholly_vectorized(result, whole) if whole else result
 
 
 def wholly_vectorized(given: Routes, reason: str) -> Routes:
   """Returns `given` for a model vectorised as a whole: routes of outermost layers."""
   return given._replace(whole=reason, layers=[
-      r if not r.vectorized and not models.trained_variables(r.layer) else
-      r._replace(vectorized=True, reason=r.reason or 'as the whole model')
-      for r in given.layers if not r.depth])
+      route._replace(vectorized=True, reason=route.reason or 'as the whole model')
+      if route.vectorized or models.trained_variables(route.layer) else route
+      for route in given.layers if not route.depth])
 
 
 def after_failure(model: keras.Model, failed: Routes, reason: str,
                   layers: Sequence[keras.layers.Layer | None] = ()) -> Routes:
   """Returns the routes to try after `failed` ones.
 
-  `layers` are to blame for `reason`; none, or None among them, stands for an unknown
-  one. They are vectorised, or all layers not of Keras, or the whole model (see module).
+  `reason` says why they failed; `layers` are to blame. An empty sequence, or None in
+  it, stands for unknown layers. Vectorises `layers`; if that cannot help, all layers
+  that are not of Keras; else the whole model.
   """
   if layers and None not in layers and len(failed.apart) < _ATTEMPTS:
-    more = routes(model, False, {
+    next_ones = routes(model, False, {
         **failed.apart, **{id(layer): reason for layer in layers}}, failed.opened)
-    reason = f'{reason}; {more.whole}' if more.whole else reason
+    reason = f'{reason}; {next_ones.whole}' if next_ones.whole else reason
   else:
-    more = routes(model, False, failed.apart, opened=False)
+    next_ones = routes(model, False, failed.apart, opened=False)
   # Routes that vectorise the same layers would fail again.
-  if more.whole or more.vectorized() == failed.vectorized():
+  if next_ones.whole or next_ones.vectorized() == failed.vectorized():
     return wholly_vectorized(failed, reason)
-  return more._replace(lean=failed.lean, drawn=failed.drawn)
+  return next_ones._replace(lean=failed.lean, drawn=failed.drawn)
 
 
 def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
@@ -163,15 +166,15 @@ def layer_of(given: Routes, operation: str, variable: tf.Variable | None = None
   Skips vectorised layers, and layers that do not hold `variable` if one is given: they
   are not to blame for the operation.
   """
-  # The last place is the operation's own name, which may be that of a layer by chance.
-  places = operation.split('/')[:-1]
-  found = [route.layer for route in given.layers if not route.vectorized and any(
-      re.fullmatch(re.escape(route.layer.name) + r'(_\d+)?', place)
-      for place in places)]
+  # The last part is the operation's own name, which may be that of a layer by chance.
+  scopes = operation.split('/')[:-1]
+  layers = [route.layer for route in given.layers if not route.vectorized and any(
+      re.fullmatch(re.escape(route.layer.name) + r'(_\d+)?', scope)
+      for scope in scopes)]
   if variable is not None:
-    found = [layer for layer in found
-             if any(each is variable for each in models.trained_variables(layer))]
-  return found[-1] if found else None
+    layers = [layer for layer in layers
+              if any(each is variable for each in models.trained_variables(layer))]
+  return layers[-1] if layers else None
 
 
 def adder_of(given: Routes, layer: keras.layers.Layer) -> keras.layers.Layer | None:
@@ -179,11 +182,11 @@ def adder_of(given: Routes, layer: keras.layers.Layer) -> keras.layers.Layer | N
 
   `layer` added a loss for several examples; vectorising the result gives one for each.
   """
-  alone = [route.layer for route in given.layers if not route.vectorized and
-           isinstance(route.layer, keras.layers.Layer)]
-  found = [each for each in alone if each is layer or any(
-      inner is layer for inner in models.flat_layers(each))]
-  return found[-1] if found else None
+  around = [route.layer for route in given.layers if not route.vectorized and
+            isinstance(route.layer, keras.layers.Layer) and any(
+                each is layer for each in (
+                    route.layer, *models.flat_layers(route.layer)))]
+  return around[-1] if around else None
 
 
 def _parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -199,23 +202,22 @@ def _visited(parts: Iterable[keras.layers.Layer], apart: Mapping[int, str],
 
   `depth` is the number of layers around them. Layers with ids in `seen` are skipped.
   """
-  found = []
+  result = []
   for layer in parts:
     if id(layer) in seen:
       continue
     seen.add(id(layer))
-    trained = bool(models.trained_variables(layer))
-    vectorized = id(layer) in apart or trained and not opened and not _of_keras(layer)
-    found.append(Route(layer, vectorized, '' if not vectorized else apart.get(
-        id(layer), f'{type(layer).__name__} is not a class of Keras, and a proof failed'
-        ), depth))
-    if trained and not vectorized:
-      found.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
-  return found
+    trained, reason = bool(models.trained_variables(layer)), apart.get(id(layer))
+    if reason is None and trained and not opened and not _of_keras(layer):
+      reason = f'{type(layer).__name__} is not a class of Keras, and a proof failed'
+    result.append(Route(layer, reason is not None, reason or '', depth))
+    if trained and reason is None:
+      result.extend(_visited(_parts(layer), apart, opened, depth + 1, seen))
+  return result
 
 
 def _of_keras(layer: keras.layers.Layer) -> bool:
-  """Returns whether a layer's class, and that of cells of an RNN, is Keras' own."""
+  """Returns whether the classes of a layer, and of cells of an RNN, are Keras' own."""
   cells = models.flat_layers(layer) if isinstance(layer, keras.layers.RNN) else []
   return all(type(each).__module__.startswith(f'{keras.__name__}.')
              for each in [layer, *cells])

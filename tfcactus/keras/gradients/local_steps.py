@@ -5,6 +5,9 @@ on its mean loss. Weights before minus weights after take the place of its gradi
 are clipped, so rows of one unit may mix. The steps run in the model's own variables,
 unit by unit. Each unit starts from the same bits, to which the weights are restored
 before anything is released. So no unit's difference depends on another unit.
+
+Constraints of weights (`kernel_constraint=`) do not act on local steps. Keras applies
+them after the noisy average has moved the weights.
 """
 
 from __future__ import annotations
@@ -47,10 +50,11 @@ class LocalSteps(NamedTuple):
           each: int) -> batched_pass.PassResult:
     """Returns weights before minus after the steps, per unit of `each` rows.
 
-    They take the place of gradients. A row whose loss or gradient is not finite makes
-    its unit's NaN, whatever its weight. Predictions and losses, one per row, are those
-    of a pass over the whole batch before the steps, in which units may mix: they serve
-    logs only. Raises ValueError if layers add losses, or there is no loss.
+    These differences take the place of gradients. A row whose gradient is not finite
+    has its unit dropped, in general even if the row has weight zero (0 * NaN = NaN).
+    Predictions and losses, one per row, are those of a pass over the whole batch before
+    the steps, in which units may mix: they serve logs only. Raises ValueError if layers
+    add losses, or there is no loss.
     """
     units = batch[2].shape[0] // each
     variables = models.tf_variables(model)
@@ -72,11 +76,11 @@ class LocalSteps(NamedTuple):
 
       tf.while_loop(lambda number: number < self.number,
                     graphs.without_autograph(step), [0])
-      moved = [start - variable.read_value()
-               for start, variable in zip(starts, variables)]
+      differences = [start - variable.read_value()
+                     for start, variable in zip(starts, variables)]
       for start, variable in zip(starts, variables):
         variable.assign(start)
-      return moved
+      return differences
 
     predictions, losses = _forward(model, compute_loss, batch)
     # One unit at a time: all of them move the same variables.
@@ -84,14 +88,15 @@ class LocalSteps(NamedTuple):
         difference, tf.range(units), parallel_iterations=1, fn_output_signature=[
             tf.TensorSpec(start.shape, start.dtype) for start in starts])
     return batched_pass.PassResult(
-        [forms.Dense(found, found.shape[1:]) for found in differences], predictions,
+        [forms.Dense(each, each.shape[1:]) for each in differences], predictions,
         losses)
 
   def _step(self, model: keras.Model, compute_loss: LossFn,
             rows: batched_pass.Batch, variables: list[tf.Variable]) -> None:
     """Moves the weights by one step of SGD on the mean loss of a unit's `rows`.
 
-    The mean is the sum of weighted losses over the number of rows of nonzero weight.
+    The mean is the sum of weighted losses divided by the number of rows of nonzero
+    weight.
     """
     count = tf.math.count_nonzero(batched_pass.takes_part(rows[2]))
     scale = batched_pass.loss_scale(model)

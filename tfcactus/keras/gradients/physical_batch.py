@@ -41,7 +41,6 @@ _HOST_ENOUGH = 2**30
 physical batch that fits into it, ResNet-20 takes 17.2 rather than 15.2 ms per example,
 WRN-16-4 52.9 rather than 49.8 (benchmarks.step_memory)."""
 
-
 _COPIES, _LARGE_SHARE = 12, 1 / 4
 """Large models take memory in proportion to their weights, as plain training does: so
 many times the memory of the trained weights, up to this part of a host. Plain training
@@ -58,18 +57,18 @@ batch of a BERT, with rules for 22 layers and 228,000 numbers per example, takes
 and .85 ms more per row: two physical batches of 8 cost more than one of 16."""
 
 _LEAST_OVERHEAD = 4.0
-"""Least cost of a physical batch beside its rows, in rows: large models too work faster
-on a few examples at once than one by one."""
+"""Least cost, in rows, of a physical batch beside its rows: large models, too, work
+faster on a few examples at once than one by one."""
 
 
 def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Routes,
                   views: int = 1) -> int:
   """Returns the size of a physical batch, in examples.
 
-  Rows that fill the last physical batch of a draw cost as much as examples. Every
-  physical batch costs `_overhead` rows more. The returned size is the multiple of eight
-  that fits into memory with the lowest expected cost, or what fits if that is less than
-  eight. Vector units work best on multiples of eight. `mean` and `deviation` (standard
+  It is the multiple of eight with the lowest expected cost of those that fit into
+  memory, or what fits if that is less than eight. Vector units work best on multiples
+  of eight. Rows that fill the last physical batch of a draw cost as much as examples;
+  every physical batch costs `_overhead` rows more. `mean` and `deviation` (standard
   deviation) are of the number of examples in a draw. `views` is the number of passes
   per example: its views times its rows.
   """
@@ -78,16 +77,16 @@ def physical_rows(mean: float, deviation: float, model: keras.Model, routes: Rou
   # Few draws are larger than two deviations above the mean: more rows would be padding.
   most = min(fitting, mean + 2 * deviation + 8)
   sizes = range(8, int(most) + 1, 8) or [min(fitting, 8)]
-  more = _overhead(numbers, routes)
-  return min(reversed(sizes), key=lambda size: (size + more) * _physical_batches(
+  overhead = _overhead(numbers, routes)
+  return min(reversed(sizes), key=lambda size: (size + overhead) * _physical_batches(
       size, mean, deviation))
 
 
 def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> bool:
   """Returns whether written-out kernel gradients would take too much memory.
 
-  They do if fewer examples fit with them than `rows`, the size of a draw or of a given
-  physical batch, or than `_FEW` if that is less. Without them, the physical batch is
+  They do if fewer than min(`rows`, `_FEW`) examples fit with them, where `rows` is the
+  size of a draw or of a given physical batch. Without them, the physical batch is
   larger, but every example takes longer. `views` is as for `physical_rows`.
   """
   numbers = views * numbers_per_example(model, routes._replace(lean=False))
@@ -96,22 +95,22 @@ def is_lean(model: keras.Model, routes: Routes, rows: float, views: int = 1) -> 
 
 def _fitting(model: keras.Model, numbers: int) -> int:
   """Returns how many examples of `numbers` numbers each fit into memory, at least 1."""
-  memory = max(memory_for_steps(), _memory_of_large(model))
-  return max(1, int(memory // (_HELD * max(1, numbers) * _number_size(model))))
+  sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
+  number_size = max(sizes, default=4)  # In bytes.
+  memory = max(memory_for_steps(), _memory_of_large(
+      number_size * _count(model.trainable_variables)))
+  return max(1, int(memory // (_HELD * max(1, numbers) * number_size)))
 
 
-def _memory_of_large(model: keras.Model) -> int:
-  """Returns the bytes that steps of a model may take on a host in view of its weights.
+def _memory_of_large(weights: int) -> int:
+  """Returns the bytes that steps may take on a host for trained weights of such bytes.
 
   With a GPU it returns 0: a GPU's share does not depend on the model.
   """
   if tf.config.list_logical_devices('GPU'):
     return 0
-  weights = _count(model.trainable_variables) * _number_size(model)
   return int(min(_COPIES * weights, _LARGE_SHARE * _host_limit()) / (
       replicas.shares().here))
-
-
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
   # Draws are taken as normal, and six deviations as their limit. The mean is the sum
@@ -131,24 +130,23 @@ def _overhead(numbers: int, routes: Routes) -> float:
 
 def numbers_per_example(model: keras.Model, routes: Routes) -> int:
   """Returns about how many numbers a pass holds at once per row of a batch."""
-  outputs = [_outputs(route) for route in routes.layers]
+  outputs = [sum(map(math.prod, _shapes(route))) for route in routes.layers]
   if routes.whole:
     return 2 * (_count(model.trainable_variables) + sum(outputs))
   first = next((index for index, route in enumerate(routes.layers)
                 if route.vectorized or route.by_operations), len(outputs))
   kept = sum(outputs[first:])
-  passing = [2 * size for size in outputs]  # Values and their gradients.
-  largest = 0
-  for index, route in enumerate(routes.layers):
-    gradients, transient = _of_gradients(route, outputs[index])
+  transient, largest = [], 0
+  for route, size in zip(routes.layers, outputs):
+    gradients, further = _of_gradients(route, size)
     if routes.lean:
-      gradients = min(gradients, _of_products(route, outputs[index], routes))
+      gradients = min(gradients, _of_products(route, size, routes))
     kept += gradients
     largest = max(largest, gradients)
-    passing[index] += transient
+    transient.append(2 * size + further)  # Outputs and their gradients, and more.
   # Clipped sums convert the gradients of one variable at a time to float64, which
   # takes twice their float32 memory.
-  return kept + max(sum(sorted(passing)[-_AT_ONCE:]), 2 * largest)
+  return kept + max(sum(sorted(transient)[-_AT_ONCE:]), 2 * largest)
 
 
 def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
@@ -169,16 +167,15 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
     return 0, 0  # Gradients of the rows that were looked up.
   if isinstance(layer, keras.layers.Dense) and all(len(each) == 1 for each in shapes):
     return 0, 0  # Outer products.
-  if type(layer).__module__.startswith(f'{keras.__name__}.'):
-    return _count(own), _patches(layer, shapes)
-  return _count(own), outputs
+  of_keras = type(layer).__module__.startswith(f'{keras.__name__}.')
+  return _count(own), _patches(layer, shapes) if of_keras else outputs
 
 
 def _of_products(route: Route, outputs: int, routes: Routes) -> int:
   """Returns the numbers per example in a layer's gradients without writing kernels out.
 
   The inputs are held anyway; gradients of the outputs are held until the norm is known.
-  Only layers in `_PRODUCTS` can do without: weights of others count as written out.
+  Kernels of layers that are not in `_PRODUCTS` count as written out.
   """
   own = own_variables(route.layer)
   kernels = [each for each in own if len(each.shape) > 1]
@@ -189,7 +186,7 @@ def _of_products(route: Route, outputs: int, routes: Routes) -> int:
   if not outputs:
     positions = max((math.prod(shape[:-1]) for each in routes.layers
                      for shape in _shapes(each)), default=1)
-    outputs = positions * math.isqrt(max(map(_count, ([each] for each in kernels))))
+    outputs = positions * math.isqrt(max(math.prod(each.shape) for each in kernels))
   return _count(own) - _count(kernels) + len(kernels) * outputs
 
 
@@ -201,15 +198,16 @@ def _in_loop(layer: keras.layers.Layer) -> int:
   """Returns about how many numbers a recurrent layer's loop holds, per example."""
   # Gates, their gradients, and about as much again in the loop, taken as 5 numbers for
   # each gate, position and step; convolutions also hold patches of images.
-  shapes = [shape[1:] for shape in models.input_shapes(layer) if len(shape) > 2][:1]
+  shapes = [shape[1:-1] for shape in models.input_shapes(layer) if len(shape) > 2]
+  # Steps times positions of images; an unknown length counts as 1.
+  places = math.prod(size or 1 for size in shapes[0]) if shapes else 0
   count = 0
   for cell in models.flat_layers(layer):
     if hasattr(cell, 'recurrent_kernel'):
-      *window, width, gates = cell.kernel.shape
-      window = math.prod(window)
-      patch = window * max(width, cell.recurrent_kernel.shape[-2])
-      count += sum((steps or 1) * math.prod(size or 1 for size in inner[:-1]) * (
-          5 * gates + (window > 1) * patch) for steps, *inner in shapes)
+      *sizes, width, gates = cell.kernel.shape
+      window = math.prod(sizes)
+      patch = window * max(width, cell.recurrent_kernel.shape[-2]) if window > 1 else 0
+      count += places * (5 * gates + patch)
   return count
 
 
@@ -239,27 +237,16 @@ def _shapes(route: Route) -> list[list[int]]:
           if None not in shape[1:]]
 
 
-def _outputs(route: Route) -> int:
-  """Returns how many numbers a route's layer outputs per example; 0 if unknown."""
-  return sum(math.prod(shape) for shape in _shapes(route))
-
-
 def _count(variables: list[tf.Variable]) -> int:
   """Returns the total number of entries of variables."""
   return sum(math.prod(variable.shape) for variable in variables)
 
 
-def _number_size(model: keras.Model) -> int:
-  """Returns the bytes of a number in the widest dtype of trainable variables, or 4."""
-  sizes = [tf.as_dtype(each.dtype).size for each in model.trainable_variables]
-  return max(sizes, default=4)
-
-
 def memory_for_steps() -> int:
   """Returns the bytes that the steps of one replica may take.
 
-  They are a share of the memory that is there, not of what is free, so that runs get
-  the same physical batch. A host gives `_HOST_ENOUGH` at most.
+  They are a share of all memory, not of what is free, so that runs get the same
+  physical batch. A host gives `_HOST_ENOUGH` at most.
   """
   gpus = tf.config.list_logical_devices('GPU')
   if gpus:

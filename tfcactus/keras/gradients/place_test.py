@@ -33,6 +33,13 @@ _UNTESTED = (
     'It could not be tested that gradients have the same bits at every place in a '
     "batch, which the guarantee of arithmetic='integer' assumes: {}.")
 
+_DEPENDENT = (
+    "Expected with arithmetic='integer' gradients (and, with noisy_accuracy, outputs) "
+    'whose bits do not depend on the place of their example in the batch, got others '
+    'for random rows: kernels of this device treat rows differently. Give '
+    'physical_batch_size as a multiple of 8 (got {}), and use_bias=False to layers on '
+    "16 positions or more, over which CPUs sum by place; or take arithmetic='float'.")
+
 _LENGTH = 8
 """Length of axes whose length is not known."""
 
@@ -41,11 +48,9 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
           each: int = 1) -> int:
   """Returns a digest of gradients of random rows, the same rows on each machine.
 
-  The digest is below 2^56. Raises ValueError if gradients of some rows depend on their
-  places in the batch. Raises ValueError, too, if examples may take different branches
-  or numbers of turns in a loop: random rows need not take all of these. Warns and
-  returns 0 if draws of the model hide the result. Warns, and returns a digest, if no
-  random rows gave finite gradients: the bits of a NaN tell nothing.
+  The digest is below 2^56. Warns and returns 0 if draws of the model hide the result.
+  Warns, and returns a digest, if no random rows gave finite gradients: the bits of a
+  NaN tell nothing.
 
   Args:
     model: The model whose layers draw.
@@ -53,36 +58,38 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
       norms, and outputs that are counted, as tensors with one row for each example.
     specs: The batch as `TensorSpec`s of a known number of rows.
     each: Number of consecutive rows that make up an example.
+
+  Raises:
+    ValueError: if gradients of some rows depend on their places in the batch, or if
+      examples may take different branches or numbers of turns in a loop: random rows
+      need not take all branches.
   """
-  drawn: list[bool] = []
+  draws = False
   keys = random_bits.Keys(0)
 
   def seed() -> tf.Tensor:
-    drawn.append(True)
+    """Returns a fresh seed for a draw of the model, and notes that it draws."""
+    nonlocal draws
+    draws = True
     return keys()
 
   def gradients(batch: Any) -> list[tf.Tensor]:
+    """Runs a batch with seeds from `seed`."""
     with patches.drawing(model, seed):
       return run(batch)
 
   with tf.init_scope(), _without_draws(model):
     traced = tf.function(gradients, autograph=False)
     _check_sizes(traced, specs)
-    found = _alike(traced, specs, each, lambda rows, rng: [
-        rows[::-1], rng.permutation(rows), rng.choice(rows, rows.size)])
-    if found is not None:
-      return found
-    repeats = _alike(traced, specs, each, lambda rows, rng: [rows])
-  if repeats is not None or not drawn:
-    raise ValueError(
-        "Expected with arithmetic='integer' gradients (and, with noisy_accuracy, "
-        'outputs) whose bits do not depend on the place of their example in the batch, '
-        'got others for random rows: kernels of this device treat rows differently. '
-        'Give physical_batch_size as a multiple of 8 (got '
-        f'{tf.nest.flatten(specs)[0].shape[0] // each}), and use_bias=False to layers '
-        'on 16 positions or more, over which CPUs sum by place; or take '
-        "arithmetic='float'.")
-  # Seeds are fresh in each pass: draws alone may have changed these gradients.
+    digest = _digest_if_alike(traced, specs, each, lambda examples, rng: [
+        examples[::-1], rng.permutation(examples),
+        rng.choice(examples, examples.size)])
+    if digest is not None:
+      return digest
+    # Without another order: None if draws alone change the bits.
+    repeated = _digest_if_alike(traced, specs, each, lambda examples, rng: [examples])
+  if repeated is not None or not draws:
+    raise ValueError(_DEPENDENT.format(tf.nest.flatten(specs)[0].shape[0] // each))
   warnings.warn(_UNTESTED.format(
       'the model draws random numbers, which change with the place'), stacklevel=2)
   return 0
@@ -106,9 +113,10 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
         "tf.where(condition, a, b), or take arithmetic='float'.")
 
 
-def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
-           orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
-          ) -> int | None:
+def _digest_if_alike(
+    gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
+    orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
+    ) -> int | None:
   """Returns a digest of gradients of random examples, None if bits depend on places.
 
   `orders` returns arrays of indices of examples, which may repeat and leave out some.
@@ -128,10 +136,10 @@ def _alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
     finite |= all(np.all(np.isfinite(part)) for part in first)
     for order in orders(np.arange(examples), rng):
       rows = (order[:, None] * each + np.arange(each)).reshape(-1)
-      moved = gradients(tf.nest.map_structure(
+      reordered = gradients(tf.nest.map_structure(
           functools.partial(tf.gather, indices=rows), batch))
       if not all(np.array_equal(part[order], other.numpy(), equal_nan=True)
-                 for part, other in zip(first, moved)):
+                 for part, other in zip(first, reordered)):
         return None
   if not finite:
     warnings.warn(_UNTESTED.format('no random inputs gave it finite gradients'),
@@ -149,7 +157,7 @@ def _as_ids(batch: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_draws(model: keras.Model) -> Iterator[None]:
-  """Sets the rates (`_RATES`) of all layers that draw to zero inside the block."""
+  """Sets all layers' attributes in `_RATES` that are floats to zero in the block."""
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       rates = {name: 0.0 for name in _RATES
@@ -160,7 +168,7 @@ def _without_draws(model: keras.Model) -> Iterator[None]:
 
 
 def _random_batch(specs: Any, rng: np.random.Generator, positive: bool) -> Any:
-  """Returns a random batch: normal floating inputs, their absolutes if `positive`.
+  """Returns a random batch. Floating inputs are normal: absolute values if `positive`.
 
   Other inputs and all targets are 0 or 1, strings are 'a' or 'b', and weights are 1.
   """

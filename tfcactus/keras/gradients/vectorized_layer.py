@@ -63,12 +63,12 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
   flat = tf.nest.flatten((inputs, args, kwargs))
   mapped = [i for i, value in enumerate(flat) if tf.is_tensor(value)]
   masked = [i for i in mapped if masks.mask_of(flat[i]) is not None]
-  taken_off, cut, own_gradients = set[int](), set[int](), set[str]()
-  there: Any = None  # KerasHub's attention returns None for a cache not given to it.
+  taken_off, cut, own_gradients = set[int](), set[int](), False
+  structure: Any = None  # Of the outputs, with False in place of None.
 
   def one(values: Any) -> Any:
     """Returns an example's outputs and added losses from (tensors, masks, seed)."""
-    nonlocal there
+    nonlocal own_gradients, structure
     rows, row_masks, seed = values
     filled = list(flat)
     for i, value in zip(mapped, rows):
@@ -80,9 +80,9 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
         recurrent.unrolled(layer)), added_losses.of_one(layer) as added:
       outputs = own(first, *others, **named)
     taken_off.update(i for i in masked if masks.mask_of(filled[i]) is None)
-    own_gradients.update(_own_gradients())
+    own_gradients |= graphs.have_own_gradients([tf.compat.v1.get_default_graph()])
     total = added.total()
-    there = tf.nest.map_structure(lambda out: out is not None, outputs)
+    structure = tf.nest.map_structure(lambda out: out is not None, outputs)
     outputs = [out for out in tf.nest.flatten(outputs) if out is not None]
     cut.update(i for i, out in enumerate(outputs)
                if out.shape.rank and (out.shape[0] or 1) > 1)
@@ -101,7 +101,7 @@ def call(layer: keras.layers.Layer, own: Callable[..., Any], capture: Capture,
     outputs, added = _captured(capture, (one, values), (outputs, added))
   for each in added:
     layer.add_loss(each)  # `added_losses` collects one loss per row.
-  return _structured(outputs, there, cut)
+  return _structured(outputs, structure, cut)
 
 
 def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
@@ -126,9 +126,8 @@ def gradients(layer: keras.layers.Layer, saved: Any, upstream: tf.Tensor
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return [forms.of_example(each) for each in found]
 
-  found = vectorization.over_rows(of_row, (values, upstream))
   return [(variable, forms.of_examples(each, variable.shape)) for variable, each
-          in zip(trained, found)]
+          in zip(trained, vectorization.over_rows(of_row, (values, upstream)))]
 
 
 def is_cut(output: tf.Tensor) -> bool:
@@ -136,12 +135,16 @@ def is_cut(output: tf.Tensor) -> bool:
   return hasattr(output, _CUT)
 
 
-def _structured(outputs: list[tf.Tensor], there: Any, cut: set[int]) -> Any:
-  """Returns outputs, with None where `there` is False; marks those of places `cut`."""
+def _structured(outputs: list[tf.Tensor], structure: Any, cut: set[int]) -> Any:
+  """Returns outputs, and None where `structure` is False; marks those of places `cut`.
+
+  KerasHub's attention returns None for a cache not given to it.
+  """
   for i in cut:
     setattr(outputs[i], _CUT, True)
   left = iter(outputs)
-  return tf.nest.map_structure(lambda given: next(left) if given else None, there)
+  return tf.nest.map_structure(
+      lambda exists: next(left) if exists else None, structure)
 
 
 def _first_rows(outputs: list[tf.Tensor], added: list[tf.Tensor]
@@ -158,7 +161,7 @@ def _first_row(output: tf.Tensor) -> tf.Tensor:
 def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
   """Returns outputs; those that may have a gradient come from `capture`.
 
-  `capture` gets `saved` and the output's flat index, which `gradients` takes.
+  `capture` gets (*saved, flat index of the output), which `gradients` takes, too.
   """
   return tf.nest.pack_sequence_as(outputs, [
       masks.put(capture((*saved, i), out), masks.mask_of(out))
@@ -166,14 +169,8 @@ def _captured(capture: Capture, saved: Any, outputs: Any) -> Any:
       for i, out in enumerate(tf.nest.flatten(outputs))])
 
 
-def _own_gradients() -> set[str]:
-  """Returns the names of operations with a custom gradient in the default graph."""
-  return {node.name for node in graphs.nodes(tf.compat.v1.get_default_graph())
-          if graphs.has_own_gradient(node)}
-
-
 def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> Any:
-  """Returns `outputs`, of `one` on rows of `values`, with the layer's own gradients."""
+  """Returns `outputs`, of `one` on rows of `values`, with their custom gradients."""
   # `tf.vectorized_map` drops gradients that `tf.custom_gradient` defines, so the
   # backward pass runs `one` again on each example. values[0] has the layer's inputs.
   flat = tf.nest.flatten(outputs)
@@ -183,12 +180,12 @@ def _by_own_gradients(one: Callable[[Any], Any], values: Any, outputs: Any) -> A
   def pulled_back(row: Any) -> Any:
     """Returns the gradients with respect to an example's real and complex inputs."""
     (rows, *others), upstream = row
-    floats = [each for each in rows if graphs.is_differentiable(each.dtype)]
+    inputs = [each for each in rows if graphs.is_differentiable(each.dtype)]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch(floats)
-      found = tf.nest.flatten(one((rows, *others)))
+      tape.watch(inputs)
+      results = tf.nest.flatten(one((rows, *others)))
     return tape.gradient(
-        [_first_row(found[i]) for i in places], floats,
+        [_first_row(results[i]) for i in places], inputs,
         [each[None] for each in upstream],
         unconnected_gradients=tf.UnconnectedGradients.ZERO)
 

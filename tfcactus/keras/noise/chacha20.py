@@ -22,16 +22,10 @@ def words(key: tf.Tensor, nonce: Sequence[tf.Tensor], first: tf.Tensor, count: i
           ) -> list[tf.Tensor]:
   """Returns `count` successive blocks of a key stream, as 16 tensors of words.
 
+  They are uint32, of shape (count,): word i of each block is in tensor i. `key`, uint32
+  of shape (8,), is the 32 bytes of the key as little-endian words. `nonce` is three
+  uint32 scalars, `first` the counter of the first block; counters do not pass 2^32.
   All operations are on uint32 and exact, so that every device gives the same words.
-
-  Args:
-    key: uint32, shape (8,): the 32 bytes of the key as little-endian words.
-    nonce: Three uint32 scalars.
-    first: uint32, shape (): the counter of the first block. Counters do not pass 2^32.
-    count: Number of blocks.
-
-  Returns:
-    16 uint32 tensors of shape (count,): word i of each block is in tensor i.
   """
   counters = first + tf.cast(tf.range(count), tf.uint32)
   start = [tf.broadcast_to(word, [count]) for word in (

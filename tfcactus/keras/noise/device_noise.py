@@ -59,21 +59,13 @@ def serves() -> bool:
 
 def added(key: tf.Tensor, part: int, sums: tf.Tensor, scale: tf.Tensor,
           step: tf.Tensor | None) -> tf.Tensor:
-  """Returns sums plus independent normals times `scale`, rounded to the grid of `step`.
+  """Returns sums plus independent normals times `scale`, float64, shape (size,).
 
-  Args:
-    key: uint32, shape (8,): a key of ChaCha20 that serves one draw of noise.
-    part: Number of the part of the draw. Parts of one draw have different numbers.
-    sums: float64, shape (size,), size at least 1.
-    scale: float64, shape (): standard deviation of the noise.
-    step: float64, shape (): results are rounded to multiples of it, a power of two, as
-      `precision.grid` returns it. Zero or None does not round.
-
-  Returns:
-    float64, shape (size,).
-
-  Raises:
-    RuntimeError: as `check`.
+  `sums` is float64, shape (size,), of size at least 1. `key`, uint32 of shape (8,), is
+  a key of ChaCha20 that serves one draw of noise; parts of one draw have different
+  numbers `part`. `scale` and `step` are float64 scalars. Results are rounded to
+  multiples of `step`, a power of two from `precision.grid`; 0 or None does not round.
+  Raises RuntimeError as `check`.
   """
   size = sums.shape[0]
   blocks = min(_CHUNK, -(-size // NORMALS))
@@ -159,13 +151,10 @@ def host_normals(key: bytes, part: int, first: int, blocks: int
 
 def normals(key: tf.Tensor, part: tf.Tensor, first: tf.Tensor, blocks: int
             ) -> tf.Tensor:
-  """Returns standard normals of successive blocks, float64, shape (6 blocks,).
+  """Returns standard normals of `blocks` successive blocks, float64, (6 blocks,).
 
-  Args:
-    key: uint32, shape (8,): a key of ChaCha20 that serves one draw of noise.
-    part: uint32, shape (): number of the part of the draw, which is in the nonce.
-    first: uint32, shape (): the counter of the first block.
-    blocks: Number of blocks.
+  `key` is as for `added`. The number `part` is in the nonce, `first` is the counter of
+  the first block; both are uint32 scalars.
   """
   zero = tf.zeros_like(part)
   words = chacha20.words(key, (part, zero, zero), first, blocks)
@@ -190,8 +179,11 @@ def _pair(words: Sequence[tf.Tensor], more: tf.Tensor) -> tuple[tf.Tensor, tf.Te
       tf.cast(words[4], tf.float64) + 0.5) * 2.0**-61
   angle = part * (math.pi / 4)
   square = angle * angle
-  sine, cosine = angle * _polynomial(_SINE, square), _polynomial(_COSINE, square)
+  sine, cosine = (tf.math.polyval(  # Its first coefficient is of the highest power.
+      [tf.constant(each, tf.float64) for each in reversed(coefficients)], square)
+                  for coefficients in (_SINE, _COSINE))
   swap = tf.equal(_bits(words[3], 29, 1), 1)
+  sine = angle * sine
   return (radius * _sign(words[3], 30) * tf.where(swap, cosine, sine),
           radius * _sign(words[3], 31) * tf.where(swap, sine, cosine))
 
@@ -211,11 +203,3 @@ def _sign(word: tf.Tensor, place: int) -> tf.Tensor:
 def _wide(word: tf.Tensor, exponent: int) -> tf.Tensor:
   """Returns words times a power of two, exactly, float64."""
   return tf.cast(word, tf.float64) * 2.0**exponent
-
-
-def _polynomial(coefficients: Sequence[float], x: tf.Tensor) -> tf.Tensor:
-  """Returns a polynomial's values, float64; `coefficients` begin with the constant."""
-  value = tf.fill(tf.shape(x), tf.constant(coefficients[-1], tf.float64))
-  for coefficient in coefficients[-2::-1]:
-    value = value * x + coefficient
-  return value

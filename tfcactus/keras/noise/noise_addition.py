@@ -32,16 +32,15 @@ _DIGITS = {tf.float64: 51, tf.float32: 22, tf.float16: 9, tf.bfloat16: 6}
 class NoiseSampler:
   """Sampler of noise for a sum of vectors of sensitivity one.
 
-  Works eagerly and inside `tf.function`. On the host it calls the noise's own `sample`,
-  in float64 and with full tails. (`tf.random.normal` stops at 5.68 standard deviations;
-  that cut would cost delta.) On the device it makes float64 normals with tails out to
-  12 standard deviations.
+  Works eagerly and inside `tf.function`, in float64. On the host tails are full. On the
+  device normals have tails out to 12 standard deviations. (`tf.random.normal` stops at
+  5.68 standard deviations; that cut would cost delta.)
 
   The random bits of the host come from AES-256 in counter mode under a key from the
   operating system, fresh for each sampler and each forked process, and never saved.
-  Those of the device come from ChaCha20, under a key that this stream of AES-256 makes
-  anew for each draw. With a seed the first key is made of the seed: draws repeat, and
-  whoever knows the seed can subtract the noise. Use a seed for experiments only.
+  That stream makes a key of ChaCha20 for each draw on the device. With a seed the first
+  key is made of the seed: draws repeat, and whoever knows the seed can subtract the
+  noise. Use a seed for experiments only.
 
   XLA compiles only noise that is made on the device, and only with a key from outside
   of the compiled function. A key repeats its noise, so pass a new one to each call:

@@ -25,8 +25,8 @@ from tfcactus.randomness import KeyStream
 from tfcactus.sampling import SamplingScheme
 
 _FEWEST = 100
-"""`audit.evidence` chooses tests by a fifth of the canaries, the pilot: with fewer, all
-of the pilot could well be in the data, or none."""
+"""Fewest canaries. `audit.evidence` chooses tests by a fifth of them, the pilot: of a
+smaller pilot, all or none could well be in the data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +89,8 @@ class Canaries:
     canaries too. Other arguments are as for `Claim.of_plan` and `audit_run`.
     """
     key = len(self._steps), sampling, draws, steps, significance, families
-    before, found = self._last
-    if found is None or before != key:
+    kept_key, result = self._last
+    if result is None or kept_key != key:
       independent = sampling is None or sampling.independent
       note = '' if independent else (
           'Canaries are not drawn independently of each other, so that only bounds of '
@@ -99,12 +99,12 @@ class Canaries:
         note += (f'Canaries were in {len(self._steps)} of {steps} steps: no fault of '
                  'the others is seen, and epsilons of components and of the claim\'s '
                  'family take them to be alike.')
-      found = dataclasses.replace(evidence.audit_run(
+      result = dataclasses.replace(evidence.audit_run(
           self.seen(), evidence.Claim.of_plan(
               self._plan, sampling, draws, None if independent else 'zero-out'),
           significance=significance, families=families), note=note.rstrip())
-      self._last = key, found
-    return found
+      self._last = key, result
+    return result
 
   def seen(self) -> audit_lib.Observations:
     """Returns what all steps so far showed; ValueError before the first."""
@@ -118,33 +118,33 @@ class Canaries:
     drawn = np.zeros((len(steps), self.count), bool)
     for row, (_, numbers, _) in zip(drawn, steps):
       row[numbers] = True
-    # A canary's gradient has equal entries in its two coordinates: `along` is in that
-    # direction, and `across` in the orthogonal one (1, -1), which has noise alone.
+    # A canary's gradient has equal entries in its two coordinates. `along` is its sum
+    # in that direction; `across`, in the orthogonal direction (1, -1), has noise alone.
     along, across = ((sums[:, 0] + sign * sums[:, 1]) / shadow.LAYERS**0.5
                      for sign in (1, -1))
-    # Two coordinates of each absent canary, and across each present one.
+    # Noise alone: both coordinates of each absent canary, and `across` of present ones.
     noise = np.concatenate([
         *np.moveaxis(sums[:, :, ~self.present], 1, 0), across[:, self.present]], 1)
     strategy = plan.strategy
     if strategy is not None and strategy.bands > 1:
-      # The strategy begins anew at each step that does not follow the one before.
+      # The strategy begins anew at each step that does not follow the step before.
       places = [place for _, _, place in steps]
-      begins = [0, *(i for i, (before, place) in enumerate(zip(places, places[1:]), 1)
+      starts = [0, *(i for i, (before, place) in enumerate(zip(places, places[1:]), 1)
                      if place is None or not place.follows(before)), len(steps)]
       along, noise = (np.concatenate([
           whitened(strategy, part[first:last], filtered)
-          for first, last in zip(begins, begins[1:])])
+          for first, last in zip(starts, starts[1:])])
                       for part, filtered in ((along, True), (noise, False)))
     return audit_lib.Observations(along, self.present, drawn, noise)
 
 
 def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
             ) -> np.ndarray:
-  """Returns C times the sums of consecutive steps, (steps, n), whose noise is white.
+  """Returns C times the sums of consecutive steps, (steps, n): its noise is white.
 
   C is the strategy's matrix: the noise of the sums is C^-1 z, for white noise z. If
-  `filtered`, row t is the matched filter of a contribution in step t: column t of C,
-  scaled to norm one, times C times the sums.
+  `filtered`, returns the matched filter of a contribution in each step t instead: row t
+  is column t of C, scaled to norm one, times (C times the sums).
   """
   steps = len(sums)
   columns = [strategy.column(step, steps)[:strategy.bands] for step in range(steps)]
@@ -157,9 +157,10 @@ def whitened(strategy: correlated.Strategy, sums: np.ndarray, filtered: bool
 
 
 def of_run(audit: Audit | None, plan: PrivacyPlan, **others: Any) -> Canaries | None:
-  """Returns the canaries of `audit`, None for None; ValueError unless the run fits.
+  """Returns the canaries of `audit`, None for None.
 
-  `others` are the settings of the run beside its plan, by name.
+  Raises ValueError unless the run can be audited. `others` are the settings of the run
+  beside its plan, by name.
   """
   if audit is None:
     return None

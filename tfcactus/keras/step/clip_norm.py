@@ -22,10 +22,10 @@ class ClipNorm:
   """A plan's clipping norm: constant, or following a quantile of gradient norms.
 
   With `adaptive_clipping` or `noisy_accuracy` a step releases one vector (sum of
-  gradients, weight * count, ...), so that one draw of the plan's noise covers all. The
-  count of adaptive clipping adds 1/2 for each unclipped and -1/2 for each clipped
-  example; the count of right answers adds the share of an example's answers that are
-  right, minus 1/2.
+  gradients, weight * count, ...), so that one draw of the plan's noise covers all. To
+  the count of adaptive clipping an unclipped example adds 1/2, and a clipped one -1/2.
+  To the count of right answers an example adds the share of its answers that are right,
+  minus 1/2.
 
   Attributes:
     variable: float64 variable that holds the norm; None for a constant norm.
@@ -39,8 +39,9 @@ class ClipNorm:
     self._rule, self._accuracy = plan.adaptive_clipping, plan.noisy_accuracy
     self._expected = plan.expected_batch_size
     self._sensitivity = step_counts.sensitivity(plan)
-    # A noisy count, divided by its weight, has the standard deviation of the plan. The
-    # room is for the rounding of two products with a count of num_examples / 2 at most.
+    # A noisy count, divided by its weight and the norm, has the plan's standard
+    # deviation. `room` covers the rounding of two products with a count of at most
+    # num_examples / 2.
     room = 1 - (plan.num_examples + 2) * 2.0**-51
     self._weights = [
         self._sensitivity * (plan.noise.noise_multiplier / stddev) * room
@@ -78,7 +79,7 @@ class ClipNorm:
     """Updates norm and answers from a noisy release; returns the noisy sums.
 
     `noisy` are the tensors of `to_release` with noise: the sums, then the counts.
-    Source: TensorFlow Privacy's QuantileEstimatorQuery, for the norm.
+    Source for the norm: TensorFlow Privacy's QuantileEstimatorQuery.
     """
     sums = noisy[:len(noisy) - len(self._weights)]
     norm = self.value()
@@ -92,7 +93,7 @@ class ClipNorm:
       moved = norm * tf.exp(-step) if rule.geometric_update else norm - step
       _assign(self.variable, tf.clip_by_value(
           moved, self._start / _RANGE, self._start * _RANGE))
-    if self.answers is not None:
+    if self.answers is not None:  # The count of right answers is the last.
       _assign(self.answers, tf.convert_to_tensor(self.answers) + tf.stack(
           [counts[-1], tf.ones([], tf.float64)]))
     return sums

@@ -43,8 +43,9 @@ class Step:
     split_noise: Whether each worker adds a share of the noise.
     given_randomness: 'auto', 'host' or 'device'.
     randomness: 'host' or 'device', where the noise is made; None until `check`.
-    excess: By how many clipping norms, at most, rounding may let an example exceed one
-      in a sum, over the steps traced so far; 0 where the clipping margin covers it.
+    excess: Upper bound on what an example changes a sum by beyond one clipping norm, as
+      sums are rounded; in clipping norms, over the steps traced so far. 0 where the
+      clipping margin covers rounding.
     condition: Condition of the guarantee if noise is split, a sentence or ''.
     outputs: `TensorSpec`s of the model's outputs; None until `check`.
   """
@@ -63,7 +64,10 @@ class Step:
         _checks.integer('physical_batch_size', rows, 1))
     # The routes that the last `run` proved right.
     self._settled: layer_routes.Routes | None = None
-    self.clipping = clipping_lib.check_kind(clipping)
+    if clipping not in clipping_lib.KINDS:
+      raise ValueError(
+          f'Expected clipping in {clipping_lib.KINDS}, got clipping={clipping!r}.')
+    self.clipping = clipping
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
@@ -82,6 +86,7 @@ class Step:
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
+    self._canaries = 0 if self.canaries is None else self.canaries.count
     self.norm = clip_norm.ClipNorm(plan)
     if not isinstance(split_noise, bool):
       raise ValueError(
@@ -105,19 +110,19 @@ class Step:
     """
     if self._settled is not None and self._settled.holds_for(self._model):
       return self._settled
-    found = layer_routes.routes(
+    routes = layer_routes.routes(
         self._model, self.engine == 'vectorized' or self.local is not None)
     if self._plan.arithmetic == 'integer':  # No Gram norms: they round more.
-      return found._replace(drawn=math.inf)
+      return routes._replace(drawn=math.inf)
     mean, deviation = self._drawn()
-    return found._replace(
+    return routes._replace(
         lean=physical_batch.is_lean(
-            self._model, found, self._given_rows or mean / self._replicas,
+            self._model, routes, self._given_rows or mean / self._replicas,
             self.views * self._each),
         drawn=mean + 8 * deviation)  # docs/soundness_numbers.md, point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
-    """Returns mean and deviation of a Poisson draw's size, or of one of `shares`."""
+    """Returns mean and standard deviation of a Poisson draw's size over `shares`."""
     mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 
@@ -149,7 +154,7 @@ class Step:
       with recurrent.as_loops(self._model):  # As the step runs them.
         graph = state_writes.check_no_writes(self._model, gradients=False)
       self.outputs = tf.nest.map_structure(_spec, graph.structured_outputs[0])
-      if self.local is None:  # Rows of a unit may mix in local steps.
+      if self.local is None:  # In local steps, rows of a unit may mix.
         model_warnings.warn_of_batch_statistics(self._model, graph)
     self._check_vector()
     self.rows = self._physical_rows(self.routes())
@@ -163,12 +168,8 @@ class Step:
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
       clipping_lib.check_roundings(
-          self._plan.num_examples + self._canaries(), rows, self._plan.groups)
+          self._plan.num_examples + self._canaries, rows, self._plan.groups)
     return rows
-
-  def _canaries(self) -> int:
-    """Returns the number of canaries."""
-    return 0 if self.canaries is None else self.canaries.count
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -201,7 +202,7 @@ class Step:
                        f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
     arithmetic.check_step(
-        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries(),
+        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries,
         replicas.workers() if self.split_noise else 1)
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
@@ -210,7 +211,8 @@ class Step:
     """Checks a batch while the step is traced, and returns `x`.
 
     Data from generators have no static shape: for a built model of one input, `x` gets
-    its shape. Raises ValueError if tensors are not dense, or of unknown rank.
+    the shape of that input. Raises ValueError if tensors are not dense, or of unknown
+    rank.
     """
     given = tf.nest.flatten(x if y is None else (x, y))
     for each in given:
@@ -236,14 +238,14 @@ class Step:
          ) -> tuple[list[tf.Tensor], engine_lib.BatchResult, tf.Tensor]:
     """Returns (noisy averages to apply, `BatchResult` without noise, weight penalty).
 
-    There is one average for each trainable variable: the noisy sum over the plan's
-    expected batch size, plus the gradient of the penalty. `weights`, sample weights,
+    There is one average for each trainable variable: the noisy sum divided by the
+    plan's expected batch size, plus the penalty's gradient. `weights`, sample weights,
     have shape (batch,) or the shape of the losses, and are zero for padding. `place`
     has the four numbers of the batch's `Place`. `each` consecutive rows make up an
     example: more than one where examples are units, such as users. `numbers` has the
     canary of each row, as for `Engine.run`; None for none. `compute_loss` is a
-    `LossFn`; `OutputLosses` if the plan has a noisy accuracy. Sets `rows`, `excess` and
-    the routes that are proved right.
+    `LossFn`; `OutputLosses` if the plan has a noisy accuracy. Sets `rows`, `excess`,
+    `randomness` and the routes that are proved right.
     """
     self._settled = None  # The model may have been compiled with another loss.
     self._each = each = _known(each)
@@ -251,7 +253,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        self._canaries(), self._tested_places,
+        self._canaries, self._tested_places,
         self._plan.noisy_accuracy is not None)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.
@@ -277,8 +279,9 @@ class Step:
     if self.canaries is not None:
       self.canaries.keep(averages[own:], numbers, place)
     penalty, gradients = _weight_penalty(self._model)
-    return [average if more is None else average + tf.cast(more, average.dtype)
-            for average, more in zip(averages, gradients)], batch, penalty
+    # `gradients` has one entry per variable: averages along shadow weights end here.
+    return [average if gradient is None else average + tf.cast(gradient, average.dtype)
+            for average, gradient in zip(averages, gradients)], batch, penalty
 
   def _noisy(self, release: list[tf.Tensor], scale: tf.Tensor, place: tf.Tensor,
              like: Sequence[Any]) -> list[tf.Tensor]:
@@ -304,7 +307,7 @@ def _known(each: int | None) -> int:
 
 
 def _of_rank(x: tf.Tensor, shape: tuple[int | None, ...]) -> tf.Tensor:
-  """Returns `x` with a last axis of 1 added or removed, as Keras fits it to `shape`."""
+  """Returns `x` with a last axis of size 1 added or removed to fit `shape`."""
   if x.shape.rank == len(shape) - 1 and shape[-1] == 1:
     return x[..., None]
   if x.shape.rank == len(shape) + 1 and x.shape[-1] == 1:
@@ -338,14 +341,14 @@ def _weight_penalty(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor | Non
 
 def _total_penalty(model: keras.Model) -> tf.Tensor:
   """Returns the sum of a model's weight regularizers, in at least float32."""
-  found = map(tf.convert_to_tensor, losses.weight_penalties(model))
-  return tf.add_n(list(map(tf.reduce_sum, precision.alike(list(found)))))
+  penalties = list(map(tf.convert_to_tensor, losses.weight_penalties(model)))
+  return tf.add_n([tf.reduce_sum(each) for each in precision.alike(penalties)])
 
 
 @tf.autograph.experimental.do_not_convert
 def _check_penalties(model: keras.Model) -> None:
   """Raises ValueError unless penalties depend on nothing but the model's weights."""
-  # The constants of a regularizer are taken as public.
+  # Constants that a regularizer holds are taken as public.
   with tf.init_scope():
     graph = tf.function(lambda: _total_penalty(model), autograph=False
                        ).get_concrete_function().graph

@@ -24,18 +24,21 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
   zero, and of losses that are not finite, add nothing. `output` is that of
   `NoisyAccuracy`. Raises ValueError if it does not name one output with a loss.
 
-  The engine has proved that a row's outputs and losses are of that row alone; so is a
-  mask, which enters the loss.
+  The engine has proved that a row's outputs and losses depend on that row alone. So
+  does a mask, which enters the loss.
   """
-  term, place, target, parts = losses.answered(
+  # Index of the output among losses, its place among outputs, and more of it.
+  term, place, target, position_weights = losses.answered(
       output, batch.targets, batch.predictions)
   values = tf.cast(accuracy(
       target, tf.nest.flatten(batch.predictions)[place]), tf.float64) - 0.5
   values = example_losses.mean_per_example(
-      values, batch.masks[place], None if parts is None else tf.not_equal(parts, 0))
-  weights, own = ((part if part.shape.rank == 1 else part[:, term])
-                  for part in (batch.weights, batch.losses))
-  used = tf.logical_and(batched_pass.takes_part(weights), tf.math.is_finite(own))
+      values, batch.masks[place],
+      None if position_weights is None else tf.not_equal(position_weights, 0))
+  weights, own_losses = ((part if part.shape.rank == 1 else part[:, term])
+                         for part in (batch.weights, batch.losses))
+  used = tf.logical_and(
+      batched_pass.takes_part(weights), tf.math.is_finite(own_losses))
   # Rows of one example are neighbours. Rounded, they have the same sum in any order.
   values = tf.round(values / FINENESS) * FINENESS
   values, used = (tf.reshape(part, [-1, each]) for part in (
@@ -48,15 +51,16 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
 def accuracy(y: Any, outputs: Any) -> tf.Tensor:
   """Returns 1 for right answers and 0 for wrong ones, as Keras' metric 'accuracy'.
 
-  The result is float32, in the shape of `outputs` without the last axis, if there is
-  one beside the rows. Raises ValueError for targets that do not fit one output.
+  The result is float32, in the shape of `outputs` without the last axis; outputs of
+  shape (rows,) keep theirs. Raises ValueError for targets that do not fit one output.
   """
   if not tf.is_tensor(outputs) or not tf.is_tensor(y):
     raise ValueError('Expected one output, with targets, for the accuracy, got several '
                      'or none; use (name, function, bound) as a metric.')
   if outputs.shape[-1] == 1 or outputs.shape.rank == 1:
-    if None not in (given := [part.shape[1:].num_elements() for part in (y, outputs)]
-                   ) and given[0] != given[1]:  # Else it fails after it was counted.
+    targets, answers = (part.shape[1:].num_elements() for part in (y, outputs))
+    if targets != answers and None not in (targets, answers):
+      # Without this check `reshape` would fail after the step was counted.
       raise ValueError(_SHAPES.format(outputs.shape, y.shape))
     y = tf.reshape(y, tf.shape(outputs))
     right = tf.equal(outputs > 0.5, tf.cast(y, outputs.dtype) > 0.5)
@@ -65,7 +69,7 @@ def accuracy(y: Any, outputs: Any) -> tf.Tensor:
     y = tf.argmax(y, -1)
   elif y.shape.rank == outputs.shape.rank:
     y = y[..., 0]
-  if y.shape.rank != outputs.shape.rank - 1:  # Else rows would be broadcast.
+  if y.shape.rank != outputs.shape.rank - 1:  # `equal` would broadcast rows.
     raise ValueError(_SHAPES.format(outputs.shape, y.shape))
   return tf.cast(tf.equal(tf.cast(y, tf.int64), tf.argmax(outputs, -1)), tf.float32)
 

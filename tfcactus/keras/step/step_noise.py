@@ -1,4 +1,4 @@
-"""Samplers of noise: of whole numbers, correlated over steps (DP-FTRL), of shares."""
+"""Samplers of noise: whole numbers, noise correlated over steps (DP-FTRL), shares."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ _REPLAYED_FROM = 2**24
 """From this many coordinates (128 MB) on, draws of earlier steps are made again from
 their place in the random stream, not kept in memory, if the strategy allows it."""
 
+_PURPOSE = 'noise of worker {}'
+"""Label of a worker's draws."""
+
 _LARGEST = 2.0**62
 """Rounded sums are clipped to this absolute value, so that int64 sums do not overflow.
 Clipping moves no two numbers further apart."""
@@ -37,14 +40,14 @@ class IntegerSampler(NoiseSampler):
   replicas, each rounds its own sum; `total` scales the sum of their whole numbers.
   """
 
-  _drawn_scale = discrete_gaussian.SCALE  # Standard deviation that `_drawn` has.
+  _drawn_scale = discrete_gaussian.SCALE  # Standard deviation of `_drawn`.
   _repeatable = False  # `whole` draws where it adds.
 
   def __init__(self, noise: Noise, seed: int | None = None, purpose: str = 'noise',
                shares: int = 1):
     """Initialises the sampler of one of `shares` draws, which add up to the noise."""
     super().__init__(noise, seed=seed, purpose=purpose, randomness='host')
-    # A sum of draws has a scale of sqrt(shares) draws.
+    # Standard deviation of the sum of all shares' draws.
     self._scale = self._drawn_scale * math.sqrt(shares)
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
@@ -64,11 +67,11 @@ class IntegerSampler(NoiseSampler):
     # Checked at run time: options set later rewrite functions traced earlier.
     precision.check_graphs_are_as_written()
     per_unit = self.per_unit(float(scale))
-    found = self.whole(sums, per_unit)
+    noisy = self.whole(sums, per_unit)
     if not step:  # With several replicas. `arithmetic.check_step` keeps float64 exact.
-      return [whole.astype(np.float64) for whole in found]
+      return [whole.astype(np.float64) for whole in noisy]
     return [(whole * (1 / per_unit)).astype(dtype) for whole, dtype in zip(
-        found, dtypes)]
+        noisy, dtypes)]
 
   def without_noise(self, sums: Sequence[tf.Tensor], scale: tf.Tensor
                     ) -> list[tf.Tensor]:
@@ -81,22 +84,22 @@ class IntegerSampler(NoiseSampler):
     return tf.cast(whole * (1 / self.per_unit(noise_addition.exact(scale))), dtype)
 
   def per_unit(self, scale: Any) -> Any:
-    """Returns how many whole numbers a unit of a sum of sensitivity `scale` has."""
+    """Returns the factor that turns sums of sensitivity `scale` to whole numbers."""
     return self._scale / self.noise.noise_multiplier / scale
 
   def whole(self, sums: Sequence[np.ndarray], per_unit: float) -> list[np.ndarray]:
     """Returns sums times `per_unit`, rounded, plus noise: int64, shaped as the sums."""
-    found = []
+    noisy = []
     for part in sums:
       scaled = np.asarray(np.multiply(part, per_unit, dtype=np.float64))
       np.clip(np.rint(scaled, out=scaled), -_LARGEST, _LARGEST, out=scaled)
       noise = self._drawn(part.size)
-      found.append(scaled.astype(np.int64) + noise.reshape(part.shape))
-    return found
+      noisy.append(scaled.astype(np.int64) + noise.reshape(part.shape))
+    return noisy
 
 
 class _Succession:
-  """Tells whether a step follows the one before it, for one step at a time."""
+  """Tells whether a step follows the step before it; runs one step at a time."""
 
   def __init__(self) -> None:
     """Begins before any step."""
@@ -143,22 +146,23 @@ class CorrelatedSampler(NoiseSampler):
     with self._steps.step(place, size) as follows:
       if not follows:
         self._rows.restart()
+      # Where the previous step's draw begins in the random stream.
       before, self._position = self._position, self._rng.position
-      again = self._strategy.replays and size >= _REPLAYED_FROM
+      replays = self._strategy.replays and size >= _REPLAYED_FROM
       return self._rows.next(
           lambda: self.noise.sample_vector(self._rng, size), (
               lambda: self.noise.sample_vector(self._rng.replayed(before), size)
-          ) if again else None)
+          ) if replays else None)
 
 
 class CorrelatedIntegerSampler(IntegerSampler):
   """Sampler of correlated noise that adds whole numbers to products of C with sums.
 
-  A step multiplies its own sum, and those of steps before it, by the strategy C. It
-  rounds this row of the product to whole numbers and adds whole noise. Released are
-  these noisy rows, times the inverse of C: the sum plus correlated noise. An example
-  moves roundings in several rows, so that whole numbers are finer (`FINE_SCALE`) than
-  without correlation. The sums that it keeps are never saved, and are dropped where a
+  A step multiplies its own sum, and sums of steps before it, by the strategy C. It
+  rounds this row of the product to whole numbers and adds whole noise. The rows times
+  the inverse of C are released: the sum plus correlated noise. An example moves
+  roundings in several rows, so that whole numbers are finer (`FINE_SCALE`) than without
+  correlation. The sampler never saves the sums that it keeps, and drops them where a
   `CorrelatedSampler` restarts. It keeps 2 `Strategy.buffers` float64 vectors in all.
   """
 
@@ -174,8 +178,9 @@ class CorrelatedIntegerSampler(IntegerSampler):
 
   def _sample(self, size: int, place: np.ndarray | None = None) -> np.ndarray:
     """Returns correlated noise in units of sensitivity, float64, shape (size,)."""
+    places = [] if place is None else [place]
     return self._noisy([np.float64], None, [np.zeros(size)], np.ones(()), np.ones(()),
-                       *([] if place is None else [place]))[0]
+                       *places)[0]
 
   def _drawn(self, count: int) -> np.ndarray:
     """Returns whole noise of deviation `FINE_SCALE`, int64, shape (count,)."""
@@ -197,10 +202,10 @@ class CorrelatedIntegerSampler(IntegerSampler):
         self._rows.restart()
       # From here on, all is computed from whole numbers that are released.
       whole, = self.whole([self._product.next(scaled)], 1.0)
-      found = self._rows.next(lambda: whole.astype(np.float64))
+      noisy = self._rows.next(lambda: whole.astype(np.float64))
     ends = np.cumsum([part.size for part in sums])[:-1]
     return [(piece * (1 / per_unit)).astype(dtype).reshape(part.shape)
-            for piece, part, dtype in zip(np.split(found, ends), sums, dtypes)]
+            for piece, part, dtype in zip(np.split(noisy, ends), sums, dtypes)]
 
 
 def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
@@ -218,13 +223,13 @@ def sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
 
 
 def _check_host(plan: PrivacyPlan, randomness: str) -> None:
-  """Raises ValueError for 'device': the host makes integer and correlated noise."""
+  """Raises ValueError for 'device': only the host makes integer or correlated noise."""
   if noise_addition.check_randomness(randomness, plan.noise) == 'device':
-    found = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
+    kind = 'arithmetic=integer' if plan.arithmetic == 'integer' else 'correlation'
     raise ValueError(
         "Expected float noise that is independent over steps with randomness='device', "
-        f'got a plan with {found}, whose '
-        "noise is made on the host: pass randomness='host'.")
+        f"got a plan with {kind}, whose noise is made on the host: pass "
+        "randomness='host'.")
 
 
 class ShareSampler(NoiseSampler):
@@ -237,9 +242,9 @@ class ShareSampler(NoiseSampler):
   def __init__(self, noise: Gaussian, worker: int, workers: int,
                seed: int | None = None, randomness: str = 'auto'):
     """Initialises the sampler of a worker; `noise` is the sum of all shares."""
-    super().__init__(noise, seed=seed, purpose=_purpose(worker),
+    super().__init__(noise, seed=seed, purpose=_PURPOSE.format(worker),
                      randomness=randomness)
-    # Rounded up, so that the variances never add up to less than the whole.
+    # Rounded up, so that the variances never add up to less than the whole noise's.
     self._part = math.sqrt(1 / workers) * (1 + 2.0**-50)
 
   def add_to(self, sums: Sequence[tf.Tensor], scale: tf.Tensor,
@@ -253,24 +258,22 @@ class ShareSampler(NoiseSampler):
 
 def share_sampler(plan: PrivacyPlan, seed: int | None, randomness: str = 'auto'
                   ) -> NoiseSampler:
-  """Returns a share's sampler; ValueError unless Gaussian, independent over steps."""
+  """Returns this worker's sampler of its share of the noise.
+
+  Raises ValueError unless the noise is Gaussian and independent over steps.
+  """
   if plan.strategy is not None or not isinstance(plan.noise, Gaussian):
-    found = 'noise correlated over steps' if plan.strategy is not None else (
+    noise = 'noise correlated over steps' if plan.strategy is not None else (
         repr(plan.noise))
     raise ValueError(
         'Expected split_noise=True with a plan of Gaussian noise and without '
-        f'correlation, got {found}: only Gaussians add up to a Gaussian, and the chief '
+        f'correlation, got {noise}: only Gaussians add up to a Gaussian, and the chief '
         'alone keeps earlier draws. Leave split_noise out, and the chief draws all.')
   worker, workers = replicas.worker(), replicas.workers()
   if plan.arithmetic == 'integer':
     _check_host(plan, randomness)
-    return IntegerSampler(plan.noise, seed, _purpose(worker), workers)
+    return IntegerSampler(plan.noise, seed, _PURPOSE.format(worker), workers)
   return ShareSampler(plan.noise, worker, workers, seed, randomness)
-
-
-def _purpose(worker: int) -> str:
-  """Returns the label of a worker's draws."""
-  return f'noise of worker {worker}'
 
 
 def condition(plan: PrivacyPlan) -> str:

@@ -1,9 +1,9 @@
 """Per-example kernel gradients of convolutions.
 
-Those of depthwise convolutions are convolutions, too; those of others are products of
-image patches (im2col) and output gradients. Images and output gradients are (batch,
-height, width, channels), or have three spatial axes. Transposed convolutions exchange
-both.
+A kernel gradient is a product of image patches (im2col) and output gradients, or, for
+depthwise convolutions, a convolution. Images and output gradients are (batch, height,
+width, channels), or have three spatial axes. For transposed convolutions the caller
+exchanges images and output gradients.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Window(NamedTuple):
 def window(padding: bytes, length: int, size: int, kernel: int, stride: int,
            dilation: int) -> Window:
   """Returns the `Window` of an axis of `length`; padding is b'SAME' or b'VALID'."""
-  made = Window(kernel, stride, dilation, 0, size)
-  return made._replace(before=max(made.span - length, 0) // 2) if (
-      padding == b'SAME') else made
+  result = Window(kernel, stride, dilation, 0, size)
+  if padding == b'VALID':
+    return result
+  return result._replace(before=max(result.span - length, 0) // 2)
 
 
 def kernel_gradients(images: tf.Tensor, outputs: tf.Tensor, windows: Sequence[Window],
@@ -92,19 +93,19 @@ def depthwise_gradients(images: tf.Tensor, outputs: tf.Tensor,
   # channels are channels of one image, since TensorFlow's own kernel gradients take
   # long on CPUs from five taps on (MobileNetV3: 710 of 770 ms).
   batch, channels = images.shape[0], images.shape[3]
-  sizes, narrow = [w.span for w in windows], [w.size for w in windows]
-  images = _padded(images, windows)[:, :sizes[0], :sizes[1]]
-  kernel = tf.reshape(_one_image(outputs, narrow), [*narrow, batch * channels, -1])
+  spans, sizes = [w.span for w in windows], [w.size for w in windows]
+  images = _padded(images, windows)[:, :spans[0], :spans[1]]
+  kernel = tf.reshape(_one_image(outputs, sizes), [*sizes, batch * channels, -1])
   # TensorFlow takes equal strides only; else all outputs are computed, and some kept.
   steps = [w.dilation for w in windows if w.kernel > 1] or [1]
   step = steps[0] if len(set(steps)) == 1 else 1
-  found = tf.nn.depthwise_conv2d(
-      _one_image(images, sizes), kernel, [1, step, step, 1], 'VALID',
+  values = tf.nn.depthwise_conv2d(
+      _one_image(images, spans), kernel, [1, step, step, 1], 'VALID',
       dilations=[w.stride if w.size > 1 else 1 for w in windows])
   if step == 1:
-    found = found[:, ::windows[0].dilation, ::windows[1].dilation]
-  number = windows[0].kernel * windows[1].kernel
-  return tf.transpose(tf.reshape(found, [number, batch, channels, -1]), [1, 0, 2, 3])
+    values = values[:, ::windows[0].dilation, ::windows[1].dilation]
+  taps = windows[0].kernel * windows[1].kernel
+  return tf.transpose(tf.reshape(values, [taps, batch, channels, -1]), [1, 0, 2, 3])
 
 
 def _one_image(images: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
@@ -115,7 +116,10 @@ def _one_image(images: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 
 
 def _padded(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
-  """Pads and crops images: the first window starts at 0, sizes are whole strides."""
+  """Pads and crops images: the first window starts at 0, sizes are whole strides.
+
+  The sizes are the least that hold all windows.
+  """
   padding, sizes = [[0, 0]], []
   for length, w in zip(images.shape[1:3], windows):
     sizes.append(-(-w.span // w.stride) * w.stride)
@@ -182,6 +186,7 @@ def _gathered(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
   down, right = (
       w.stride * np.arange(w.size)[:, None] +
       w.dilation * np.arange(w.kernel)[None, :] for w in windows)
+  # Axes: row of windows, column of windows, tap down, tap to the right.
   places = down[:, None, :, None] * width + right[None, :, None, :]
   flat = tf.reshape(images, [batch, height * width, channels])
   return tf.gather(flat, places.ravel().astype(np.int32), axis=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import itertools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -27,7 +26,7 @@ _MOST_STEPS = 64
 
 
 def with_rules(uses: Sequence[uses_lib.Use]) -> list[Ruled]:
-  """Returns the uses with their rules; raises NoRule, with `uses` that have no rule."""
+  """Returns the uses with their rules; NoRule has, as `uses`, those without a rule."""
   return uses_lib.each_or_raise(lambda use: (use, rules.rule_for(use)), uses)
 
 
@@ -42,8 +41,8 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
   for `uses.found`. Products are computed in the variable's dtype.
   """
   # `waiting` has gradients of tensors made of weights, first of operands, which go back
-  # operation by operation to a variable. `left` has those that `before` does not take
-  # back; `_vectorized` does.
+  # operation by operation to a variable. `left` has gradients that `before` does not
+  # take back; `_vectorized` does.
   found: _Found = []
   left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
   waiting: list[tuple[tf.Tensor, pull_back.Gradients]] = []
@@ -52,20 +51,20 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
       continue
     dtype = dtypes[min(use.variables)]
 
-    def part(tensor: tf.Tensor, layout: uses_lib.Layout, dtype: Any = dtype
+    def rows(tensor: tf.Tensor, layout: uses_lib.Layout, dtype: Any = dtype
             ) -> tf.Tensor:
       """Returns the rows of a tensor, floating numbers in the variable's dtype."""
-      rows = apart(tensor, layout)
-      return tf.cast(rows, dtype) if rows.dtype.is_floating else rows
+      split = apart(tensor, layout)
+      return tf.cast(split, dtype) if split.dtype.is_floating else split
 
-    gradients = rule({i: part(use.tensor(i), layout) for i, layout in use.data.items()},
-                     part(uses_lib.like(tf.convert_to_tensor(gradient),
+    gradients = rule({i: rows(use.tensor(i), layout) for i, layout in use.data.items()},
+                     rows(uses_lib.like(tf.convert_to_tensor(gradient),
                                         use.core.outputs[0]), use.out))
     waiting.append((use.operand, pull_back.reshaped(gradients, use.operand)))
-  made, parts = _made([tensor for tensor, _ in waiting], handles), pull_back.Parts()
-  for step in itertools.count():
-    if not waiting and not parts:
-      break
+  made = _made_of_variables([tensor for tensor, _ in waiting], handles)
+  parts, step = pull_back.Parts(), 0
+  while waiting or parts:
+    # Parts wait until no other gradient does: most wholes are then joined only once.
     tensor, gradients = waiting.pop() if waiting else parts.joined()
     if tensor.name in handles:
       index = handles[tensor.name]
@@ -76,12 +75,16 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
       if inputs is None:
         left.setdefault(tensor.name, (tensor, []))[1].append(
             pull_back.written(gradients).dense())
-      waiting.extend(inputs or [])
-  return found + (
-      _vectorized(list(left.values()), handles, dtypes, shapes) if left else [])
+      else:
+        waiting.extend(inputs)
+    step += 1
+  if left:
+    found.extend(_vectorized(list(left.values()), handles, dtypes, shapes))
+  return found
 
 
-def _made(operands: Sequence[tf.Tensor], handles: dict[str, int]) -> set[str]:
+def _made_of_variables(operands: Sequence[tf.Tensor], handles: dict[str, int]
+                      ) -> set[str]:
   """Returns the handles, and names of tensors made of variables that operands need."""
   made = set(handles)
   for op in graph_proof.needed(operands, handles):
@@ -100,20 +103,20 @@ def _vectorized(made: Sequence[tuple[tf.Tensor, list[tf.Tensor]]],
   """
   tensors = [tensor for tensor, _ in made]
   graph = tensors[0].graph
-  behind = graph_proof.needed(tensors, handles)
-  names = {each.name for op in behind for each in op.inputs}
+  needed = graph_proof.needed(tensors, handles)
+  names = {each.name for op in needed for each in op.inputs}
   places = {index: graph.get_tensor_by_name(name) for name, index in handles.items()
             if name in names}
 
   def pulled_back(row: list[tf.Tensor]) -> list[Any]:
     """Returns one example's gradients, as of `of_example`, with respect to `places`."""
-    found = graphs.gradients(
+    gradients = graphs.gradients(
         graph, tensors, list(places.values()),
         [tf.cast(each, tensor.dtype) for each, tensor in zip(row, tensors)])
     return [forms.of_example(
         tf.zeros(shapes[index], dtypes[index]) if each is None else each)
-            for index, each in zip(places, found)]
+            for index, each in zip(places, gradients)]
 
-  found = vectorization.over_rows(pulled_back, [tf.add_n(rows) for _, rows in made])
+  stacked = vectorization.over_rows(pulled_back, [tf.add_n(rows) for _, rows in made])
   return [(index, forms.of_examples(each, shapes[index]))
-          for index, each in zip(places, found)]
+          for index, each in zip(places, stacked)]

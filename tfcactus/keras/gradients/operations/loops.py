@@ -26,7 +26,6 @@ _MOST_STEPS = 10_000
 _READING = ('ReadVariableOp', 'ResourceGather')
 """Stateful operations that read a variable and write nothing."""
 
-
 _Operands = dict[str, tuple[tf.Tensor, uses_lib.Layout]]
 """{name of an operand of a stand-in: (operand in the loop's body, its layout)}."""
 
@@ -74,10 +73,10 @@ class Taps:
     The gradient of a stand-in's output holds all steps. Sets `operands`.
     """
     taps = [self.taps.get(tensor.name) for tensor in tensors]
-    plain = [tensor for tensor, tap in zip(tensors, taps) if not tap]
-    found = iter(graphs.gradients(total.graph, total, [*plain, *self.anchors]))
+    outside = [tensor for tensor, tap in zip(tensors, taps) if not tap]
+    of_outside = iter(graphs.gradients(total.graph, total, [*outside, *self.anchors]))
     written = _written(total.graph, [tap for tap in taps if tap])
-    return [self._of_use(tap, written) if tap else next(found) for tap in taps]
+    return [self._of_use(tap, written) if tap else next(of_outside) for tap in taps]
 
   def _of_use(self, tap: _Tap, written: dict[str, tf.Tensor]) -> tf.Tensor | None:
     """Returns all steps' gradients of a use's output, or None; notes its operands."""
@@ -105,30 +104,31 @@ def _written(graph: tf.Graph, taps: Sequence[_Tap]) -> dict[str, tf.Tensor]:
 
   Leaves out taps that no gradient reached.
   """
+  # For each loop: (the loop, its steps, tensors of its body by `_key`).
   wanted: dict[str, tuple[tf.Operation, int, dict[str, tf.Tensor]]] = {}
-  backward = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
-              if op.type in graphs.LOOPS and graphs.of_loop(op)}
+  loops = {id(op._body_graph): op for op in graph.get_operations()  # pylint: disable=protected-access
+           if op.type in graphs.LOOPS and graphs.of_loop(op)}
   for tap in taps:
     gradient = _noted(tap.identity)
     if gradient is not None:
       for tensor in (gradient, *(each for each, _ in tap.operands.values())):
-        loop = backward[id(tensor.graph)]
+        loop = loops[id(tensor.graph)]
         wanted.setdefault(loop.name, (loop, tap.steps, {}))[2][_key(tensor)] = tensor
-  found = dict[str, tf.Tensor]()
+  lists_by_key = dict[str, tf.Tensor]()
   for loop, steps, tensors in wanted.values():
     lists = [tf.raw_ops.TensorListReserve(
         element_shape=each.shape.as_list(), num_elements=steps,
         element_dtype=each.dtype) for each in tensors.values()]
-    before = len(loop.outputs)
+    outputs_before = len(loop.outputs)
     with graphs.more_loop_inputs(loop, lists) as inside:
       step = loop._body_graph.inputs[0]  # pylint: disable=protected-access
-      if graphs.is_backward(loop):  # It begins with the last step.
+      if graphs.is_backward(loop):  # The backward loop begins with the last step.
         step = steps - 1 - step
       inside[:] = [tf.raw_ops.TensorListSetItem(
           input_handle=each, index=step, item=tensor)
                    for each, tensor in zip(inside, tensors.values())]
-    found.update(zip(tensors, loop.outputs[before:]))
-  return found
+    lists_by_key.update(zip(tensors, loop.outputs[outputs_before:]))
+  return lists_by_key
 
 
 def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
@@ -142,9 +142,9 @@ def tapped(losses: tf.Tensor, handles: dict[str, int], known: dict[str, Value],
   if not any(op.type in graphs.LOOPS for op in operations):
     return taps
   known = {**known, **uses_lib._drawn(operations, number)}
-  found, _ = uses_lib._meetings(operations, handles, set(known), number, explained)
+  meetings, _ = uses_lib._meetings(operations, handles, set(known), number, explained)
   loops: dict[str, list[uses_lib._Meeting]] = {}
-  for each in found:
+  for each in meetings:
     if each.op.type in graphs.LOOPS:
       loops.setdefault(each.op.name, []).append(each)
 
@@ -175,7 +175,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
         *_READING, 'Placeholder', 'PyFunc', *draws.SHAPE_ARGUMENT):
       raise uses_lib.no_rule(loop, 'has a loop inside' if op.type in graphs.LOOPS else (
           f'has {op.type} inside, which keeps a state'))
-  # Inputs that every step passes on as they are; others count as data.
+  # Inputs that every step passes on unchanged; other inputs count as data.
   fixed = {i for i, (before, after) in enumerate(zip(body.inputs, body.outputs))
            if _passed_on(after) is before}
   if not weights <= fixed or any(loop.outputs[i].consumers() for i in weights):
@@ -190,7 +190,7 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
   within.update(uses_lib._drawn(operations, number))
   places = {body.inputs[i].name: i for i in weights}
   around = {body.inputs[i].name: loop.inputs[i] for i in fixed}
-  made: list[_Made] = []
+  stand_ins: list[_StandIn] = []
   for op in _uses_inside(operations, places, data, number):
     if op.type in graph_proof.CALLS or graphs.has_own_gradient(op):
       raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
@@ -198,38 +198,39 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
     layouts = [_layout(loop, tensor, value) if tensor.name in data else None
                for tensor, value in zip(tensors, graph_proof.analyse(
                    body, within, tensors))]
-    made.append((op, *_stand_in(op, layouts, around, data, loop, steps, taps.known)))
-  _put_taps(loop, steps, made, taps)
+    stand_ins.append((
+        op, *_stand_in(op, layouts, around, data, loop, steps, taps.known)))
+  _put_taps(loop, steps, stand_ins, taps)
 
 
 def _uses_inside(operations: Sequence[tf.Operation], places: dict[str, int],
                  data: set[str], number: int) -> list[tf.Operation]:
   """Returns operations of a body where weights meet data; arguments as `_meetings`."""
-  found, _ = uses_lib._meetings(
+  meetings, _ = uses_lib._meetings(
       operations, places, data, number, lambda op, i: False)
-  return list({each.op.name: each.op for each in found}.values())
+  return list({each.op.name: each.op for each in meetings}.values())
 
 
-_Made = tuple[tf.Operation, tf.Tensor, uses_lib.Layout, _Operands]
+_StandIn = tuple[tf.Operation, tf.Tensor, uses_lib.Layout, _Operands]
 """An operation that uses weights, and what `_stand_in` returns for it."""
 
 
-def _put_taps(loop: tf.Operation, steps: int, made: Sequence[_Made], taps: Taps
-             ) -> None:
+def _put_taps(loop: tf.Operation, steps: int, stand_ins: Sequence[_StandIn],
+              taps: Taps) -> None:
   """Puts a tap behind each use in a loop, or behind a sum that several uses feed."""
   _, body = graphs.of_loop(loop)  # type: ignore[misc]
-  sums = [_last_sum(op.outputs[0], body) for op, *_ in made]
+  sums = [_last_sum(op.outputs[0], body) for op, *_ in stand_ins]
   # The anchor is an input of every tap. To ask for the gradient of the anchor makes
   # TensorFlow build the backward loop through the taps.
   anchor, identities = tf.zeros([]), dict[str, tf.Operation]()
   taps.anchors.append(anchor)
-  with graphs.more_loop_inputs(loop, [anchor]) as (inner,):
-    for tensor, (op, output, layout, operands) in zip(sums, made):
+  with graphs.more_loop_inputs(loop, [anchor]) as (anchor_inside,):
+    for tensor, (op, output, layout, operands) in zip(sums, stand_ins):
       if tensor.name not in identities:
         with body.gradient_override_map({'IdentityN': _TAP}):
-          instead, _ = tf.raw_ops.IdentityN(input=[tensor, inner])
-        graphs.put_behind(tensor, instead)
-        identities[tensor.name] = instead.op
+          tapped_tensor, _ = tf.raw_ops.IdentityN(input=[tensor, anchor_inside])
+        graphs.put_behind(tensor, tapped_tensor)
+        identities[tensor.name] = tapped_tensor.op
       taps.outputs.append(output)
       taps.taps[output.name] = _Tap(
           loop, steps, op, identities[tensor.name], layout, operands)
@@ -259,10 +260,10 @@ def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
 
   `layouts` are of inputs and output, None without examples. Adds operands to `known`.
   """
-  *given, out = layouts
-  operands, inputs, output = _Operands(), [], op.outputs[0]
+  out = layouts[-1]
+  operands, inputs = _Operands(), []
   with tf.name_scope(f'{loop.name}/'):
-    for tensor, layout in zip(op.inputs, given):
+    for tensor, layout in zip(op.inputs, layouts):
       if layout is None:
         inputs.append(_around(tensor, around, data, loop))
         continue
@@ -270,10 +271,10 @@ def _stand_in(op: tf.Operation, layouts: Sequence[uses_lib.Layout | None],
       known[inputs[-1].name] = Value(
           Dependence.ROW_WISE, layout.axis, abs(layout.block) * steps)
       operands[inputs[-1].name] = (tensor, layout)
-    made, = _rerun(op, inputs, loop)
-  if out is None or made.shape.as_list() != _longer(output, out, steps):
+    output, = _rerun(op, inputs, loop)
+  if out is None or output.shape.as_list() != _longer(op.outputs[0], out, steps):
     raise uses_lib.no_rule(loop, f'has {op.type} inside, which uses weights')
-  return made, out, operands
+  return output, out, operands
 
 
 def _longer(tensor: tf.Tensor, layout: uses_lib.Layout, steps: int) -> list[int]:
@@ -296,9 +297,9 @@ def _around(tensor: tf.Tensor, around: dict[str, tf.Tensor], data: set[str],
   if constant is not None:
     return tf.constant(constant, tensor.dtype)
   if tensor.name not in around:
-    if tensor.name in data or op.type != 'ReadVariableOp' and (
-        op.op_def.is_stateful or op.type == 'Placeholder') or (
-            graphs.has_own_gradient(op)):
+    stateful = op.op_def.is_stateful and op.type != 'ReadVariableOp'
+    if tensor.name in data or stateful or op.type == 'Placeholder' or (
+        graphs.has_own_gradient(op)):
       raise uses_lib.no_rule(loop, f'has {op.type} inside, which depends on the step')
     around.update(zip((each.name for each in op.outputs), _rerun(op, [
         _around(each, around, data, loop) for each in op.inputs], loop)))
@@ -325,17 +326,19 @@ def _steps(loop: tf.Operation, cond: tf.Graph, body: tf.Graph) -> int:
   goes_on = cond.outputs[0]
   used = {op.name for op in graph_proof.needed([goes_on], ())}
   counting = [i for i, tensor in enumerate(cond.inputs) if tensor.op.name in used]
-  named = [[tensor.name for tensor in graph.inputs] for graph in (cond, body)]
-  for count in range(_MOST_STEPS):
-    more = _folded(goes_on, dict(zip(named[0], state)), {})
-    if more is not None and not more and count:
-      return count
-    if not more:
-      break
-    known, memory = dict(zip(named[1], state)), dict[str, Any]()
+  of_cond, of_body = (
+      [tensor.name for tensor in graph.inputs] for graph in (cond, body))
+  count = 0
+  more = _folded(goes_on, dict(zip(of_cond, state)), {})
+  while more and count < _MOST_STEPS:  # None ends the search, too.
+    known, memory = dict(zip(of_body, state)), dict[str, Any]()
     for i in counting:
       state[i] = _folded(body.outputs[i], known, memory)
-  raise uses_lib.no_rule(loop, 'makes a number of steps that is not known before')
+    more = _folded(goes_on, dict(zip(of_cond, state)), {})
+    count += 1
+  if count == 0 or more is None or more:
+    raise uses_lib.no_rule(loop, 'makes a number of steps that is not known before')
+  return count
 
 
 def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) -> Any:
@@ -346,12 +349,12 @@ def _folded(tensor: tf.Tensor, known: dict[str, Any], memory: dict[str, Any]) ->
   if tensor.name in known:
     return known[tensor.name]
   if tensor.name not in memory:
-    op, found = tensor.op, dependence.static(tensor)
-    inputs = [] if found is not None or op.type not in _COUNTING else [
-        _folded(each, known, memory) for each in op.inputs]
-    if inputs and all(each is not None for each in inputs):
-      found = dependence.folded(op, inputs)[tensor.value_index]
-    memory[tensor.name] = found
+    op, value = tensor.op, dependence.static(tensor)
+    if value is None and op.type in _COUNTING:
+      inputs = [_folded(each, known, memory) for each in op.inputs]
+      if all(each is not None for each in inputs):
+        value = dependence.folded(op, inputs)[tensor.value_index]
+    memory[tensor.name] = value
   return memory[tensor.name]
 
 
@@ -364,16 +367,18 @@ _COUNTING = frozenset((
 
 
 def _last_sum(tensor: tf.Tensor, body: tf.Graph) -> tf.Tensor:
-  """Follows a tensor through sums that have its gradient; returns the last of these."""
+  """Follows a tensor through sums that have its gradient; returns the last sum."""
   while True:
     users = tensor.consumers()
     if len(users) != 1 or users[0].type not in ('Add', 'AddV2', 'BiasAdd') or (
         graphs.has_own_gradient(users[0])) or any(
-            tensor is each for each in body.outputs) or sum(
-                tensor is each for each in users[0].inputs) != 1 or (
-                users[0].outputs[0].shape.as_list() != tensor.shape.as_list()):
+            tensor is each for each in body.outputs):
       return tensor
-    tensor = users[0].outputs[0]
+    total = users[0].outputs[0]
+    if sum(tensor is each for each in users[0].inputs) != 1 or (
+        total.shape.as_list() != tensor.shape.as_list()):
+      return tensor
+    tensor = total
 
 
 _TAP, _NOTED = 'PerExampleTap', '_per_example_gradient'
@@ -381,27 +386,29 @@ _TAP, _NOTED = 'PerExampleTap', '_per_example_gradient'
 
 @tf.RegisterGradient(_TAP)
 def _tap_gradient(op: tf.Operation, upstream: Any, _: Any) -> list[tf.Tensor]:
-  """Notes and passes on the gradient of the first input; that of the anchor is 0."""
+  """Notes and passes on the gradient of the first input; the anchor's gradient is 0."""
   gradient = tf.convert_to_tensor(upstream)
   gradient.set_shape(op.inputs[0].shape)
   setattr(op, _NOTED, gradient)
   return [gradient, tf.zeros([])]
 
 
-def _all_steps(found: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
+def _all_steps(items: tf.Tensor, inside: tf.Tensor, layout: uses_lib.Layout,
                steps: int) -> tf.Tensor:
   """Returns a list's items, like `inside`, one per step, joined on the `layout`'s axis.
 
   All steps of an example are neighbours there.
   """
   shape, (axis, block) = inside.shape.as_list(), layout
-  found = tf.raw_ops.TensorListStack(
-      input_handle=found, element_shape=shape, element_dtype=inside.dtype,
+  stacked = tf.raw_ops.TensorListStack(
+      input_handle=items, element_shape=shape, element_dtype=inside.dtype,
       num_elements=steps)
-  own = abs(block)
-  pair = [shape[axis] // own, own] if block > 0 else [own, shape[axis] // own]
-  found = tf.reshape(found, [steps, *shape[:axis], *pair, *shape[axis + 1:]])
-  examples, places = (axis + 1, axis + 2)[::1 if block > 0 else -1]
-  found = tf.transpose(found, [
+  number = shape[axis] // abs(block)
+  if block > 0:
+    pair, examples, places = [number, block], axis + 1, axis + 2
+  else:
+    pair, examples, places = [-block, number], axis + 2, axis + 1
+  apart = tf.reshape(stacked, [steps, *shape[:axis], *pair, *shape[axis + 1:]])
+  ordered = tf.transpose(apart, [
       *range(1, axis + 1), examples, 0, places, *range(axis + 3, len(shape) + 2)])
-  return tf.reshape(found, _longer(inside, layout, steps))
+  return tf.reshape(ordered, _longer(inside, layout, steps))

@@ -46,45 +46,48 @@ class Products(NamedTuple):
     """Returns the gradients as a form: outer products if possible, else written out.
 
     Letters that both tensors have, and the gradients do not, are positions. With more
-    positions than entries of the first tensor at each, both have more numbers than the
-    kernel, and the gradients are written out too.
+    positions than entries of the first tensor at each, both tensors have more numbers
+    than the kernel, and the gradients are written out too.
     """
     if self.factor is not None:
       return self._replace(
           pair=(self.pair[0], self.pair[1] * self.factor), factor=None).written()
-    (given, made), own = self.terms, ''.join(self.axes)
+    (left, right), own = self.terms, ''.join(self.axes)
     shape, rows = [self._size(axis) for axis in self.axes], self.pair[0].shape[0]
-    first, last = (''.join(x for x in term if x in own and x not in other)
-                   for term, other in ((given, made), (made, given)))
-    positions = ''.join(x for x in given if x in made)
-    if own in (first + last, last + first) and (
-        self._size(positions) <= self._size(first)):
-      data, upstream = (
-          tf.reshape(self._summed(i, positions + kept), [
-              rows, self._size(positions), self._size(kept)])
-          for i, kept in enumerate((first, last)))
-      if own != first + last:
-        data, upstream = upstream, data
-      return forms.product(data, upstream, shape)
+    # Letters of the gradients that the left tensor alone has, or the right one alone.
+    of_left, of_right = (''.join(x for x in term if x in own and x not in other)
+                         for term, other in ((left, right), (right, left)))
+    positions = ''.join(x for x in left if x in right)
+    if own in (of_left + of_right, of_right + of_left) and (
+        self._size(positions) <= self._size(of_left)):
+      inputs, outputs = (
+          tf.reshape(self._summed(i, positions + letters), [
+              rows, self._size(positions), self._size(letters)])
+          for i, letters in enumerate((of_left, of_right)))
+      if own != of_left + of_right:
+        inputs, outputs = outputs, inputs
+      return forms.product(inputs, outputs, shape)
     row = self._fresh()
-    found = tf.einsum(f'{row}{given},{row}{made}->{row}{own}', *self.pair)
-    return forms.Dense(tf.reshape(found, [rows, *shape]), shape)
+    values = tf.einsum(f'{row}{left},{row}{right}->{row}{own}', *self.pair)
+    return forms.Dense(tf.reshape(values, [rows, *shape]), shape)
 
   def _summed(self, i: int, letters: str) -> tf.Tensor:
-    """Returns one of the pair with axes in this order, summed over its other axes."""
+    """Returns tensor `i` of the pair with axes `letters`, summed over other axes."""
     term, row = self.terms[i], self._fresh()
     return self.pair[i] if term == letters else tf.einsum(
         f'{row}{term}->{row}{letters}', self.pair[i])
 
   def reshaped(self, shape: Sequence[int]) -> Products | None:
     """Returns the gradients in another shape; None if that splits a letter's axis."""
-    letters, axes = [x for x in ''.join(self.axes) if self.sizes[x] > 1], []
+    letters = [x for x in ''.join(self.axes) if self.sizes[x] > 1]
+    axes = []
     for size in shape:
-      axes.append('')
-      while letters and self._size(axes[-1]) < size:
-        axes[-1] += letters.pop(0)
-      if self._size(axes[-1]) != size:
+      axis = ''
+      while letters and self._size(axis) < size:
+        axis += letters.pop(0)
+      if self._size(axis) != size:
         return None
+      axes.append(axis)
     return self._replace(axes=axes)
 
   def times(self, matrix: tf.Tensor, axis: int) -> Products:
@@ -92,19 +95,21 @@ class Products(NamedTuple):
 
     In the result, that axis runs over the matrix' columns.
     """
-    group, new = self.axes[axis], self._fresh()
+    contracted, new = self.axes[axis], self._fresh()
     row = self._fresh(new)
-    # The side that alone has letters of the axis; shared letters stay, to be summed.
-    side = int(not set(group) & set(self.terms[0]) - set(self.terms[1]))
+    # The matrix multiplies the tensor that alone has letters of the axis, if one does.
+    # Letters that both tensors have stay, to be summed.
+    only_first = set(self.terms[0]) - set(self.terms[1])
+    side = 0 if set(contracted) & only_first else 1
     term, other = self.terms[side], self.terms[1 - side]
-    kept = ''.join(x for x in dict.fromkeys(term + group)
-                   if x not in group or x in other) + new
+    kept = ''.join(x for x in dict.fromkeys(term + contracted)
+                   if x not in contracted or x in other) + new
     pair, terms = list(self.pair), list(self.terms)
     if self.factor is not None:
       matrix *= self.factor  # It is smaller than the pair.
     pair[side] = tf.einsum(
-        f'{row}{term},{group}{new}->{row}{kept}', pair[side],
-        tf.reshape(matrix, [*(self.sizes[x] for x in group), matrix.shape[1]]))
+        f'{row}{term},{contracted}{new}->{row}{kept}', pair[side],
+        tf.reshape(matrix, [*(self.sizes[x] for x in contracted), matrix.shape[1]]))
     terms[side] = kept
     return Products(
         (pair[0], pair[1]), (terms[0], terms[1]),
@@ -145,7 +150,7 @@ def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
     return [(inputs[0], reshaped(gradients, inputs[0]))]
   if op.type in ('Add', 'AddN', 'AddV2', 'Sub') and all(
       each.shape == tensor.shape for each in inputs):
-    return [(op.inputs[i], _scaled(gradients, -1) if i and op.type == 'Sub' else
+    return [(op.inputs[i], _scaled(gradients, -1) if op.type == 'Sub' and i == 1 else
              gradients) for i in places]
   if op.type == 'Mul' and len(inputs) == 1 and (
       op.inputs[1 - places[0]].shape.rank == 0):
@@ -153,8 +158,7 @@ def before(tensor: tf.Tensor, gradients: Gradients, made: Container[str]
   if op.type == 'Transpose' and places == [0]:
     order = dependence.static(op.inputs[1])
     return None if order is None else [
-        (inputs[0], _permuted(gradients, [list(order).index(k) for k in
-                                          range(len(order))]))]
+        (inputs[0], _permuted(gradients, list(np.argsort(order))))]
   if op.type == 'MatMul':
     return [(op.inputs[i], _of_factor(op, i, gradients)) for i in places]
   return None
@@ -164,44 +168,47 @@ class Parts:
   """Gradients of parts of tensors, such as the gates of a kernel, to be joined."""
 
   def __init__(self) -> None:
-    self._found: dict[tuple[str, int], tuple[tf.Tensor, dict[int, list[Any]]]] = {}
+    # {(name of the whole, axis): (the whole, {start of a part: its gradients})}.
+    self._waiting: dict[tuple[str, int], tuple[tf.Tensor, dict[int, list[Any]]]] = {}
 
   def __bool__(self) -> bool:
     """Returns whether there are gradients that `joined` has not returned."""
-    return bool(self._found)
+    return bool(self._waiting)
 
   def add(self, tensor: tf.Tensor, gradients: Gradients, made: Container[str]) -> bool:
     """Adds gradients of a tensor that is a `_part` of another; False if it is none."""
-    place = 1 if tensor.op.type == 'Split' else 0
-    part = tensor.op.type in _TAKING and not graphs.has_own_gradient(tensor.op) and (
-        tensor.op.inputs[place].name in made) and _part(tensor, place)
-    if not part:
+    op = tensor.op
+    place = 1 if op.type == 'Split' else 0
+    if op.type not in _TAKING or graphs.has_own_gradient(op) or (
+        op.inputs[place].name not in made):
       return False
-    whole, (axis, start) = tensor.op.inputs[place], part
-    self._found.setdefault((whole.name, axis), (whole, {}))[1].setdefault(
+    part = _part(tensor, place)
+    if part is None:
+      return False
+    whole, (axis, start) = op.inputs[place], part
+    self._waiting.setdefault((whole.name, axis), (whole, {}))[1].setdefault(
         start, []).append(gradients)
     return True
 
   def joined(self) -> tuple[tf.Tensor, forms.GradientForm]:
-    """Returns a tensor and its gradients from the parts so far, and forgets these."""
-    key = next(iter(self._found))
-    whole, parts = self._found.pop(key)
+    """Returns a tensor and its gradients from its parts so far; forgets these parts."""
+    key = next(iter(self._waiting))
+    whole, by_start = self._waiting.pop(key)
     shape, axis = whole.shape.as_list(), key[1]
-    found = [(start, self._of_one(gradients, [*shape[:axis], -1, *shape[axis + 1:]]))
-             for start, gradients in sorted(parts.items())]
-    sizes = [each.shape[axis] for _, each in found]
-    if any(start + size > after for (start, _), size, (after, _) in zip(
-        found, sizes, found[1:])):  # They overlap.
-      return whole, forms.added([_filled([each], shape, axis) for each in found])
-    return whole, _filled(found, shape, axis)
+    parts = [(start, self._of_one(gradients, [*shape[:axis], -1, *shape[axis + 1:]]))
+             for start, gradients in sorted(by_start.items())]
+    if any(start + each.shape[axis] > after for (start, each), (after, _) in zip(
+        parts, parts[1:])):  # Parts overlap.
+      return whole, forms.added([_filled([each], shape, axis) for each in parts])
+    return whole, _filled(parts, shape, axis)
 
   def _of_one(self, gradients: Sequence[Gradients], shape: Sequence[int]
              ) -> forms.Dense:
     """Returns the sum of gradients of one part, in the rank of the whole."""
-    found = forms.added([written(each) for each in gradients])
-    if isinstance(found, forms.Dense) and len(found.shape) == len(shape):
-      return found
-    values = found.dense()
+    total = forms.added([written(each) for each in gradients])
+    if isinstance(total, forms.Dense) and len(total.shape) == len(shape):
+      return total
+    values = total.dense()
     values = tf.reshape(values, [values.shape[0], *shape])
     return forms.Dense(values, values.shape[1:])
 
@@ -231,6 +238,7 @@ def _part(tensor: tf.Tensor, place: int) -> tuple[int, int] | None:
   taken = dependence.folded(op, inputs)[tensor.value_index]
   if not taken.size:
     return None
+  # It takes a part if it takes the box between its first and its last place.
   first, last = (np.unravel_index(taken.flat[k], shape) for k in (0, -1))
   box = inputs[place][tuple(slice(a, b + 1) for a, b in zip(first, last))]
   axes = [k for k, size in enumerate(box.shape) if size < shape[k]]
@@ -247,18 +255,23 @@ def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis
   `parts` has sorted pairs (start along `axis`, form) that do not overlap.
   """
   # Transposed parts of the last axis are joined as they are held.
-  flipped = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
-  arrays = [each.values if flipped else each.dense() for _, each in parts]
-  place, pieces, end = 1 if flipped else axis + 1, list[tf.Tensor](), 0
-  for k, start in enumerate([*(start for start, _ in parts), shape[axis]]):
+  transposed = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
+  place, pieces, end = 1 if transposed else axis + 1, list[tf.Tensor](), 0
+
+  def fill(start: int, like: tf.Tensor) -> None:
+    """Adds zeros from `end` to `start`."""
     if start > end:
-      sizes = arrays[0].shape.as_list()
+      sizes = like.shape.as_list()
       sizes[place] = start - end
-      pieces.append(tf.zeros(sizes, arrays[0].dtype))
-    if k < len(arrays):
-      pieces.append(arrays[k])
-      end = start + arrays[k].shape[place]
-  return forms.Dense(tf.concat(pieces, place), shape, flipped)
+      pieces.append(tf.zeros(sizes, like.dtype))
+
+  for start, each in parts:
+    values = each.values if transposed else each.dense()
+    fill(start, values)
+    pieces.append(values)
+    end = start + values.shape[place]
+  fill(shape[axis], pieces[-1])
+  return forms.Dense(tf.concat(pieces, place), shape, transposed)
 
 
 def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:
@@ -269,18 +282,20 @@ def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:
   if like.dtype == tf.resource:
     return gradients
   shape = like.shape.as_list()
-  found = gradients.reshaped(shape)
-  return written(gradients).reshaped(shape) if found is None else found
+  result = gradients.reshaped(shape)
+  return written(gradients).reshaped(shape) if result is None else result
 
 
 def _of_factor(op: tf.Operation, place: int, gradients: Gradients) -> Gradients:
   """Returns gradients of a factor of a matrix product from those of the product."""
-  flipped = dependence.transposed(op)
+  transposed = dependence.transposed(op)  # Whether the product is of A^T, of B^T.
   other = op.inputs[1 - place]
-  # The gradient of A in A B is G B^T, that of B is A^T G.
-  found = _times(gradients, tf.transpose(other) if place == flipped[1 - place] else
-                 other, 1 - place)
-  return _permuted(found, [1, 0]) if flipped[place] else found
+  # The gradient of A in A B is G B^T, that of B is A^T G. Contracting an axis of G with
+  # the rows of a matrix M gives G M, or M^T G.
+  if (place == 0) != transposed[1 - place]:
+    other = tf.transpose(other)
+  result = _times(gradients, other, 1 - place)
+  return _permuted(result, [1, 0]) if transposed[place] else result
 
 
 def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
@@ -292,20 +307,20 @@ def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
     return forms.Rows(gradients.ids, tf.matmul(gradients.values, matrix),
                       gradients.vocabulary)
   if isinstance(gradients, forms.Rows):
-    found = tf.matmul(tf.gather(matrix, gradients.ids), gradients.values,
-                      transpose_a=True)
+    values = tf.matmul(tf.gather(matrix, gradients.ids), gradients.values,
+                       transpose_a=True)
   else:
-    found = tf.einsum('abc,cd->abd' if axis else 'abc,bd->adc', gradients.dense(),
-                      matrix)
-  return forms.Dense(found, found.shape[1:])
+    values = tf.einsum('abc,cd->abd' if axis else 'abc,bd->adc', gradients.dense(),
+                       matrix)
+  return forms.Dense(values, values.shape[1:])
 
 
 def _permuted(gradients: Gradients, order: Sequence[int]) -> Gradients:
   """Permutes the axes of the gradients, as `tf.transpose` does."""
   if isinstance(gradients, Products):
     return gradients._replace(axes=[gradients.axes[k] for k in order])
-  found = tf.transpose(gradients.dense(), [0, *(k + 1 for k in order)])
-  return forms.Dense(found, found.shape[1:])
+  values = tf.transpose(gradients.dense(), [0, *(k + 1 for k in order)])
+  return forms.Dense(values, values.shape[1:])
 
 
 def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:

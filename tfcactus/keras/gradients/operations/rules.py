@@ -6,10 +6,10 @@ To support another operation, write its rule and list it in `_RULES`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+import math
 import string
 from typing import Any, Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.gradients import forms
@@ -118,26 +118,28 @@ def _bilinear(use: Use) -> Rule:
   terms = _terms(use)
   if any(len(set(term)) < len(term) for term in terms):
     raise no_rule(op)
+  named = list(zip((terms[use.place], terms[other], terms[2]),
+                   (use.made, use.shape(other), use.shape())))
   sizes: dict[str, int] = {}
-  shapes = (use.made, use.shape(other), use.shape())
-  named = [terms[use.place], terms[other], terms[2]]
-  for term, shape in zip(named, shapes):
+  for term, shape in named:
     for letter, size in zip(term, shape):
       sizes[letter] = max(size, sizes.get(letter, 1))
   # Letters along which a tensor is broadcast are left out of its term.
-  own, given, made = ([letter if size == sizes[letter] else '' for letter, size in zip(
-      term, shape)] for term, shape in zip(named, shapes))
+  weight, data, output = ([letter if size == sizes[letter] else '' for letter, size in
+                           zip(term, shape)] for term, shape in named)
   # The letter of the examples' axis is that of both data and output, and not of the
   # weight. Every other letter of the weight must be one of data or output.
   axis = terms[other][use.data[other].axis]
-  if axis in own or set(own) - {'', *given, *made} or axis != terms[2][use.out.axis]:
+  if axis != terms[2][use.out.axis] or axis in weight or (
+      set(weight) - {'', *data, *output}):
     raise no_rule(op)
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> Gradients:
     """Returns the gradients as `Products` of the data and `upstream`."""
     pair = [tf.reshape(tensor, [upstream.shape[0], *(sizes[x] for x in term if x)])
-            for tensor, term in ((operands[other], given), (upstream, made))]
-    return Products((pair[0], pair[1]), (''.join(given), ''.join(made)), own, sizes)
+            for tensor, term in ((operands[other], data), (upstream, output))]
+    return Products(
+        (pair[0], pair[1]), (''.join(data), ''.join(output)), weight, sizes)
 
   return rule
 
@@ -165,14 +167,15 @@ def _convolution(use: Use) -> Rule:
   """Rule for convolutions: image patches times output gradients, over positions."""
   # Transposed convolutions exchange images and outputs. An example may have several
   # images, `block` of them.
-  op, flipped = use.core, 'Input' in use.core.type
-  image, padding = 2 if flipped else 0, op.get_attr('padding')
+  op, transposed = use.core, 'Input' in use.core.type
+  image, padding = 2 if transposed else 0, op.get_attr('padding')
   if use.place != 1 or list(use.data) != [image] or not op.get_attr(
       'data_format').endswith(b'C') or padding not in (b'SAME', b'VALID') or (
           use.out.axis or use.data[image].axis):
     raise no_rule(op)
   shape = use.made
-  wide, narrow = (use.shape(image), use.shape())[::-1 if flipped else 1]
+  wide, narrow = (use.shape(), use.shape(image)) if transposed else (
+      use.shape(image), use.shape())
   windows = [convolution.window(
       padding, wide[k], narrow[k], shape[k - 1], op.get_attr('strides')[k],
       op.get_attr('dilations')[k]) for k in range(1, len(wide) - 1)]
@@ -182,10 +185,11 @@ def _convolution(use: Use) -> Rule:
     rows, block = upstream.shape[0], upstream.shape[1]
     images, outputs = (tf.reshape(each, [rows * block, *each.shape[2:]])
                        for each in (operands[image], upstream))
-    if flipped:
+    if transposed:
       images, outputs = outputs, images
-    if op.type == 'DepthwiseConv2dNative':
-      found = convolution.depthwise_gradients(images, outputs, windows)
+    depthwise = op.type == 'DepthwiseConv2dNative'
+    if depthwise:
+      kernels = convolution.depthwise_gradients(images, outputs, windows)
     # One group, and so few positions that patches and outputs serve as factors.
     elif len(windows) == 2 and images.shape[-1] == shape[-2] and forms.few_positions(
         block * windows[0].size * windows[1].size, shape):
@@ -193,11 +197,12 @@ def _convolution(use: Use) -> Rule:
           convolution.patches(images, windows), outputs))
       return forms.product(pieces, outputs, shape)
     else:
-      found = convolution.kernel_gradients(
+      kernels = convolution.kernel_gradients(
           images, outputs, windows, images.shape[-1] // shape[-2])
     if block > 1:
-      found = tf.reduce_sum(tf.reshape(found, [rows, block, *found.shape[1:]]), 1)
-    return forms.Dense(found, shape, transposed=op.type != 'DepthwiseConv2dNative')
+      kernels = tf.reduce_sum(
+          tf.reshape(kernels, [rows, block, *kernels.shape[1:]]), 1)
+    return forms.Dense(kernels, shape, transposed=not depthwise)
 
   return rule
 
@@ -211,15 +216,15 @@ def _lookup(use: Use) -> Rule:
       raise no_rule(op)
   if use.place != 0 or op.get_attr('batch_dims') or list(use.data) != [1]:
     raise no_rule(op)
-  shape = use.made
-  width = int(np.prod(shape[1:]))
+  vocabulary, *width = use.made
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> forms.GradientForm:
     """Returns gradients of the rows looked up, in the form that `Rows.merged` gives."""
     rows = upstream.shape[0]
     ids = tf.reshape(tf.cast(operands[1], tf.int32), [rows, -1])
     return forms.Rows.merged(ids, tf.reshape(
-        upstream, [rows, ids.shape[1], width]), shape[0]).reshaped(shape)
+        upstream, [rows, ids.shape[1], math.prod(width)]), vocabulary).reshaped(
+            use.made)
 
   return rule
 
@@ -232,5 +237,5 @@ _RULES: dict[str, Callable[[Use], Rule]] = {
     **dict.fromkeys(('GatherV2', 'ResourceGather'), _lookup)}
 """Rules by type of operation; each raises NoRule for uses that it does not cover.
 
-All other operations of `independence.operations.ELEMENTWISE` have `_elementwise`.
+Operations of `independence.operations.ELEMENTWISE` have `_elementwise`.
 """

@@ -43,9 +43,9 @@ class NoRule(Exception):
   @classmethod
   def blaming(cls, operation: str, words: str) -> NoRule:
     """Returns the exception for an operation, by name, whatever weights it uses."""
-    made = cls(words)  # AutoGraph passes on exceptions of one argument only.
-    made.uses = [(operation, None)]
-    return made
+    error = cls(words)  # AutoGraph passes on exceptions of one argument only.
+    error.uses = [(operation, None)]
+    return error
 
 
 def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
@@ -53,24 +53,24 @@ def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
   """Returns the exception for an operation that no rule covers, with the reason."""
   return NoRule(f'{op.type} in {op.name!r} {words}')
 
-
 def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
                  ) -> list[Any]:
   """Returns the results of a function for each of some `_Meeting`s or `Use`s.
 
   If it raises NoRule for some, raises the first NoRule, with the `uses` of all.
   """
-  made, failed = [], []
+  results, errors, uses = [], [], list[tuple[str, int | None]]()
   for each in meetings:
     try:
-      made.append(function(each))
-    except NoRule as reason:
-      failed.append((reason, reason.uses or [
-          (each.op.name, read[1]) for read in each.reads if read]))
-  for first, _ in failed[:1]:
-    first.uses = [use for _, uses in failed for use in uses]
-    raise first
-  return made
+      results.append(function(each))
+    except NoRule as error:
+      errors.append(error)
+      uses.extend(error.uses or [
+          (each.op.name, read[1]) for read in each.reads if read])
+  if errors:
+    errors[0].uses = uses
+    raise errors[0]
+  return results
 
 
 class Layout(NamedTuple):
@@ -94,11 +94,11 @@ class Layout(NamedTuple):
     own = self.shape(tensor)
     pair = [number, self.block] if self.block > 0 else [-self.block, number]
     split = tf.reshape(tensor, [*own[:self.axis], *pair, *own[self.axis + 1:]])
-    place = self.axis + (self.block < 0)
-    if not place:
+    examples = self.axis if self.block > 0 else self.axis + 1
+    if not examples:
       return split
-    rest = [k for k in range(len(own) + 1) if k != place]
-    return tf.transpose(split, [place, *rest])
+    others = [k for k in range(len(own) + 1) if k != examples]
+    return tf.transpose(split, [examples, *others])
 
 
 _Read = tuple[tf.Operation, int]
@@ -116,7 +116,7 @@ class Use(NamedTuple):
       reshaped or cast; None for a constant.
     reads: Pairs (operation that reads a variable, index of the variable) for all that
       input `place` is made of.
-    made: Shape of input `place`, or of the variable if the input is its handle.
+    made: Shape of input `place`, or of the variable if that input is its handle.
     data: {index of an input of `core` that holds examples: its layout}.
     out: The layout of the output of `core`.
   """
@@ -148,7 +148,7 @@ class Use(NamedTuple):
     return self.op.inputs[self.edge]
 
   def tensor(self, i: int) -> tf.Tensor:
-    """Returns an input of `core` that holds data, as a tensor of the graph of `op`.
+    """Returns input `i` of `core`, which holds data, as a tensor of the graph of `op`.
 
     Its shape and dtype are those that it has in `core`.
     """
@@ -175,7 +175,8 @@ class _Meeting(NamedTuple):
 
   op: tf.Operation
   place: int
-  reads: frozenset[_Read | None]  # None if a vectorised layer gives the gradient.
+  # What the input is made of; None for reads whose gradient a vectorised layer gives.
+  reads: frozenset[_Read | None]
 
 
 def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
@@ -183,29 +184,27 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
           rows: Mapping[str, dependence.Value] = {},
           explained: Explained = lambda op, index: False,
           beside: Sequence[tf.Tensor] = (), without: Container[str] = ()) -> list[Use]:
-  """Returns all uses of variables in losses of one row per example.
+  """Returns all uses of variables in losses, a tensor of one row per example.
+
+  Raises NoRule if the place of the examples is not known in a tensor that a rule needs,
+  if an operation mixes examples, or if a loss is computed from weights alone.
 
   Args:
-    losses: Losses of a traced graph.
+    losses: A tensor of a traced graph.
     handles: Maps names of the graph's captured handles to indices of variables.
     shapes: Shapes of the variables.
-    known: The `Value`s of tensors of the graph that hold data, by name: the search
-      for weights ends at these.
+    known: The `Value`s of tensors that hold data, by name: the search ends at these.
     number: Number of examples, or None if it is not known.
-    rows: The `Value`s, by name, of other tensors with rows of examples: these may be
-      computed from weights.
+    rows: The `Value`s, by name, of tensors with rows of examples that may be computed
+      from weights.
     explained: Tells which reads to leave out.
     beside: Further tensors to search: outputs of stand-ins for uses in loops.
     without: Names of the loops for whose uses `beside` has stand-ins.
-
-  Raises:
-    NoRule: if the place of the examples is not known in a tensor that a rule needs, if
-      an operation mixes examples, or if a loss is computed from weights alone.
   """
   operations = graph_proof.needed([losses, *beside], known)
-  meetings, made = _meetings(operations, handles, set(known), number, explained)
+  meetings, of_weights = _meetings(operations, handles, set(known), number, explained)
   meetings = [each for each in meetings if each.op.name not in without]
-  if losses.name in made:
+  if losses.name in of_weights:
     raise NoRule('a loss is computed from weights alone')
   if not meetings:
     return []
@@ -228,7 +227,8 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
   `data` has names of tensors that hold data; those computed from them are added.
   """
   meetings: list[_Meeting] = []
-  made: dict[str, frozenset[_Read | None]] = {}
+  # Names of tensors of weights alone, with the reads that they are made of.
+  reads: dict[str, frozenset[_Read | None]] = {}
   for op in operations:
     if op.type == 'StopGradient':
       data.update(out.name for out in op.outputs if op.inputs[0].name in data)
@@ -236,26 +236,27 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
     inputs = []
     for tensor in op.inputs:
       index = handles.get(tensor.name)
-      inputs.append(made.get(tensor.name, frozenset()) if index is None else frozenset(
-          [None if explained(op, index) else (op, index)]))
+      inputs.append(reads.get(tensor.name, frozenset()) if index is None else (
+          frozenset([None if explained(op, index) else (op, index)])))
     outputs = [out for out in op.outputs if variable_reads.carries_gradient(out)]
     # Draws count as data, since they may have rows for each example (`_drawn`). So do
     # outputs of calls, loops and branches, through which no gradient is taken back.
-    meets = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
+    has_data = op.type in draws.SHAPE_ARGUMENT or op.type in graph_proof.CALLS or any(
         tensor.name in data for tensor in op.inputs)
-    if meets or any(inputs) and _spread_axis(op, number) is not None:
+    if has_data or (any(inputs) and _spread_axis(op, number) is not None):
       data.update(out.name for out in op.outputs)
       meetings.extend(_Meeting(op, place, each) for place, each in enumerate(inputs)
                       if each - {None} and outputs)
     elif any(inputs):
-      made.update((out.name, frozenset().union(*inputs)) for out in outputs)
-  return meetings, {name for name, each in made.items() if each - {None}}
+      reads.update((out.name, frozenset().union(*inputs)) for out in outputs)
+  return meetings, {name for name, each in reads.items() if each - {None}}
 
 
 def _spread_axis(op: tf.Operation, number: int | None) -> int | None:
   """Returns the axis along which a tensor is repeated for each example, or None.
 
-  It has size `number`, and 1 in the input. By chance, the proof of the pass fails.
+  It has size `number` in the output, and 1 in the input. If another axis has these
+  sizes by chance, the proof of the pass fails.
   """
   if op.type not in SPREADING or number is None:
     return None
@@ -271,36 +272,36 @@ def _drawn(operations: Sequence[tf.Operation], number: int | None
 
   The proof of the pass shows whether these rows belong to examples.
   """
-  found = {}
+  values = {}
   for op in operations:
     if op.type in draws.SHAPE_ARGUMENT and number and op.outputs[0].shape.rank:
       rows = op.outputs[0].shape[0]
       if rows and not rows % number:
-        found[op.outputs[0].name] = dependence.Value(
+        values[op.outputs[0].name] = dependence.Value(
             Dependence.ROW_WISE, block=rows // number)
-  return found
+  return values
 
 
 def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
          values: dict[str, dependence.Value]) -> Use:
   """Returns a use with its layouts; raises NoRule if one is not known.
 
-  Raises NoRule, too, if a vectorised layer gives a part of the gradient.
+  Raises NoRule, too, if a vectorised layer gives a part of the input's gradient.
   """
   op, _, reads = meeting
-  if None in reads:  # A vectorised layer gives a part of this input's gradient already.
+  if None in reads:
     raise no_rule(op)
   core, sources = _core(op)
   if sources.count(meeting.place) != 1:
     raise no_rule(op)
   place = sources.index(meeting.place)
-  found = [values[tensor.name] for tensor in (*op.inputs, op.outputs[0])]
+  own = [values[tensor.name] for tensor in (*op.inputs, op.outputs[0])]
   if core is not op:
-    found = graph_proof.analyse(
+    own = graph_proof.analyse(
         core.graph, {tensor.name: value for tensor, value in zip(
-            core.graph.inputs, found)}, [*core.inputs, core.outputs[0]])
+            core.graph.inputs, own)}, [*core.inputs, core.outputs[0]])
   layouts = {}
-  for i, (tensor, value) in enumerate(zip([*core.inputs, core.outputs[0]], found)):
+  for i, (tensor, value) in enumerate(zip([*core.inputs, core.outputs[0]], own)):
     if value.dependence == Dependence.ROW_WISE:
       sizes = tensor.shape.as_list()
       if None in sizes[:value.axis] + sizes[value.axis + 1:]:
@@ -315,10 +316,10 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
     raise no_rule(op)
   shape = core.inputs[place].shape
   if core.inputs[place].dtype == tf.resource:
-    index = handles.get(op.inputs[meeting.place].name)
-    if index is None:
+    handle = op.inputs[meeting.place].name
+    if handle not in handles:
       raise no_rule(op)
-    shape = shapes[index]
+    shape = shapes[handles[handle]]
   return Use(op, core, place, sources, frozenset(read for read in reads if read),
              list(shape), layouts, out)
 
@@ -340,10 +341,11 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
   core = _unshaped(graph.outputs[0]).op
   places = {tensor.name: i for i, tensor in enumerate(graph.inputs)}
   sources = [places.get(_unshaped(tensor).name) for tensor in core.inputs]
-  if core.type in graph_proof.CALLS or graphs.has_own_gradient(core) or any(
-      each is None and dependence.static(tensor) is None
-      for each, tensor in zip(sources, core.inputs)) or None in [
-          tensor.shape.rank for tensor in (*core.inputs, core.outputs[0])]:
+  computed = any(place is None and dependence.static(tensor) is None
+                 for place, tensor in zip(sources, core.inputs))
+  ranks = [tensor.shape.rank for tensor in (*core.inputs, core.outputs[0])]
+  if computed or None in ranks or core.type in graph_proof.CALLS or (
+      graphs.has_own_gradient(core)):
     raise no_rule(op)
   return core, sources
 
@@ -352,7 +354,7 @@ def _unshaped(tensor: tf.Tensor) -> tf.Tensor:
   """Returns the tensor from which `tensor` was made by reads, casts and new shapes."""
   while tensor.op.type in REARRANGING and not graphs.has_own_gradient(tensor.op):
     before = tensor.op.inputs[0]
-    # No gradient goes back through a cast to integers.
+    # No gradient goes back through a cast between integers and floating numbers.
     if before.dtype != tf.resource and (
         before.dtype.is_floating != tensor.dtype.is_floating):
       break
