@@ -49,20 +49,14 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
   """Returns a digest of gradients of random rows, the same rows on each machine.
 
   The digest is below 2^56. Warns and returns 0 if draws of the model hide the result.
-  Warns, and returns a digest, if no random rows gave finite gradients: the bits of a
-  NaN tell nothing.
+  Warns, and returns a digest, if no random rows gave finite gradients. Raises
+  ValueError if gradients of some rows depend on their places in the batch, or if
+  examples may take different branches or numbers of turns in a loop: random rows need
+  not take all branches.
 
-  Args:
-    model: The model whose layers draw.
-    run: Returns per-example gradients of a batch (inputs, targets, weights), their
-      norms, and outputs that are counted, as tensors with one row for each example.
-    specs: The batch as `TensorSpec`s of a known number of rows.
-    each: Number of consecutive rows that make up an example.
-
-  Raises:
-    ValueError: if gradients of some rows depend on their places in the batch, or if
-      examples may take different branches or numbers of turns in a loop: random rows
-      need not take all branches.
+  `run` returns per-example gradients of a batch (inputs, targets, weights), their
+  norms, and outputs that are counted, as tensors with one row for each example. `specs`
+  are the `TensorSpec`s of the batch; `each` consecutive rows make up an example.
   """
   draws = False
   keys = random_bits.Keys(0)
@@ -98,7 +92,7 @@ def check(model: keras.Model, run: Callable[[Any], list[tf.Tensor]], specs: Any,
 def _check_sizes(gradients: Any, specs: Any) -> None:
   """Raises ValueError if a branch or loop gets a batch whose size depends on examples.
 
-  `gradients` is the traced function, `specs` are the specifications of its argument.
+  `gradients` is the traced function, `specs` are the `TensorSpec`s of its argument.
   """
   graph = gradients.get_concrete_function(specs).graph.as_graph_def()
   nodes = itertools.chain(graph.node, *(
@@ -113,13 +107,12 @@ def _check_sizes(gradients: Any, specs: Any) -> None:
         "tf.where(condition, a, b), or take arithmetic='float'.")
 
 
-def _digest_if_alike(
-    gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
-    orders: Callable[[np.ndarray, np.random.Generator], list[np.ndarray]]
-    ) -> int | None:
+def _digest_if_alike(gradients: Callable[[Any], list[tf.Tensor]], specs: Any, each: int,
+                     orders: Callable[..., list[np.ndarray]]) -> int | None:
   """Returns a digest of gradients of random examples, None if bits depend on places.
 
-  `orders` returns arrays of indices of examples, which may repeat and leave out some.
+  `orders` maps the indices of the examples, and a random generator, to arrays of
+  indices: the orders to try, which may repeat examples and leave out some.
   """
   rng, finite, digest = np.random.default_rng(0), False, hashlib.sha256()
   examples = tf.nest.flatten(specs)[0].shape[0] // each
@@ -131,7 +124,7 @@ def _digest_if_alike(
     except tf.errors.InvalidArgumentError:  # Raised for inputs that should be ids.
       batch = _as_ids(batch)
       first = [part.numpy() for part in gradients(batch)]
-    for part in first:  # The bits of a NaN tell nothing.
+    for part in first:
       digest.update(np.where(np.isnan(part), 0, part).tobytes())
     finite |= all(np.all(np.isfinite(part)) for part in first)
     for order in orders(np.arange(examples), rng):

@@ -332,7 +332,8 @@ class NoiseSampler:
     precision.check_graphs_are_as_written()
     noise = draw() if draw else self._sample(sum(part.size for part in sums), *places)
     ends = np.cumsum([part.size for part in sums])[:-1]
-    noisy = [np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
+    noisy: list[np.ndarray] = [
+        np.empty(part.shape, dtype) for part, dtype in zip(sums, dtypes)]
     for part, part_noise, result in zip(sums, np.split(noise, ends), noisy):
       in_threads(functools.partial(
           _write_sum, part.reshape(-1), part_noise, result.reshape(-1), float(scale),

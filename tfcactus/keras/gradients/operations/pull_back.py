@@ -257,21 +257,20 @@ def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis
   # Transposed parts of the last axis are joined as they are held.
   transposed = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   place, pieces, end = 1 if transposed else axis + 1, list[tf.Tensor](), 0
-
-  def fill(start: int, like: tf.Tensor) -> None:
-    """Adds zeros from `end` to `start`."""
-    if start > end:
-      sizes = like.shape.as_list()
-      sizes[place] = start - end
-      pieces.append(tf.zeros(sizes, like.dtype))
-
   for start, each in parts:
     values = each.values if transposed else each.dense()
-    fill(start, values)
-    pieces.append(values)
+    pieces.extend([_zeros(values, place, start - end), values])
     end = start + values.shape[place]
-  fill(shape[axis], pieces[-1])
-  return forms.Dense(tf.concat(pieces, place), shape, transposed)
+  pieces.append(_zeros(values, place, shape[axis] - end))
+  return forms.Dense(tf.concat([each for each in pieces if each.shape[place]], place),
+                     shape, transposed)
+
+
+def _zeros(like: tf.Tensor, axis: int, size: int) -> tf.Tensor:
+  """Returns zeros in the shape of a tensor, but for the `size` of an axis."""
+  shape = like.shape.as_list()
+  shape[axis] = size
+  return tf.zeros(shape, like.dtype)
 
 
 def reshaped(gradients: Gradients, like: tf.Tensor) -> Gradients:
