@@ -133,6 +133,13 @@ def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
   return tf.where(usable, factors, zero), usable
 
 
+def check_kind(clipping: str) -> str:
+  """Returns `clipping` if it is a kind of clipping, else raises ValueError."""
+  if clipping not in KINDS:
+    raise ValueError(f'Expected clipping in {KINDS}, got clipping={clipping!r}.')
+  return clipping
+
+
 def clip_and_sum(gradients: Sequence[forms.GradientForm], l2_norm_clip: tf.Tensor,
                  takes_part: tf.Tensor, clipping: str = 'flat',
                  groups: Sequence[int] = (), scales: tf.Tensor | None = None

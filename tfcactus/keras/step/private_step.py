@@ -64,10 +64,7 @@ class Step:
         _checks.integer('physical_batch_size', rows, 1))
     # The routes that the last `run` proved right.
     self._settled: layer_routes.Routes | None = None
-    if clipping not in clipping_lib.KINDS:
-      raise ValueError(
-          f'Expected clipping in {clipping_lib.KINDS}, got clipping={clipping!r}.')
-    self.clipping = clipping
+    self.clipping = clipping_lib.check_kind(clipping)
     if engine not in ('auto', 'vectorized'):
       raise ValueError(
           f"Expected engine 'auto' or 'vectorized', got engine={engine!r}.")
@@ -86,7 +83,6 @@ class Step:
     self.canaries = canaries_lib.of_run(
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
-    self._canaries = 0 if self.canaries is None else self.canaries.count
     self.norm = clip_norm.ClipNorm(plan)
     if not isinstance(split_noise, bool):
       raise ValueError(
@@ -168,8 +164,12 @@ class Step:
         *self._drawn(self._replicas), self._model, routes, self.views * self._each)
     if self._plan.arithmetic == 'integer':
       clipping_lib.check_roundings(
-          self._plan.num_examples + self._canaries, rows, self._plan.groups)
+          self._plan.num_examples + self._canaries(), rows, self._plan.groups)
     return rows
+
+  def _canaries(self) -> int:
+    """Returns the number of canaries."""
+    return 0 if self.canaries is None else self.canaries.count
 
   def _check_local(self) -> None:
     """Raises ValueError if local steps are asked for with settings they exclude."""
@@ -202,7 +202,7 @@ class Step:
                        f'{self._model.name!r} with none.')
     self._plan.check_vector(dim)
     arithmetic.check_step(
-        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries,
+        self._plan, dim, self._replicas, shadow.LAYERS * self._canaries(),
         replicas.workers() if self.split_noise else 1)
     size = dim + sum(math.prod(part.shape) for part in beside)
     self.randomness = 'device' if self._sampler.on_device(size) else 'host'
@@ -253,7 +253,7 @@ class Step:
     engine = engine_lib.Engine(
         self._model, compute_loss, self._physical_rows(routes), routes, self.clipping,
         self._keys, self._physical_rows, self.outputs, self.views, each, self.local,
-        self._canaries, self._tested_places,
+        self._canaries(), self._tested_places,
         self._plan.noisy_accuracy is not None)
     if self.canaries is None:
       numbers = None  # The batches may serve the audit of another model.

@@ -43,7 +43,7 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
   # `waiting` has gradients of tensors made of weights, first of operands, which go back
   # operation by operation to a variable. `left` has gradients that `before` does not
   # take back; `_vectorized` does.
-  found: _Found = []
+  found, parts, step = _Found(), pull_back.Parts(), 0
   left: dict[str, tuple[tf.Tensor, list[tf.Tensor]]] = {}
   waiting: list[tuple[tf.Tensor, pull_back.Gradients]] = []
   for (use, rule), gradient in zip(ruled, upstream):
@@ -62,7 +62,6 @@ def of_variables(ruled: Sequence[Ruled], upstream: Sequence[Any], apart: Apart,
                                         use.core.outputs[0]), use.out))
     waiting.append((use.operand, pull_back.reshaped(gradients, use.operand)))
   made = _made_of_variables([tensor for tensor, _ in waiting], handles)
-  parts, step = pull_back.Parts(), 0
   while waiting or parts:
     # Parts wait until no other gradient does: most wholes are then joined only once.
     tensor, gradients = waiting.pop() if waiting else parts.joined()
