@@ -339,7 +339,7 @@ def held(gradients: GradientForm, lean: bool, most_positions: float) -> Gradient
 
   Gradients that Gram matrices measure are written out (made `Dense`) if that is faster,
   or if they have more than `most_positions`. With `lean`, for lack of memory, none are.
-  The effect on the sensitivity is in docs/soundness.md, "Numbers".
+  The effect on the sensitivity is in docs/soundness_numbers.md.
   """
   positions = gram_positions(gradients)
   if lean or not positions:
