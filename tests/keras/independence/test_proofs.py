@@ -563,6 +563,12 @@ _UNLIKE_OTHERS = {
        for name, made in _LISTS.items()},
     'an item that is not set, read by another shape': (lambda x: _rows_by(
         x, _read(_beside(x), tf.stack([_TWO, _D]))), [None, _D]),
+    'one example repeated to a fixed size': (lambda x: tf.broadcast_to(
+        x, [_B, _D]), [None, _D]),
+    'one example repeated to twice the size': (lambda x: tf.broadcast_to(
+        x, tf.stack([2 * tf.shape(x)[0], _D])), [None, _D]),
+    'one example repeated to the shape of two rows each': (lambda x: tf.broadcast_to(
+        x[:, :2], tf.shape(tf.reshape(x, [-1, 2]))), [None, 4]),
     'the shape of a square': (lambda x: tf.reduce_sum(tf.broadcast_to(
         x[:, :1], tf.shape(tf.zeros(_twice(x)))), 1), [None, _D]),
     'no item of a square': (lambda x: x * tf.reduce_sum(tf.cos(

@@ -50,8 +50,8 @@ class Value(NamedTuple):
     dependence: What the tensor depends on.
     axis: If ROW_WISE, the axis of the examples.
     block: If ROW_WISE, the number of neighbouring positions per example on that axis;
-      if negative, the whole batch is repeated -block times there. If BATCH_SIZE,
-      it is 0 in the shape of a ROW_WISE tensor with the examples on `axis`.
+      if negative, the whole batch is repeated -block times there. If BATCH_SIZE, and
+      not 0: this is the shape of a ROW_WISE tensor with this `axis` and `block`.
     varies: If CONSTANT, the axes along which entries may differ; None if they may
       differ along any axis.
     seed: If CONSTANT, the name of the only secret seed from which the tensor is
@@ -78,7 +78,7 @@ class Value(NamedTuple):
 
 CONSTANT = Value(Dependence.CONSTANT)  # Entries may differ along any axis.
 UNIFORM = Value(Dependence.CONSTANT, varies=frozenset())  # All entries are equal.
-BATCH_SIZE = Value(Dependence.BATCH_SIZE)
+BATCH_SIZE = Value(Dependence.BATCH_SIZE, block=0)
 ROW_WISE = Value(Dependence.ROW_WISE)  # One position per example, on axis 0.
 
 
@@ -253,7 +253,7 @@ def shapes(node: Node) -> list[list[int | None]]:
 
 def sized(values: Sequence[np.ndarray]) -> Value:
   """Returns the BATCH_SIZE value of integers, given for each of `BATCH_SIZES`."""
-  return Value(Dependence.BATCH_SIZE, sizes=tuple(map(_nested_tuple, values)))
+  return BATCH_SIZE._replace(sizes=tuple(map(_nested_tuple, values)))
 
 
 def _nested_tuple(array: np.ndarray) -> Any:

@@ -47,14 +47,28 @@ def _broadcast_to(node: Node) -> Value:
     raise unknown('takes a shape that depends on the examples')
   value = _aligned(node, 0)
   _check_sizes(node, 1, value.axis)
+  if not _keeps_length(node, value):
+    raise unknown('may repeat an example')
   return value
+
+
+def _keeps_length(node: Node, value: Value) -> bool:
+  """Returns whether BroadcastTo makes as many rows as `value`, also of one example."""
+  # TensorFlow repeats an axis of length 1, and refuses to change any other length.
+  if (length := node.length()) is not None:
+    return length > 1 or node.out()[value.axis] == 1
+  if node.values[1] == BATCH_SIZE._replace(axis=value.axis, block=value.block):
+    return True
+  sizes = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
+  return sizes is not None and [int(each[value.axis]) for each in sizes] == [
+      number * abs(value.block) for number in dependence.BATCH_SIZES]
 
 
 def _check_sizes(node: Node, i: int, axis: int) -> None:
   """Raises NotRowWise if shape `i` may have the batch size elsewhere than on `axis`."""
   value = node.values[i]
   if value.dependence != Dependence.BATCH_SIZE or node.length() is not None or (
-      (value.axis, value.block) == (axis, 0)):
+      value.block and value.axis == axis):
     return  # The number of examples is fixed, or a ROW_WISE tensor has this shape.
   sizes = dependence.sizes_by_batch(node.op.inputs[i], node.values[i])
   if sizes is None or any(is_rows and k != axis for k, (_, is_rows) in enumerate(
@@ -312,8 +326,8 @@ def _size(node: Node) -> Value | list[Value]:
   # A Shape has `sizes` if the examples' axis is the only axis of unknown size.
   if node.op.type == 'ShapeN' or node.shape(0).count(None) != 1 or (
       node.shape(0)[node.values[0].axis] is not None):
-    return [BATCH_SIZE._replace(axis=value.axis, block=0) if i in node.rows() else
-            BATCH_SIZE for i, value in enumerate(node.values)]
+    return [BATCH_SIZE._replace(axis=value.axis, block=value.block)
+            if i in node.rows() else BATCH_SIZE for i, value in enumerate(node.values)]
   return dependence.sized([np.asarray(shape) for shape in dependence.shapes(node)])
 
 
