@@ -72,6 +72,20 @@ def test_group_normalization_replaces_batch_normalization_with_its_weights():
     whole_model.check_model(model)
 
 
+def test_group_normalization_keeps_settings_and_what_is_frozen():
+  inner = tf.keras.Sequential([
+      _LAYERS.Input((8,)), _LAYERS.Dense(8, name='frozen', trainable=False),
+      _LAYERS.BatchNormalization(
+          name='norm', gamma_regularizer='l2', beta_constraint='non_neg',
+          dtype='float64', epsilon=0.25)])
+  copy = fine_tuning.group_normalized(tf.keras.Sequential([
+      _LAYERS.Input((8,)), inner, _LAYERS.Dense(1)]))
+  frozen, norm = copy.layers[0].layers
+  assert (frozen.trainable, len(copy.trainable_variables)) == (False, 4)
+  assert norm.epsilon == 0.25 and norm.compute_dtype == 'float64'
+  assert norm.gamma_regularizer is not None and norm.beta_constraint is not None
+
+
 def test_no_group_has_one_feature():
   model = tf.keras.Sequential([
       _LAYERS.Input((3,)), _LAYERS.Dense(4), _LAYERS.BatchNormalization()])

@@ -9,6 +9,7 @@ from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
   make_run_card,
+  run_card,
 )
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -85,6 +86,14 @@ def test_a_drop_in_optimizer_has_no_run_card(make_plan, tmp_path):
   with pytest.raises(ValueError, match='PrivateModel with run_card'):
     model.fit(X, Y, verbose=0, callbacks=[
         EpsilonCallback(run_card=tmp_path / 'card.json')])
+
+
+@pytest.mark.parametrize('name', ['', 'new_folder/', '.'])
+def test_a_path_without_a_file_name_is_refused_before_training(
+    tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match='path of a file'):
+    run_card.check_path(name)
 
 
 def test_a_plain_model_has_no_run_card():

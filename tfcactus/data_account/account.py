@@ -291,7 +291,7 @@ class DataAccount:
             'it back.') from None
       try:
         _record_file.lock(file, self.path, wait=True)
-        self._catch_up(_record_file.whole(file))
+        _record_file.whole(file, f'account {self.path!r}', self._catch_up)
         if self._read is not None and self._read.inode != os.fstat(file).st_ino and (
             not moved):
           raise ValueError(_COPY.format(repr(self.path)))

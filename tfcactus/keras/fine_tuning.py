@@ -90,7 +90,7 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
     else:
       layer.set_weights(old.get_weights() if not models.is_graph(old) else
                         layer.get_weights())
-    layer.trainable = old.trainable
+  _copy_trainable(copy, model)
   return copy
 
 
@@ -135,6 +135,14 @@ def _without_lora(config: Any) -> Any:
   return config
 
 
+def _copy_trainable(copy: keras.Model, model: keras.Model) -> None:
+  """Makes layers of a copy trainable or not, as those of the model."""
+  for layer, old in zip(copy.layers, model.layers):
+    layer.trainable = old.trainable
+    if models.is_graph(old):  # Keras has set all layers inside of it, too.
+      _copy_trainable(layer, old)
+
+
 def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
   """Returns a copy of a layer or nested model, normalized by groups, not by batches."""
   if models.is_graph(layer):
@@ -147,6 +155,8 @@ def _copied(layer: keras.layers.Layer, groups: int) -> keras.layers.Layer:
   number = math.gcd(channels, groups)
   if number == channels and len(shape) == 2:
     number = 1  # A group of one entry would always be normalized to zero.
-  return keras.layers.GroupNormalization(
-      groups=number, axis=axis, epsilon=layer.epsilon, center=layer.center,
-      scale=layer.scale, name=layer.name)
+  config = layer.get_config()
+  both = {key: config[key] for key in keras.layers.GroupNormalization().get_config()
+          if key in config}
+  return keras.layers.GroupNormalization.from_config(
+      {**both, 'groups': number, 'axis': axis})

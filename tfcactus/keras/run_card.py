@@ -225,13 +225,13 @@ def _randomness(model: PrivateModel) -> str:
 
 
 def check_path(path: PathLike) -> None:
-  """Raises ValueError if the path is a folder, or lies in a folder that is missing."""
+  """Raises ValueError unless the path names a file in a folder that exists."""
   folder = os.path.dirname(os.path.abspath(os.fspath(path)))
   if not os.path.isdir(folder):
     raise ValueError(
         f'Expected run_card in a folder that exists, got {os.fspath(path)!r}; make the '
         f'folder before training: os.makedirs({folder!r}).')
-  if os.path.isdir(path):
+  if os.path.isdir(path) or not os.path.basename(path):
     raise ValueError(
         f'Expected run_card to be the path of a file, got the folder '
         f'{os.fspath(path)!r}; add a name, such as card.json.')

@@ -71,19 +71,20 @@ def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
                 parts: Any, penalty: tf.Tensor) -> None:
   """Logs mean losses: in all, and of each output without its loss weight, as Keras.
 
-  `parts` are the losses, added losses and weights of examples.
+  `parts` are losses times loss weights (unscaled where the loss weight is 0), added
+  losses, and weights of examples.
   """
   values, added, weights = parts
   terms = losses.terms(predictions)
   trackers = compat.output_trackers(
       model, predictions, [(term.place, term.path) for term in terms])
   weighted = values * tf.cast(weights, values.dtype)
+  total = weighted * losses.used_weights(tf.ones_like(weighted), predictions)
+  if weighted.shape.rank == 2:
+    total = tf.reduce_sum(total, 1)
+  training.log_loss(model, total + added + tf.cast(penalty, values.dtype))
   if weighted.shape.rank == 1:
-    training.log_loss(model, weighted + added + tf.cast(penalty, values.dtype))
     return
-  used = losses.used_weights(tf.ones_like(weighted), predictions)
-  training.log_loss(model, tf.reduce_sum(weighted * used, 1) + added +
-                    tf.cast(penalty, values.dtype))
   for i, (term, tracker) in enumerate(zip(terms, trackers)):
     if tracker is not None:
       tracker.update_state(weighted[:, i] / (term.factor or 1.0))

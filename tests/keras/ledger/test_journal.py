@@ -170,6 +170,26 @@ def test_a_torn_last_line_is_cut_and_other_damage_raises(make_plan, tmp_path):
     Journal(path, make_plan())
 
 
+@pytest.mark.parametrize('text', [
+    'my learning rates: 0.1', 'first\nlast', '1234abcd {"of": "another"}\n1234'])
+def test_a_file_that_is_no_journal_stays_as_it_is(make_plan, tmp_path, text):
+  path = tmp_path / 'notes.txt'
+  path.write_text(text)
+  with pytest.raises(ValueError, match='of another file'):
+    Journal(path, make_plan())
+  with pytest.raises(ValueError, match='of another file'):
+    Journal.peek(path, make_plan())
+  assert path.read_text() == text
+
+
+def test_a_refused_journal_is_free_for_its_own_plan(make_plan, tmp_path):
+  path = tmp_path / 'journal'
+  Journal(path, make_plan()).close()
+  with pytest.raises(ValueError, match='of another'):
+    Journal(path, make_plan(l2_norm_clip=0.125))
+  Journal(path, make_plan()).close()
+
+
 def test_a_new_model_of_one_process_takes_the_journal_over(make_plan, tmp_path):
   path = tmp_path / 'journal'
   first = _private(make_plan(), path)

@@ -133,6 +133,21 @@ def test_copied_weights_bring_the_steps_of_their_model(make_plan):
   assert first.guarantee().steps == 8
 
 
+def test_weights_of_a_step_bring_its_model_to_a_model_without_steps(make_plan):
+  first, fresh = (privatized(make_plan(), inner(seed=97)) for _ in range(2))
+  start = first.get_weights()
+  first.fit(poisson(), verbose=0)
+  own = fresh.get_weights()
+  fresh.set_weights(_averaged((first,), fresh))  # With counters of its own.
+  assert fresh.guarantee().steps == 4
+  fresh.fit(poisson(), verbose=0)
+  assert fresh.guarantee().steps == 8
+  again = privatized(make_plan(), inner(seed=98))
+  again.set_weights(start)
+  again.set_weights(own)
+  assert again.released_steps == 0
+
+
 def test_training_outside_is_noticed(make_plan):
   private = _trained(make_plan())
   assert private.guarantee().steps == 4

@@ -175,24 +175,29 @@ class Record:
   def count_others(self, model: keras.Model, before: Counts) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
-    These are the private models of this process that had exactly these weights. If none
-    had, the weights may be averages, and all copies count: models that once had the
-    same weights. (Averages of models that are not copies are not detected.) Adds
-    nothing if this model had the weights itself, or its counters have no steps.
-    `before` are the counts from before the weights were set.
+    These are the private models of this process that had exactly these weights; for
+    counters without steps, after a step. If none had, the weights may be averages. Then
+    copies count: for a model that stepped in this process, others that once had its
+    weights; for a loaded model, others that once had weights of each other. (Averages
+    of models that are not copies are not detected.) Adds nothing if this model had the
+    weights itself. `before` are the counts from before the weights were set. Voids the
+    account if a model that counts has private validations.
     """
     with self._lock:
       weights = int(self.digest(model))
       steps = training.number(self.counters['released_steps'])
-      if not steps or self.weights.is_known(weights):
+      if self.weights.is_known(weights):
         return
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
-      # A model without steps may be loaded from a file of one of the others.
       stepped = self.weights.stepped
-      copies = [each for each in others if any(
+      copies = [each for each in others if steps and any(
           each is not other and each.weights.shares(other.weights)
           for other in ([self] if stepped else others))]
+      if not steps:
+        sources = [each for each in sources if each.released_steps and
+                   weights not in each.weights.start]
+      # The counters of a loaded model are those of one of the others.
       total = before if stepped else Counts()
       for each in sources or copies:
         total = total.plus(each.merge_counts())
@@ -205,6 +210,8 @@ class Record:
     with self._lock:
       if model.built:
         self.weights.keep(models.weights(model), models.adapted(model))
+        if not self.released_steps:
+          self.weights.start.add(int(self.digest(model)))
 
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""

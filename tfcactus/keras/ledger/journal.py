@@ -60,19 +60,30 @@ class Journal:
       self._closed = False
       self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
       try:
-        _record_file.lock(self._file, self.path)
-      except OSError as error:
+        self._read(plan)
+      except BaseException:
         os.close(self._file)
-        raise ValueError(
-            f'Expected journal {self.path!r} to be free, got one that another '
-            'run has open; give each run a journal of its own.') from error
-      data = _record_file.whole(self._file)  # Without a last line that is incomplete.
-      self._size, self._last = len(data), b''.join(data.splitlines(True)[-1:])
-      self.entry = _last_entry(self.path, data, plan)
-      if not data:
-        _record_file.sync_directory(self.path)
-        self._append(_header(plan))
+        raise
       _open[_record_file.identity(os.fstat(self._file))] = self
+
+  def _read(self, plan: PrivacyPlan) -> None:
+    """Locks and reads the open file, or begins it if it is empty."""
+    try:
+      _record_file.lock(self._file, self.path)
+    except OSError as error:
+      raise ValueError(
+          f'Expected journal {self.path!r} to be free, got one that another '
+          'run has open; give each run a journal of its own.') from error
+
+    def read(lines: bytes) -> None:
+      """Sets `entry` to the last one in `lines`."""
+      self.entry = _last_entry(self.path, lines, plan)
+
+    data = _record_file.whole(self._file, f'journal {self.path!r}', read)
+    self._size, self._last = len(data), b''.join(data.splitlines(True)[-1:])
+    if not data:
+      _record_file.sync_directory(self.path)
+      self._append(_header(plan))
 
   def _take_over(self, plan: PrivacyPlan) -> None:
     """Closes the file if this process has it open; ValueError if plans differ."""
@@ -88,7 +99,7 @@ class Journal:
   def peek(path: PathLike, plan: PrivacyPlan) -> Counts | None:
     """Returns the last entry of the file at `path`; None if there is no such file.
 
-    The journal may be open elsewhere.
+    Counts are zero if no entry is complete. The journal may be open elsewhere.
 
     Raises:
       ValueError: if the file belongs to another plan or is not a journal.
@@ -196,8 +207,9 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
 
 def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
   """Returns the last complete entry, else `Counts()`; ValueError for another run's."""
-  records = [_record_file.parsed(line, _checksum, f'journal {os.fspath(path)!r}')
-             for line in data[:data.rfind(b'\n') + 1].splitlines()]
+  what = f'journal {os.fspath(path)!r}'
+  records = [_record_file.parsed(line, _checksum, what)
+             for line in _record_file.complete(data, what).splitlines()]
   if records and records[0] != _header(plan):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} of the plan that is trained by, '

@@ -23,6 +23,7 @@ class Watch:
   Attributes:
     last: int64 variable, the `digest` of the weights after the last step.
     stepped: Whether any step was counted in this process.
+    start: Digests of weights from before any step was released.
   """
 
   def __init__(self):
@@ -30,6 +31,7 @@ class Watch:
     with tf.init_scope():
       self.last = tf.Variable(0, dtype=tf.int64, trainable=False)
     self.stepped = False
+    self.start: set[int] = set()
     self._known = array.array('q')
     # Keyed by variable: the order of `model.weights` changes once a layer is frozen,
     # and in a second model of the same layers.
@@ -84,6 +86,8 @@ class Watch:
 
     `weights` and `last` are digests of the weights before this step and after the last.
     """
+    if self.is_empty:
+      self.start.add(weights)
     known = self._add_last_and_find(weights, last)
     self.stepped = True
     return known
