@@ -57,17 +57,16 @@ def check(plan: Plan) -> None:
   _checks.choice('arithmetic', plan.arithmetic, MODES)
   if plan.arithmetic == 'float':
     return
-  for wrong, reason in (
-      (not isinstance(plan.noise, Gaussian),
-       f'Gaussian noise, the only noise that is drawn in whole numbers, got '
-       f'{plan.noise!r}'),
-      (not all(_LEAST <= each <= _MOST for each in (
-          plan.l2_norm_clip, plan.noise.noise_multiplier)),
-       'l2_norm_clip and the noise multiplier between 2^-80 and 2^80, beyond which '
-       'float64 may underflow or overflow, got '
-       f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}')):
-    if wrong:
-      raise ValueError(f"Expected with arithmetic='integer' {reason}. {_INSTEAD}")
+  if not isinstance(plan.noise, Gaussian):
+    raise ValueError(
+        "Expected with arithmetic='integer' Gaussian noise, the only noise that is "
+        f'drawn in whole numbers, got {plan.noise!r}. {_INSTEAD}')
+  if not all(_LEAST <= each <= _MOST for each in (
+      plan.l2_norm_clip, plan.noise.noise_multiplier)):
+    raise ValueError(
+        "Expected with arithmetic='integer' l2_norm_clip and the noise multiplier "
+        'between 2^-80 and 2^80, beyond which float64 may underflow or overflow, got '
+        f'l2_norm_clip={plan.l2_norm_clip!r} and {plan.noise!r}. {_INSTEAD}')
 
 
 def check_float(plan: Plan, what: str, why: str) -> None:

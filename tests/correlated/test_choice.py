@@ -16,6 +16,7 @@ def _plan(bands, multiplier, error):
 def test_numbers_to_try_have_a_multiple_near_the_batches():
   assert list(workload.numbers_of_bands(240)) == [
       1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 60, 80, 120, 240]
+  assert list(workload.numbers_of_bands(16)) == [1, 2, 4, 8, 16]
   assert list(workload.numbers_of_bands(1)) == [1]
   assert list(workload.numbers_of_bands(0.6)) == [1]
   assert list(workload.numbers_of_bands(1000))[-1] == 512

@@ -304,7 +304,8 @@ def _edited(lines):
     _edited, lambda lines: [lines[0], *lines[2:]], lambda lines: lines[1:],
     lambda lines: [*lines, lines[-1]], lambda lines: [lines[0], lines[2], lines[1]],
     lambda lines: [*lines, b'0123 {}\n'], lambda lines: [*lines, b'\n'],
-    lambda lines: [b'not an account\n'],
+    lambda lines: [b'not an account\n'], lambda lines: [*lines, b'not a line'],
+    lambda lines: [b'not an account'],
     lambda lines: [line.replace(b'0', b'1') for line in lines]])
 def test_edited_files_are_refused(make, edit):
   account = make()
@@ -314,10 +315,13 @@ def test_edited_files_are_refused(make, edit):
     lines = edit(_lines(account))
     file.write(b''.join(lines))
     file.truncate()
+  # No file of others loses an incomplete last line either.
   with pytest.raises(ValueError, match='its own lines'):
     make()
   with pytest.raises(ValueError, match='its own lines|only grow'):
     account.spend(GAUSSIAN(9.0))
+  with open(account.path, 'rb') as file:
+    assert file.read() == b''.join(lines)
 
 
 def test_a_file_that_was_set_back_is_noticed_by_who_saw_more(make):

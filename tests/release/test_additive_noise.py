@@ -185,6 +185,8 @@ def test_tf_data_comes_in():
   quiet = noise.Gaussian(1e-3)
   assert list(release.histogram(
       dataset, num_bins=6, noise=quiet).value) == [1, 0, 2, 0, 0, 1]
+  empty = release.noisy_sum([], dim=3, l2_norm_clip=1.0, noise=quiet).value
+  assert np.shape(empty) == (3,)
   total = release.noisy_sum(
       tf.data.Dataset.from_tensor_slices(tf.ones((5, 2))).batch(2),
       l2_norm_clip=9.0, noise=quiet).value

@@ -82,8 +82,9 @@ def profile(epsilon: float, loss: np.ndarray) -> np.ndarray:
 
 
 def bounded_range_pair(epsilon: float) -> pair_lib.PairBounds:
-  """Returns bounds on the pair of `profile`, the worst case of such losses.
+  """Returns bounds on the pair with the profile `profile(epsilon, ...)`.
 
+  It is the worst case of privacy losses in an interval of length `epsilon`.
   Compositions of the pair give upper bounds only: real neighbours may not attain it.
   """
   # The upper pair has chords of the convex profile, the lower pair its tangents.

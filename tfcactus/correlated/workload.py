@@ -98,10 +98,13 @@ def total_error(plan: Any, workload: Workload = PREFIX_SUMS) -> float:
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Yields numbers of bands to try, from one on, by factors of about 1.3 to 1.8."""
-  # Each has a multiple close to `num_batches`, the unrounded number of batches of an
-  # epoch. With as many bands as batches of an epoch, each example takes part at one
-  # fixed step of each epoch.
+  """Yields numbers of bands to try, from one on: each about 1.3 to 1.8 times the last.
+
+  `num_batches` is the unrounded number of batches of an epoch. All numbers but the
+  first have a multiple close to it; the last is close to it, or 512.
+  """
+  # With as many bands as batches of an epoch, each example takes part at one fixed step
+  # of each epoch.
   whole = min(max(round(num_batches), 1), _MOST)
 
   def off(bands: int) -> float:
@@ -109,16 +112,16 @@ def numbers_of_bands(num_batches: float) -> Iterator[int]:
     return abs(bands * max(round(num_batches / bands), 1) - num_batches)
 
   most_off, bands = max(_FARTHEST * num_batches, 0.5), 1
-  while bands < whole:
+  yield bands
+  fitting = [each for each in range(2, whole + 1) if off(each) <= most_off]
+  while fitting := [each for each in fitting if each >= 1.3 * bands]:
+    near = [each for each in fitting if each <= 1.8 * bands]
+    # Take the number that divides best, and the smallest of equally good ones; if none
+    # is near, the next one.
+    bands = min(near, key=off) if near else fitting[0]
+    if bands < whole < 1.3 * bands and whole in fitting:
+      bands = whole  # Not both, as they are nearly alike.
     yield bands
-    # Take the number that divides best, and the smallest of equally good ones.
-    nearby = range(max(bands + 1, math.ceil(1.3 * bands)),
-                   min(max(bands + 1, math.floor(1.8 * bands)), whole) + 1)
-    bands = min(nearby, key=off, default=whole)
-    if off(bands) > most_off:
-      bands = whole
-  if off(whole) <= most_off:
-    yield whole
 
 
 def least_error(numbers: Iterable[int], plan_of: Callable[[int], _Plan],

@@ -115,9 +115,10 @@ class Gaussian(base.ScalarNoise):
     return cells_lib.from_cells(loss, p, p[::-1], _TAIL)
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
-    """Returns bounds on the pair of a zeroed record, whatever the other records are.
+    """Returns bounds on the pair of a zeroed record in samples of a fixed size.
 
-    The worst case has the record's negative in its place in samples without the record.
+    Other records may be anything. In the worst case, the record that takes the zeroed
+    one's place in other samples is its negative.
     """
     # For alpha >= 1: with probability `prob`, the share of records in the sample, P has
     # mean 2 mu and Q has mean mu; otherwise both have mean 0, where the record's

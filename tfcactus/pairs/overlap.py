@@ -92,8 +92,8 @@ def no_noise(prob: float) -> PairBounds:
 def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:
   """Returns the pair with the profile of `above` for alpha >= 1, else of `below`."""
   # The profiles at alpha = 1, `gain` of `above` and `fall` of `below`, agree up to
-  # rounding. An atom of a typical loss, positive or negative, adds to the smaller one
-  # what it lacks: its larger mass minus its smaller mass.
+  # rounding. One more atom, of masses `more` and `less`, raises the smaller one by
+  # `lack` = more - less. Its loss is positive to raise `gain`, else negative.
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

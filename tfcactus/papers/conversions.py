@@ -75,8 +75,8 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
                        epsilon: npt.ArrayLike) -> np.ndarray:
   """Returns upper bounds on delta at `epsilon` from Renyi divergences; not tight.
 
-  `orders` increase from above one; `divergences` are D_order(P || Q), or upper bounds
-  on them. `epsilon` has any shape; `views.pair_from_profile` makes a pair of the
+  `orders` increase, and are above one; `divergences` are D_order(P || Q), or upper
+  bounds on them. `epsilon` has any shape; `views.pair_from_profile` makes a pair of the
   bounds.
 
   Source: Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy"
@@ -85,7 +85,8 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
   order, divergence = truncated_cdp.check_curve(orders, divergences)
   at = _checks.numbers_of('epsilon', epsilon)[..., None]
   with np.errstate(invalid='ignore', over='ignore'):
-    # (1 - alpha e^-x)+ <= c e^((order - 1) x) for the least c, where both touch.
+    # delta is E_P (1 - e^-x)+ of x = loss - epsilon, and (1 - e^-x)+ is at most
+    # c e^((order - 1) x), where `log_kernel` is the log of the least such c.
     log_delta = (order - 1) * (divergence - at) + _numerics.log_kernel(order - 1)
     size = (order - 1) * (np.abs(divergence) + np.abs(at)) + order
     log_delta += ROUNDOFF * np.where(np.isinf(at), 0.0, size)

@@ -109,8 +109,8 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
     l2_norm_clip: Each record is scaled down to this norm, which is the sensitivity.
     noise: As for `noisy_vector` with an l2 sensitivity; any scalar noise for records
       that are numbers.
-    dim: Length of records that are vectors. With it there may be no records; None takes
-      it from the records.
+    dim: Length of records that are vectors. With it there may be no records, such as
+      an empty list; None takes it from the records.
     seed: As for `noisy_value`, as is `arithmetic`.
 
   Returns:
@@ -126,6 +126,8 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
   if dim is not None:
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
   for batch in _records.batches(records):
+    if total is not None and np.shape(batch) == (0,):
+      continue  # Of no record, whose length is not told.
     part = np.sum(_clipped_steps(batch, clip, step), axis=0)
     if total is not None and np.shape(total) != np.shape(part):
       raise ValueError(

@@ -37,7 +37,7 @@ def compile_arguments(**arguments: Any) -> Any:
 
 
 def compiled_with(model: keras.Model) -> dict[str, Any]:
-  """Returns the arguments with which a model was compiled, except those for speed."""
+  """Returns optimizer, loss, metrics and weights given to `compile`, if not None."""
   found = model._compile_config.config  # pylint: disable=protected-access
   return {name: found[name] for name in (
       'optimizer', 'loss', 'metrics', 'loss_weights', 'weighted_metrics')

@@ -206,7 +206,10 @@ def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
 
 
 def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
-  """Returns the last complete entry, else `Counts()`; ValueError for another run's."""
+  """Returns the last complete entry, else `Counts()`.
+
+  Raises ValueError for the journal of another plan, or damaged lines.
+  """
   what = f'journal {os.fspath(path)!r}'
   records = [_record_file.parsed(line, _checksum, what)
              for line in _record_file.complete(data, what).splitlines()]

@@ -41,7 +41,7 @@ class NoiseAhead:
     """Starts anew in this process, with no draws waiting."""
     self._pid = os.getpid()
     self._waiting: dict[Slot, futures.Future[np.ndarray]] = {}
-    # Threads of Python start when they are first needed.
+    # The pool starts its thread at the first draw.
     self._thread = futures.ThreadPoolExecutor(1, 'tfcactus noise')
 
   def take(self, slot: Slot) -> np.ndarray:

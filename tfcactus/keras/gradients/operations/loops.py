@@ -205,7 +205,11 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
 
 def _uses_inside(operations: Sequence[tf.Operation], places: dict[str, int],
                  data: set[str], number: int) -> list[tf.Operation]:
-  """Returns operations of a body where weights meet data; arguments as `_meetings`."""
+  """Returns operations of a loop's body in which weights meet data.
+
+  `places` maps names of the body's inputs that are weights to inputs of the loop, and
+  `number` counts the examples. Adds names of tensors computed from `data` to `data`.
+  """
   meetings, _ = uses_lib._meetings(
       operations, places, data, number, lambda op, i: False)
   return list({each.op.name: each.op for each in meetings}.values())

@@ -224,7 +224,8 @@ def _meetings(operations: Sequence[tf.Operation], handles: dict[str, int],
              ) -> tuple[list[_Meeting], set[str]]:
   """Returns operations where weights meet data, and names of tensors of weights alone.
 
-  `data` has names of tensors that hold data; those computed from them are added.
+  `data` has names of tensors that hold data; this function adds the names of tensors
+  computed from them.
   """
   meetings: list[_Meeting] = []
   # Names of tensors of weights alone, with the reads that they are made of.
