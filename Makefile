@@ -69,6 +69,7 @@ tour: $(STAMP)
 examples: $(STAMP)
 	$(BIN)/python -m docs.run_examples $(ARGS)
 
+# Without --no-compile pip compiles all modules, of which Python loads only a few.
 $(STAMP): setup.py
 	@python=; for candidate in $(CANDIDATES); do \
 	  if $$candidate -c '$(SUITABLE)' >/dev/null 2>&1; then \
@@ -85,7 +86,7 @@ $(STAMP): setup.py
 	  echo "The venv module of $$python does not work: install it (on Debian: apt-get install python3-venv)." >&2; \
 	  exit 1; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
 
 clean:

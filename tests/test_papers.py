@@ -1,6 +1,7 @@
 """PAPERS.md is what its generator writes, and the places and tests it names exist."""
 
 import ast
+import functools
 import importlib
 import pathlib
 import re
@@ -41,11 +42,17 @@ def is_there(place):
   return False
 
 
+@functools.cache
+def statements(file):
+  """Returns the statements of a file, none if there is no such file."""
+  path = ROOT / file
+  return ast.parse(path.read_text()).body if path.is_file() else []
+
+
 def has_node(node):
   """Returns whether the test with this node id is in its file."""
   file, *names = node.split('::')
-  path = ROOT / file
-  body = ast.parse(path.read_text()).body if path.is_file() else []
+  body = statements(file)
   for name in names:
     found = [each for each in body if getattr(each, 'name', None) == name]
     if not found:

@@ -114,6 +114,7 @@ def test_a_few_releases_gain_from_epsilons_own_gradient():
     design.verify(found.noise)
 
 
+@pytest.mark.more
 def test_many_steps_keep_the_certified_design():
   found = optimal.optimal_noise(variance=0.25, bins=20, delta=1e-5,
                                 sampling_prob=0.01, steps=5000)

@@ -29,6 +29,7 @@ def plan(sampling_prob, noise_multiplier, size, **unit):
       sampling_prob=sampling_prob, steps=40, delta=1e-4, **unit)
 
 
+@pytest.mark.more
 def test_both_keep_the_epsilon_of_a_user_and_hardly_less():
   found = search.choose_unit(ROWS, caps=[4, 30], **TERMS)
   assert [(cost.cap, cost.rows) for cost in found.costs] == [(4, 220), (30, 580)]
