@@ -9,7 +9,7 @@ from tests.accounting.composition.losses.test_grouped import accountant, poisson
 from tests.representatives import representatives
 from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds
-from tfcactus.accounting.composition.repeated import Lines, Repeated
+from tfcactus.accounting.composition.repeated import Lines, lower_lines, Repeated
 from tfcactus.pairs.dominating_pair import DominatingPair
 
 # (rows, sampling probability, noise multiplier, steps, delta, epsilon of the exact
@@ -80,6 +80,25 @@ def test_brackets_the_power_curve_of_discrete_pairs(rows):
       # On a grid of levels the largest ratio is slightly less.
       exact = max(np.log(np.max((value - delta) / level).clip(1e-300)), 0.0)
       assert lower <= exact + 1e-3 and exact <= upper + 1e-9
+
+
+def test_lower_lines_are_below_where_delta_is_known_worse_than_infinite_losses():
+  # delta is 1e-5 wherever e^x is above 1 - 1e-5.
+  lines = lower_lines(np.array([0.0, 1.0]), np.array([5e-6, 1e-5]), np.full(2, 1e-5),
+                      1e-5)
+  assert lines(np.array([0.5])) <= (1 - 1e-5) * 0.5 + 1e-5
+
+
+@pytest.mark.parametrize('distance', [3e-9, 1e-8, 2e-7])
+def test_lower_lines_are_below_chords_of_points_that_are_hardly_apart(distance):
+  # The power curve of two outcomes is two lines: delta is linear in e^x near x = 0.
+  p, q = 0.57, 0.567
+  x = distance * np.arange(3)
+  delta = (p - q) - np.expm1(x) * q
+  lines = lower_lines(x, np.nextafter(delta, 0.0), np.nextafter(delta, 1.0), 0.0)
+  level = np.linspace(0.01, 0.99, 99)
+  above = p + (level - q) * (1 - p) / (1 - q)
+  assert np.all(lines(level) <= np.minimum(level * p / q, above) * (1 + 1e-13))
 
 
 def test_normal_losses_are_exact():

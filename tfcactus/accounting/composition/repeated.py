@@ -255,20 +255,26 @@ def lower_lines(x: np.ndarray, low: np.ndarray, high: np.ndarray, p_inf: float
   # delta is a convex, decreasing function H of a = e^x with H(0) = 1, so that H lies
   # above each of its chords, extended to either side.
   a = np.append(0.0, np.exp(x))
-  low, high = np.append(1.0, low), np.append(1.0, high)
+  # Values e^x before rounding are between these. Chords of close points are extended
+  # far, so that the rounding counts.
+  least, most = a * (1 - ROUNDOFF), a * (1 + ROUNDOFF)
+  # `low` must not be below p_inf, or the chords from it would miss where H gets there.
+  low, high = np.append(1.0, np.maximum(low, p_inf)), np.append(1.0, high)
   # Slopes of a convex function increase. So `right` bounds H's slope to the right of
   # each point from below, `left` its slope to the left from above.
-  right = np.maximum.accumulate(np.append(-1.0, (low[1:] - high[:-1]) / np.diff(a)))
-  left = np.append(np.minimum((high[1:] - low[:-1]) / np.diff(a), 0.0), 0.0)
+  width = np.maximum(least[1:] - most[:-1], 1e-300)
+  right = np.maximum.accumulate(np.append(-1.0, (low[1:] - high[:-1]) / width))
+  left = np.append(np.minimum((high[1:] - low[:-1]) / (most[1:] - least[:-1]), 0.0),
+                   0.0)
   left = np.minimum.accumulate(left[::-1])[::-1]
   gap = right[:-1] - left[1:]
   with np.errstate(divide='ignore', invalid='ignore'):
     cross = (np.diff(low) + right[:-1] * a[:-1] - left[1:] * a[1:]) / gap
   cross = np.clip(np.where(gap < 0, cross, a[:-1]), a[:-1], a[1:])
-  value = np.minimum(low[:-1] + right[:-1] * (cross - a[:-1]),
-                     low[1:] + left[1:] * (cross - a[1:]))
+  value = np.minimum(low[:-1] + right[:-1] * (cross - least[:-1]),
+                     low[1:] + left[1:] * (cross - least[1:]))
   value = np.maximum(value - ROUNDOFF * low[:-1], p_inf)
   # Beyond the last point H falls no faster than before it, and to p_inf at most.
-  last = a[-1] + max(low[-1] - p_inf, 0.0) / max(-right[-1], 1e-300)
+  last = a[-1] + (low[-1] - p_inf) / max(-right[-1], 1e-300)
   return Lines.of(np.concatenate([a, cross, [min(last, 1e300)]]),
-                  np.concatenate([np.maximum(low, p_inf), value, [p_inf]]))
+                  np.concatenate([low, value, [p_inf]]))

@@ -45,6 +45,18 @@ def test_table(rows, prob, std, steps, delta, epsilon):
 
 
 @pytest.mark.parametrize('direction', ['remove', 'add'])
+@pytest.mark.parametrize('deviations', [-1.0, 0.0, 2.0])
+def test_brackets_hold_where_e_to_the_epsilon_is_no_float(deviations, direction):
+  # Always in the sample, three rows are one shift by three times as much.
+  shift = 40.0
+  epsilon = 0.5 * (3 * shift)**2 + 3 * shift * deviations
+  value, error = GroupedGaussian.of(
+      shift, groups.poisson_weights(3, 1.0), direction).delta(epsilon)
+  exact, exact_error = GaussianLoss(3 * shift, 1.0, direction).delta(epsilon)
+  assert abs(value - exact) <= error + exact_error <= 1e-9
+
+
+@pytest.mark.parametrize('direction', ['remove', 'add'])
 @representatives('rows, prob, shift', [(2, .3, .5), (5, .05, 1.5), (9, .6, .2)])
 def test_one_release_is_an_integral(rows, prob, shift, direction):
   loss = GroupedGaussian.of(shift, groups.poisson_weights(rows, prob), direction)

@@ -98,8 +98,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     Raises IntractableError if the best test is out of reach (`LARGEST_LEVEL`).
     """
     # Outputs above (removal) or below (addition) the one whose loss is epsilon are the
-    # best test; `rows` and `other` are its masses with and without the rows. A `level`
-    # off by `width` loses at most `slip`, for removal times `grown`.
+    # best test; `rows` and `other` are its masses with and without the rows, the one
+    # under Q times e^epsilon, which may be no float. A `level` off by `width` loses at
+    # most `slip`.
     remove = self.direction == 'remove'
     target = epsilon if remove else -epsilon
     if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
@@ -110,17 +111,18 @@ class GroupedGaussian(quadrature.SampledGaussian):
     size = np.append(0.0, j * self._shift)
     log_w = np.append(self.log_weights[0], log_w)
     x = size - level if remove else level - size
-    terms = np.exp(log_w + special.log_ndtr(x))
     room = ROUNDOFF * (1 + np.where(log_w > -np.inf, np.abs(log_w), 0.0) + j.size +
                        (size + abs(level)) * (1 + np.abs(x)))
-    other = float(special.ndtr(-level if remove else level))
-    rows, grown = float(np.sum(terms)), math.exp(min(epsilon, 700.0))
-    value = rows - grown * other if remove else other - grown * rows
-    error = float(np.sum(terms * room)) * (1.0 if remove else grown) + other * (
-        grown if remove else 1.0) * ROUNDOFF * (1 + level * level + epsilon)
+    log_w, log_other = log_w + special.log_ndtr(x), float(
+        special.log_ndtr(-level if remove else level))
+    rows = np.exp(log_w if remove else log_w + epsilon)
+    other = math.exp(log_other + epsilon if remove else log_other)
+    value = float(np.sum(rows)) - other if remove else other - float(np.sum(rows))
+    error = float(np.sum(rows * (room + ROUNDOFF * epsilon))) + (
+        other * ROUNDOFF * (1 + level * level + epsilon))
     slip = width * -math.expm1(-step) * math.exp(
-        step - 0.5 * max(abs(level) - width, 0.0)**2)
-    return max(value, 0.0), error + slip * (grown if remove else 1.0)
+        step - 0.5 * max(abs(level) - width, 0.0)**2 + (epsilon if remove else 0.0))
+    return max(value, 0.0), error + slip
 
   def _level(self, target: float) -> tuple[float, float, float]:
     """Returns (y, width, rise): log u(y) is near `target`, at an output y."""
