@@ -2,8 +2,10 @@
 
 The items of a ROW_WISE list have their examples on one axis, of one size. So a CONSTANT
 list can join it only if what `Value.item` tells of its items agrees. An item that was
-never set is zeros, in a shape that the list or its reader gives. Of a list of lists, a
-`Value` describes the innermost items.
+never set is zeros, in a shape that the list and its reader give; TensorFlow raises an
+error if the two differ. So if the shape in a list is not known (`Value.open`), as in
+gradients of loops, the reader must give the size. Of a list of lists, a `Value`
+describes the innermost items.
 """
 
 from __future__ import annotations
@@ -50,12 +52,20 @@ def join(node: Node, *lists: Value) -> Value:
   rows = max(lists, key=lambda each: each.dependence)
   for each in lists:
     if each.dependence == Dependence.CONSTANT:
-      item = _merged(item, each.item)
+      item = _merged(item, _told(each))
   alike = node.draws is None or item is None or (
       rows.axis < len(item) and item[rows.axis] in (-1, _size(node, rows)))
+  found = found._replace(open=False)
   for each in lists[1:]:
-    found = dependence.join(found, each, alike)
-  return found._replace(item=item) if found.dependence == Dependence.CONSTANT else found
+    found = dependence.join(found, each._replace(open=False), alike)
+  if found.dependence == Dependence.CONSTANT:
+    found = found._replace(item=item)
+  return found._replace(open=any(each.open for each in lists))
+
+
+def _told(found: Value) -> _Item:
+  """Returns `Value.item`, or () for a list of which no rule told what it holds."""
+  return () if found.varies is None and found.item is None else found.item
 
 
 def _merged(one: _Item, other: _Item) -> _Item:
@@ -81,20 +91,16 @@ def _new(node: Node) -> Value:
   if node.op.get_attr('element_dtype') == tf.variant:
     return UNIFORM
   shape = dependence.static(node.op.inputs[0])
-  if shape is not None:
-    return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
-  told = node.values[0].item  # Of another list, by `_item_shape`.
-  return CONSTANT if told is None else UNIFORM._replace(item=told)
+  if shape is None:
+    return UNIFORM._replace(open=True)
+  return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
 
 
 def _item_shape(node: Node) -> Value:
   """Follows TensorListElementShape: sizes of a list's items, -1 if they are not set."""
-  found, = node.values
-  if node.draws is not None and node.draws.number is None:
-    return BATCH_SIZE  # A value does not tell whether sizes depend on the number.
-  if found.dependence == Dependence.ROW_WISE:
-    return CONSTANT._replace(item=(*[None] * found.axis, -1))
-  return CONSTANT._replace(item=() if found.varies is None else found.item)
+  # A value does not tell whether sizes depend on the number of examples.
+  return BATCH_SIZE if node.draws is not None and node.draws.number is None else (
+      CONSTANT)
 
 
 def _from_tensor(node: Node) -> Value:
@@ -119,7 +125,8 @@ def _take(node: Node) -> list[Value]:
     _check_shape(node)
     if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
       raise unknown('takes an item by the number of examples')
-  return [found if output.dtype == tf.variant else found._replace(item=None)
+  return [found if output.dtype == tf.variant else found._replace(
+      item=None, open=False)
           for output in node.op.outputs]
 
 
@@ -128,7 +135,8 @@ def _stack(node: Node) -> Value:
   found = node.values[0]
   if node.rows():
     _check_shape(node)
-    return found._replace(axis=found.axis + 1)
+    return found._replace(
+        axis=found.axis + 1, open=found.open and node.op.outputs[0].dtype == tf.variant)
   if found.varies is None or node.op.outputs[0].dtype == tf.variant:
     return CONSTANT
   return Value(Dependence.CONSTANT,
@@ -145,8 +153,10 @@ def _check_shape(node: Node) -> None:
   if node.values[-1].dependence != Dependence.CONSTANT:
     raise unknown('takes a shape that depends on the examples')
   shape = dependence.static(tensor)
-  if shape is None or shape.ndim and (
-      shape.size <= rows.axis or shape[rows.axis] not in (-1, _size(node, rows))):
+  # TensorFlow takes the size of an open list from the list if the reader gives -1.
+  sizes = {_size(node, rows)} - {-1} if rows.open else {-1, _size(node, rows)}
+  if shape is None or (shape.ndim or rows.open) and (
+      shape.size <= rows.axis or shape.ndim == 0 or shape[rows.axis] not in sizes):
     raise unknown('takes a shape that is not known to suit the examples')
 
 
@@ -164,7 +174,8 @@ def _put(node: Node) -> Value:
 def _zeros(node: Node) -> Value:
   """Follows ZerosLike of a list: its items become zeros."""
   found, = node.values
-  return found if node.rows() else found._replace(varies=frozenset())
+  return found if node.rows() else found._replace(
+      varies=frozenset(), item=_told(found))
 
 
 _RULES: dict[str, Callable[[Node], Value | list[Value]]] = {
