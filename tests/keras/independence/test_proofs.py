@@ -642,6 +642,17 @@ def test_a_list_like_one_of_other_blocks_is_not_proved():
   assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, _B)
 
 
+def test_an_item_that_is_read_in_another_shape_is_not_proved():
+  def function(x):
+    column = tf.raw_ops.TensorListGetItem(  # Has shape [_B, _D], which is not noticed.
+        input_handle=_beside(x, _reserved([-1, -1])), index=0,
+        element_dtype=tf.float32, element_shape=[_B, 1])
+    return tf.reshape(tf.pad(tf.reshape(column, [-1, 1]), [[0, 0], [0, 1]]), [_B, -1])
+
+  graph = tf.function(function).get_concrete_function(tf.TensorSpec([_B, _D])).graph
+  assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, _B)
+
+
 @pytest.mark.parametrize('function', [
     _gradient_over_time, lambda x: tf.gradients(tf.map_fn(
         tf.nn.softmax, tf.transpose(x, [1, 0, 2])), x)[0]])

@@ -1,15 +1,17 @@
 """Rules for operations on lists of tensors (TensorList), as `tf.TensorArray` makes.
 
-The items of a ROW_WISE list have their examples on one axis, of one size. So a CONSTANT
-list can join it only if what `Value.item` tells of its items agrees. An item that was
-never set is zeros, in a shape that the list and its reader give; TensorFlow raises an
-error if the two differ. So if the shape in a list is not known (`Value.open`), as in
-gradients of loops, the reader must give the size. Of a list of lists, a `Value`
-describes the innermost items.
+`Value.item` tells what is known of the shapes of a list's items. The items of a
+ROW_WISE list have their examples on one axis, of one size. So a CONSTANT list can join
+it only if its items agree. An item that was never set is zeros, in a shape that the
+list and its reader give; TensorFlow raises an error if the two differ. So if the shape
+in a list is not known (`Value.open`), as in gradients of loops, the reader must give
+the size. TensorFlow does not compare the shape of the reader with an item that was set:
+`_take` does. Of a list of lists, a `Value` describes the innermost items.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Callable, Union
 
 import tensorflow as tf
@@ -48,19 +50,17 @@ def value(node: Node) -> Value | list[Value]:
 
 def join(node: Node, *lists: Value) -> Value:
   """Returns a value that covers the items of all these lists, UNKNOWN if none does."""
-  found, item = lists[0], None
+  item = functools.reduce(_merged, map(_told, lists))
+  constant = functools.reduce(_merged, (
+      _told(each) for each in lists if each.dependence == Dependence.CONSTANT), None)
   rows = max(lists, key=lambda each: each.dependence)
-  for each in lists:
-    if each.dependence == Dependence.CONSTANT:
-      item = _merged(item, _told(each))
-  alike = node.draws is None or item is None or (
-      rows.axis < len(item) and item[rows.axis] in (-1, _size(node, rows)))
-  found = found._replace(open=False)
-  for each in lists[1:]:
-    found = dependence.join(found, each._replace(open=False), alike)
-  if found.dependence == Dependence.CONSTANT:
-    found = found._replace(item=item)
-  return found._replace(open=any(each.open for each in lists))
+  alike = node.draws is None or constant is None or (
+      rows.axis < len(constant) and constant[rows.axis] in (-1, _size(node, rows)))
+  found, *others = (each._replace(item=None, open=False) for each in lists)
+  for each in others:
+    found = dependence.join(found, each, alike)
+  return found._replace(item=item, open=any(each.open for each in lists)) if (
+      found.dependence <= Dependence.ROW_WISE) else found
 
 
 def _told(found: Value) -> _Item:
@@ -76,6 +76,17 @@ def _merged(one: _Item, other: _Item) -> _Item:
     return ()
   return tuple(b if a == -1 else a if b in (-1, a) else None
                for a, b in zip(one, other))
+
+
+def _shape(node: Node, i: int) -> _Item:
+  """Returns the shape of input `i` as `Value.item`, with the size of the examples."""
+  if node.op.inputs[i].shape.rank is None:
+    return ()
+  sizes, value = node.shape(i), node.values[i]
+  if value.dependence == Dependence.ROW_WISE and sizes[value.axis] is None and (
+      node.draws is not None and node.draws.number is not None):
+    sizes[value.axis] = _size(node, value)
+  return tuple(sizes)
 
 
 def _size(node: Node, rows: Value) -> int:
@@ -110,7 +121,7 @@ def _from_tensor(node: Node) -> Value:
     rows = dependence.only_operand(node)
     if rows.axis == 0:
       raise unknown('goes through the examples one after another')
-    return rows._replace(axis=rows.axis - 1)
+    return rows._replace(axis=rows.axis - 1, item=(_shape(node, 0) or ())[1:])
   if tensor.dtype == tf.variant or tensor.shape.rank is None:
     return CONSTANT
   return Value(
@@ -125,6 +136,12 @@ def _take(node: Node) -> list[Value]:
     _check_shape(node)
     if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
       raise unknown('takes an item by the number of examples')
+    tensor, item = node.op.outputs[-1], found.item or ()
+    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
+    if node.draws is not None and tensor.dtype != tf.variant and any(
+        size is not None and (axis >= len(item) or item[axis] not in (-1, size))
+        for axis, size in enumerate(sizes)):
+      raise unknown('takes a shape that is not known to suit the items')
   return [found if output.dtype == tf.variant else found._replace(
       item=None, open=False)
           for output in node.op.outputs]
@@ -136,7 +153,8 @@ def _stack(node: Node) -> Value:
   if node.rows():
     _check_shape(node)
     return found._replace(
-        axis=found.axis + 1, open=found.open and node.op.outputs[0].dtype == tf.variant)
+        axis=found.axis + 1, item=None,
+        open=found.open and node.op.outputs[0].dtype == tf.variant)
   if found.varies is None or node.op.outputs[0].dtype == tf.variant:
     return CONSTANT
   return Value(Dependence.CONSTANT,
@@ -164,10 +182,9 @@ def _put(node: Node) -> Value:
   """Follows operations that put an item (the last input) into a list (input 0)."""
   if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  item, tensor = node.values[-1], node.op.inputs[-1]
-  if item.dependence == Dependence.CONSTANT and tensor.dtype != tf.variant:
-    item = item._replace(
-        item=() if tensor.shape.rank is None else tuple(tensor.shape.as_list()))
+  item = node.values[-1]
+  if node.op.inputs[-1].dtype != tf.variant:
+    item = item._replace(item=_shape(node, len(node.values) - 1))
   return join(node, node.values[0], item)
 
 
