@@ -35,6 +35,16 @@ def test_features_are_the_outputs_of_inference_per_example():
   np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+def test_features_of_a_recurrent_backbone_are_computed():
+  backbone = tf.keras.Sequential([
+      _LAYERS.Input((4, 3)), _LAYERS.SimpleRNN(2, return_sequences=True),
+      _LAYERS.LSTM(2)])
+  rows = _X.reshape((7, -1))[:, :12].reshape((7, 4, 3))
+  got = fine_tuning.features(backbone, rows, 4)
+  np.testing.assert_allclose(
+      got, backbone(rows, training=False), rtol=1e-5, atol=1e-6)
+
+
 def test_a_backbone_that_mixes_examples_is_refused():
   inputs = _LAYERS.Input((3,))
   mixing = tf.keras.Model(inputs, _LAYERS.Lambda(

@@ -47,7 +47,8 @@ def features(backbone: keras.Model, x: Any, batch_size: int = 64) -> np.ndarray:
     raise ValueError('Expected a backbone of one output, got one of '
                      f'{len(graph.outputs)}; make a model of one of them.')
   state_writes.check_graph(graph, 'backbones', backbone)
-  found = graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs)
+  found = graph_proof.first_dependence(
+      graph, graph.inputs[:1], graph.outputs, shape[0])
   if found is not None:
     raise ValueError(
         'Expected a backbone in which each example is by itself, or of which that is '

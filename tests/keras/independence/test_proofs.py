@@ -529,7 +529,21 @@ _LISTS = {
         tf.equal(_TWO, 3), lambda: _beside(x, _reserved(), 1), _reserved),
     'a list like one with another shape': lambda x: tf.cond(
         tf.equal(_TWO, 3), lambda: _beside(x, _reserved_like(), 1), _reserved_like),
+    'zeros like a list with another shape': lambda x: tf.cond(
+        tf.equal(_TWO, 3), lambda: _beside(x, _zeros(_reserved()), 1),
+        lambda: _zeros(_reserved())),
+    'zeros like a list of which no rule tells': lambda x: _beside(x, _zeros(
+        tf.while_loop(lambda i, _: i < 1, lambda i, items: (i + 1, _one_row(items)),
+                      (0, _one_row()))[1])),
+    'zeros like a list of unknown rank': lambda x: _beside(x, _zeros(
+        tf.raw_ops.TensorListFromTensor(
+            tensor=tf.ensure_shape(tf.compat.v1.placeholder_with_default(
+                tf.ones([2, 1, _D]), None), None), element_shape=[-1, -1]))),
 }
+
+
+def _zeros(items):
+  return tf.raw_ops.ZerosLike(x=items)
 
 
 def _reserved(shape=None):
@@ -611,6 +625,42 @@ def test_operations_with_unlike_arguments_are_not_proved(name):
   function, shape = _UNLIKE_OTHERS[name]
   graph = tf.function(function).get_concrete_function(tf.TensorSpec(shape)).graph
   assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, shape[0])
+
+
+def test_a_list_like_one_of_other_blocks_is_not_proved():
+  def function(x):
+    many = tf.reshape(tf.tile(x[:, None], [1, _B, 1]), [_B * _B, _D])
+    like = lambda: _reserved(tf.raw_ops.TensorListElementShape(
+        input_handle=_beside(x, _reserved([_B, _D])), shape_type=tf.int32))
+    few = _read(tf.cond(
+        tf.equal(_TWO, 3), lambda: _beside(many, like(), 1), like))
+    rows = tf.reduce_sum(tf.reshape(
+        _read(_beside(many, index=1)), tf.stack([tf.shape(few)[0], -1])), 1)
+    return tf.reduce_sum(tf.reshape(rows, [-1, _B]), 1) + 0 * x[:, 0]
+
+  graph = tf.function(function).get_concrete_function(tf.TensorSpec([_B, _D])).graph
+  assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, _B)
+
+
+def test_an_item_that_is_read_in_another_shape_is_not_proved():
+  def function(x):
+    column = tf.raw_ops.TensorListGetItem(  # Has shape [_B, _D], which is not noticed.
+        input_handle=_beside(x, _reserved([-1, -1])), index=0,
+        element_dtype=tf.float32, element_shape=[_B, 1])
+    return tf.reshape(tf.pad(tf.reshape(column, [-1, 1]), [[0, 0], [0, 1]]), [_B, -1])
+
+  graph = tf.function(function).get_concrete_function(tf.TensorSpec([_B, _D])).graph
+  assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, _B)
+
+
+@pytest.mark.parametrize('function', [
+    _gradient_over_time, lambda x: tf.gradients(tf.map_fn(
+        tf.nn.softmax, tf.transpose(x, [1, 0, 2])), x)[0]])
+def test_gradients_of_loops_over_lists_are_proved_for_a_private_step(function):
+  graph = tf.function(function).get_concrete_function(
+      tf.TensorSpec([_B, _T, _D])).graph
+  assert graph_proof.first_dependence(
+      graph, graph.inputs[:1], graph.outputs, _B) is None
 
 
 @pytest.mark.parametrize('loop', [False, True])

@@ -58,9 +58,10 @@ class Value(NamedTuple):
       computed, or '' if there is none; see `draws`.
     sizes: If BATCH_SIZE, and the tensor holds integers c B^k of B examples: those for
       each B in `BATCH_SIZES`.
-    item: If CONSTANT, for a list or the shape of its items: what is known of the shape
-      of all items, None if nothing. A size of -1 says that nothing tells the size, None
-      that items may have different ones.
+    item: For a list: what is known of the shape of all items, None if nothing. A size
+      of -1 says that nothing tells the size, None that items may have different ones.
+    open: For a list, whether items that were never set may have a shape that `item`
+      does not tell.
     why: If UNKNOWN or MIXED, the operation and what it does.
     operation: If UNKNOWN or MIXED, the name of the operation.
   """
@@ -72,6 +73,7 @@ class Value(NamedTuple):
   sizes: Any = None
   seed: str = ''
   item: tuple[int | None, ...] | None = None
+  open: bool = False
   why: str = ''
   operation: str = ''
 

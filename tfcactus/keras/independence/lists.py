@@ -1,13 +1,17 @@
 """Rules for operations on lists of tensors (TensorList), as `tf.TensorArray` makes.
 
-The items of a ROW_WISE list have their examples on one axis, of one size. So a CONSTANT
-list can join it only if what `Value.item` tells of its items agrees. An item that was
-never set is zeros, in a shape that the list or its reader gives. Of a list of lists, a
-`Value` describes the innermost items.
+`Value.item` tells what is known of the shapes of a list's items. The items of a
+ROW_WISE list have their examples on one axis, of one size. So a CONSTANT list can join
+it only if its items agree. An item that was never set is zeros, in a shape that the
+list and its reader give; TensorFlow raises an error if the two differ. So if the shape
+in a list is not known (`Value.open`), as in gradients of loops, the reader must give
+the size. TensorFlow does not compare the shape of the reader with an item that was set:
+`_take` does. Of a list of lists, a `Value` describes the innermost items.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Callable, Union
 
 import tensorflow as tf
@@ -46,16 +50,22 @@ def value(node: Node) -> Value | list[Value]:
 
 def join(node: Node, *lists: Value) -> Value:
   """Returns a value that covers the items of all these lists, UNKNOWN if none does."""
-  found, item = lists[0], None
+  item = functools.reduce(_merged, map(_told, lists))
+  constant = functools.reduce(_merged, (
+      _told(each) for each in lists if each.dependence == Dependence.CONSTANT), None)
   rows = max(lists, key=lambda each: each.dependence)
-  for each in lists:
-    if each.dependence == Dependence.CONSTANT:
-      item = _merged(item, each.item)
-  alike = node.draws is None or item is None or (
-      rows.axis < len(item) and item[rows.axis] in (-1, _size(node, rows)))
-  for each in lists[1:]:
+  alike = node.draws is None or constant is None or (
+      rows.axis < len(constant) and constant[rows.axis] in (-1, _size(node, rows)))
+  found, *others = (each._replace(item=None, open=False) for each in lists)
+  for each in others:
     found = dependence.join(found, each, alike)
-  return found._replace(item=item) if found.dependence == Dependence.CONSTANT else found
+  return found._replace(item=item, open=any(each.open for each in lists)) if (
+      found.dependence <= Dependence.ROW_WISE) else found
+
+
+def _told(found: Value) -> _Item:
+  """Returns `Value.item`, or () for a list of which no rule told what it holds."""
+  return () if found.varies is None and found.item is None else found.item
 
 
 def _merged(one: _Item, other: _Item) -> _Item:
@@ -66,6 +76,17 @@ def _merged(one: _Item, other: _Item) -> _Item:
     return ()
   return tuple(b if a == -1 else a if b in (-1, a) else None
                for a, b in zip(one, other))
+
+
+def _shape(node: Node, i: int) -> _Item:
+  """Returns the shape of input `i` as `Value.item`, with the size of the examples."""
+  if node.op.inputs[i].shape.rank is None:
+    return ()
+  sizes, value = node.shape(i), node.values[i]
+  if value.dependence == Dependence.ROW_WISE and sizes[value.axis] is None and (
+      node.draws is not None and node.draws.number is not None):
+    sizes[value.axis] = _size(node, value)
+  return tuple(sizes)
 
 
 def _size(node: Node, rows: Value) -> int:
@@ -81,20 +102,16 @@ def _new(node: Node) -> Value:
   if node.op.get_attr('element_dtype') == tf.variant:
     return UNIFORM
   shape = dependence.static(node.op.inputs[0])
-  if shape is not None:
-    return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
-  told = node.values[0].item  # Of another list, by `_item_shape`.
-  return CONSTANT if told is None else UNIFORM._replace(item=told)
+  if shape is None:
+    return UNIFORM._replace(open=True)
+  return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
 
 
 def _item_shape(node: Node) -> Value:
   """Follows TensorListElementShape: sizes of a list's items, -1 if they are not set."""
-  found, = node.values
-  if node.draws is not None and node.draws.number is None:
-    return BATCH_SIZE  # A value does not tell whether sizes depend on the number.
-  if found.dependence == Dependence.ROW_WISE:
-    return CONSTANT._replace(item=(*[None] * found.axis, -1))
-  return CONSTANT._replace(item=() if found.varies is None else found.item)
+  # A value does not tell whether sizes depend on the number of examples.
+  return BATCH_SIZE if node.draws is not None and node.draws.number is None else (
+      CONSTANT)
 
 
 def _from_tensor(node: Node) -> Value:
@@ -104,7 +121,7 @@ def _from_tensor(node: Node) -> Value:
     rows = dependence.only_operand(node)
     if rows.axis == 0:
       raise unknown('goes through the examples one after another')
-    return rows._replace(axis=rows.axis - 1)
+    return rows._replace(axis=rows.axis - 1, item=(_shape(node, 0) or ())[1:])
   if tensor.dtype == tf.variant or tensor.shape.rank is None:
     return CONSTANT
   return Value(
@@ -119,7 +136,14 @@ def _take(node: Node) -> list[Value]:
     _check_shape(node)
     if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
       raise unknown('takes an item by the number of examples')
-  return [found if output.dtype == tf.variant else found._replace(item=None)
+    tensor, item = node.op.outputs[-1], found.item or ()
+    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
+    if node.draws is not None and tensor.dtype != tf.variant and any(
+        size is not None and (axis >= len(item) or item[axis] not in (-1, size))
+        for axis, size in enumerate(sizes)):
+      raise unknown('takes a shape that is not known to suit the items')
+  return [found if output.dtype == tf.variant else found._replace(
+      item=None, open=False)
           for output in node.op.outputs]
 
 
@@ -128,7 +152,9 @@ def _stack(node: Node) -> Value:
   found = node.values[0]
   if node.rows():
     _check_shape(node)
-    return found._replace(axis=found.axis + 1)
+    return found._replace(
+        axis=found.axis + 1, item=None,
+        open=found.open and node.op.outputs[0].dtype == tf.variant)
   if found.varies is None or node.op.outputs[0].dtype == tf.variant:
     return CONSTANT
   return Value(Dependence.CONSTANT,
@@ -145,8 +171,10 @@ def _check_shape(node: Node) -> None:
   if node.values[-1].dependence != Dependence.CONSTANT:
     raise unknown('takes a shape that depends on the examples')
   shape = dependence.static(tensor)
-  if shape is None or shape.ndim and (
-      shape.size <= rows.axis or shape[rows.axis] not in (-1, _size(node, rows))):
+  # TensorFlow takes the size of an open list from the list if the reader gives -1.
+  sizes = {_size(node, rows)} - {-1} if rows.open else {-1, _size(node, rows)}
+  if shape is None or (shape.ndim or rows.open) and (
+      shape.size <= rows.axis or shape.ndim == 0 or shape[rows.axis] not in sizes):
     raise unknown('takes a shape that is not known to suit the examples')
 
 
@@ -154,17 +182,17 @@ def _put(node: Node) -> Value:
   """Follows operations that put an item (the last input) into a list (input 0)."""
   if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
     raise unknown('takes examples by what is in the data')
-  item, tensor = node.values[-1], node.op.inputs[-1]
-  if item.dependence == Dependence.CONSTANT and tensor.dtype != tf.variant:
-    item = item._replace(
-        item=() if tensor.shape.rank is None else tuple(tensor.shape.as_list()))
+  item = node.values[-1]
+  if node.op.inputs[-1].dtype != tf.variant:
+    item = item._replace(item=_shape(node, len(node.values) - 1))
   return join(node, node.values[0], item)
 
 
 def _zeros(node: Node) -> Value:
   """Follows ZerosLike of a list: its items become zeros."""
   found, = node.values
-  return found if node.rows() else found._replace(varies=frozenset())
+  return found if node.rows() else found._replace(
+      varies=frozenset(), item=_told(found))
 
 
 _RULES: dict[str, Callable[[Node], Value | list[Value]]] = {
