@@ -63,8 +63,8 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
     return
   best = math.isqrt(examples + 1)
   raise ValueError(
-      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n + 2 "
-      f'+ {replicas.number()} replicas{f" + 4 * {bands} bands" if more else ""}) up to '
+      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n "
+      f'+ 2 + {replicas.number()} replicas{f" + 4 * {bands} bands" if more else ""}) up to '
       f'{MOST_ROUNDINGS:.1e} for N = num_examples (and canaries) + 1, got n={rows} '
       f'for N={examples + 1}: the rounding of a sum could exceed what the '
       'clipping norm allows for. ' + (
