@@ -16,7 +16,7 @@ def test_cap_error_is_within_its_bound(dim):
       exact = mpmath.betainc((dim + 1) / mpmath.mpf(2), 0.5, 0,
                              1 - mpmath.mpf(s)**2, regularized=True) / 2
       exact = exact if s >= 0 else 1 - exact
-      value, _, bound, _ = shell_geometry._cap(dim, np.array([s]), 0.0)
+      value, _, bound, _ = shell_geometry._cap(dim, np.array([s]), np.array([0.0]))
       assert abs(float(value[0] - exact)) <= bound[0]
 
 

@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 from tfcactus.noise import table_file
@@ -218,7 +217,7 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   return _Fraction(value, error, lens, lens_error)
 
 
-def _cap(dim: int, s: np.ndarray, s_error: npt.ArrayLike
+def _cap(dim: int, s: np.ndarray, s_error: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Returns a unit ball's fractions beyond and before a plane at s, and both errors."""
   # s is the plane's distance from the centre, negative if the centre is beyond it;
