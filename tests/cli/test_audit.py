@@ -87,6 +87,11 @@ def test_claims_on_other_neighbours_are_refused(capsys, scores, arguments):
   assert 'a coin puts into the data' in capsys.readouterr().err
 
 
+def test_steps_without_noise_are_refused(capsys, scores):
+  assert main.main(['audit', scores, '--delta', '1e-5', '--steps', '10']) == 2
+  assert 'Expected --noise with --steps' in capsys.readouterr().err
+
+
 def test_report_of_epsilon(capsys):
   found = output(capsys, 'epsilon', *STEPS, '--delta', '1e-5', '--report',
                  '--prior', '1/4')

@@ -231,6 +231,26 @@ def test_other_bad_input(arguments, message, capsys):
   assert message in err and err.count('\n') == 1
 
 
+@pytest.mark.parametrize('command', [['epsilon'], ['delta', '--epsilon', '1']])
+@pytest.mark.parametrize('flags', [
+    ['--steps', '1000'], ['--noise-multiplier', '2', '--bend', '3'],
+    ['--sampling-prob', '1', '--sampling', 'poisson'],
+    ['--sampling', 'allocation', '--batches', '10', '--epochs', '2']])
+def test_arguments_of_noise_are_refused_without_it(command, flags, tmp_path, capsys):
+  path = tmp_path / 'steps.json'
+  path.write_text('[{"noise": "gaussian", "noise_multiplier": 1}]', encoding='utf-8')
+  if command == ['epsilon']:
+    command = [*command, '--delta', '1e-5']
+  for steps in (['--step', 'noise=gaussian,noise_multiplier=1'],
+                ['--steps-file', str(path)]):
+    assert main.main([*command, *steps]) == 0
+    capsys.readouterr()
+    assert main.main([*command, *steps, *flags]) == 2
+    error = capsys.readouterr().err
+    for flag in flags[::2]:
+      assert flag in error and f'{flag[2:].replace("-", "_")}=...' in error
+
+
 @pytest.mark.parametrize('step', ['gaussian', 'noise=gaussian,foo=1',
                                   'noise=gaussian,steps=x', 'steps=3',
                                   'noise=gaussian,sampling_prob=1/0'])

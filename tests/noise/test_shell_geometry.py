@@ -16,8 +16,56 @@ def test_cap_error_is_within_its_bound(dim):
       exact = mpmath.betainc((dim + 1) / mpmath.mpf(2), 0.5, 0,
                              1 - mpmath.mpf(s)**2, regularized=True) / 2
       exact = exact if s >= 0 else 1 - exact
-      value, _, bound, _ = shell_geometry._cap(dim, np.array([s]))
+      value, _, bound, _ = shell_geometry._cap(dim, np.array([s]), np.array([0.0]))
       assert abs(float(value[0] - exact)) <= bound[0]
+
+
+def _exact_fraction(dim, a, b):
+  """Returns vol(B(0, a) & B(e, b)) / vol(B(0, a)), and its complement, by mpmath."""
+  def cap(s):
+    if s < 0:
+      return 1 - cap(-s)
+    return mpmath.betainc(mpmath.mpf(dim + 1) / 2, mpmath.mpf(1) / 2, 0, 1 - s * s,
+                          regularized=True) / 2 if s < 1 else mpmath.mpf(0)
+
+  apart = a * a - b * b
+  plane, other = (1 + apart) / (2 * a), (b / a)**dim * cap((1 - apart) / (2 * b))
+  return cap(plane) + other, cap(-plane) - other
+
+
+def _worst_fraction(dim, a, step, exact_a, exact_step):
+  """Returns the largest ratio of an error to its bound, for one fraction."""
+  found = shell_geometry._fraction(dim, np.array([a]), np.array([step]))
+  value, lens = _exact_fraction(dim, exact_a, exact_a + exact_step)
+  return max(float(abs(given[0] - exact) / (bound[0] or 1e-290))
+             for given, bound, exact in ((found.value, found.error, value),
+                                         (found.lens, found.lens_error, lens)))
+
+
+@pytest.mark.parametrize('dim', [1, 2, 3, 5, 20, 201, 1000])
+def test_fraction_error_is_within_its_bound(dim):
+  """In balls of any size, also where they nearly touch, or one nearly has the other."""
+  rng = np.random.default_rng(dim)
+  with mpmath.workdps(120):
+    for a in (1e-10, 1e-8, 1e-5, 1e-4, 1e-3, 0.01, 0.3, 0.5, 2.0, 20.0):
+      for tiny in (1e-16, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-3, 0.3, 0.9, 1 - 1e-9):
+        least = max(0.0, 1 - 2 * a)
+        step = float(1 - (1 - least) * tiny * rng.uniform(0.5, 1))
+        assert _worst_fraction(dim, a, step, mpmath.mpf(a), mpmath.mpf(step)) <= 1
+
+
+@pytest.mark.parametrize('dim', [1, 2, 3, 20])
+def test_fraction_error_covers_the_rounding_of_radii(dim):
+  with mpmath.workdps(120):
+    for first in (1e-9, 1e-5, 0.001, 0.3):
+      for width, shift in ((0.7, 1.0), (1 / 3, 0.7), (0.1, 0.3)):
+        exact = mpmath.mpf(first) / mpmath.mpf(shift), (
+            mpmath.mpf(width) / mpmath.mpf(shift))
+        for i in range(4):
+          for d in range(1 + round(shift / width) + 1):
+            assert _worst_fraction(
+                dim, first / shift + i * (width / shift), d * (width / shift),
+                exact[0] + i * exact[1], d * exact[1]) <= 1
 
 
 def uniform_in_shell(rng, dim, inner, outer, count):

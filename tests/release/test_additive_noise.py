@@ -58,6 +58,20 @@ def test_multiples_of_a_public_resolution_stay_as_they_are():
     assert (list(steps), step, scale) == ([3, -5], 1.0, 2)
   with pytest.raises(ValueError, match='multiples of resolution'):
     noise_sources.lattice(2.5, 2, 1)
+  # Odd numbers that are even once they are rounded to float64.
+  for odd in (2**53 + 1, -2**53 - 1, [0, 2**53 + 1], np.uint64(2**63 + 1025)):
+    with pytest.raises(ValueError, match='multiples of resolution'):
+      noise_sources.lattice(odd, 2.0**12, 2.0**12)
+    with pytest.raises(ValueError, match='multiples of resolution'):
+      noise_sources.lattice(odd, 2.0**70, 2.0**70)
+  with pytest.raises(ValueError, match='multiples of resolution'):
+    noise_sources.lattice(2**53 + 1, 2.0, 2.0)
+  if np.finfo(np.longdouble).nmant > 52:
+    with pytest.raises(ValueError, match='multiples of resolution'):
+      noise_sources.lattice(np.longdouble(2)**53 + 1, 2.0, 2.0)
+  for value in (2**53, -2**53, np.uint64(2**63), np.int8(0)):
+    assert noise_sources.lattice(value, 2.0, 2.0**20)[0] == int(value) // 2**20
+  assert noise_sources.lattice(-2**63, 2.0, 2.0**63)[0] == -1
   with pytest.raises(ValueError, match='power of two'):
     noise_sources.lattice(3, 2, 0.1)
 

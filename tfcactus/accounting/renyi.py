@@ -143,7 +143,11 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,
                       finite: bool = False) -> np.ndarray:
-  """Returns upper bounds on D_order, shape (n,); `finite` omits infinite losses."""
+  """Returns upper bounds on D_order, shape (n,).
+
+  `finite` leaves out the mass `p_inf` of upper pairs, which includes that of finite
+  losses beyond their cells.
+  """
   # D_order is a log moment over order - 1. A pair adds the rounding of its masses and
   # losses; moments have a closed form only above order one.
   apart = np.abs(orders - 1)

@@ -37,6 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _claim(args: argparse.Namespace) -> audit.Claim | None:
   """Returns the claim of the steps, if any; ValueError if canaries do not test it."""
   if args.noise is None and not args.step and not args.steps_file:
+    steps.check_without_noise(args)
     return None
   relation = relations.NAMES[args.relation]
   if relation == relations.REPLACE or args.direction != 'both':

@@ -25,7 +25,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds steps, runs of a search, and the target."""
   steps.add_steps(parser)
   tuned_epsilon.add_runs(parser)
-  parser.set_defaults(sampling_prob=None)
   parser.add_argument('--target-epsilon', type=float, required=True,
                       help='largest epsilon allowed at --delta')
   parser.add_argument('--delta', type=float, required=True, help='delta of the target')
@@ -34,7 +33,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _wanted(args: argparse.Namespace) -> str:
   """Returns the argument to find; ValueError unless it alone is missing.
 
-  Sets args.steps, also by --epochs, and args.sampling_prob, by default to 1.
+  Sets args.steps, also by --epochs; args.sampling and args.sampling_prob have
+  defaults, 'poisson' and 1.
   """
   if args.noise is None or args.step or args.steps_file:
     raise ValueError('Expected --noise with calibrate, and no other steps.')

@@ -151,14 +151,14 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
   add('--noise', help='noise distribution: gaussian, laplace, sinh-normal, the name of '
       'a shipped table, or FILE.npz')
   command.add_noise_size(parser)
-  add('--sampling-prob', type=command.fraction, default=fractions.Fraction(1),
+  add('--sampling-prob', type=command.fraction,
       help='probability that a record is in a batch, such as 0.004 or 250/60000')
   add('--steps', type=int, help='number of steps')
-  add('--sampling', choices=SAMPLINGS, default='poisson',
+  add('--sampling', choices=SAMPLINGS,
       help='sampling of batches. poisson: each record enters independently; fixed: '
       'each step draws a batch of fixed size; allocation: each record enters one of '
       'the --batches of each of --epochs at random (random allocation, '
-      'balls-in-bins). Default: %(default)s')
+      'balls-in-bins). Default: poisson')
   add('--batches', type=int, help='batches of an epoch, with --sampling allocation')
   add('--epochs', type=int, help='number of epochs, in place of --steps, with '
       '--sampling allocation')
@@ -186,7 +186,11 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 
 
 def counted(args: argparse.Namespace) -> int | None:
-  """Returns --steps, or --epochs for allocation, if given; refuses the other one."""
+  """Returns --steps, or --epochs for allocation, if given; refuses the other one.
+
+  Sets args.sampling, by default to 'poisson'.
+  """
+  args.sampling = args.sampling or 'poisson'
   name, other = ('epochs', 'steps') if args.sampling == 'allocation' else (
       'steps', 'epochs')
   if getattr(args, other) is not None:
@@ -195,8 +199,27 @@ def counted(args: argparse.Namespace) -> int | None:
   return getattr(args, name)
 
 
+_OF_NOISE = ('noise_multiplier', 'bend', 'sampling_prob', 'steps', 'sampling',
+             'batches', 'epochs')
+"""Arguments that describe the steps of --noise."""
+
+
+def check_without_noise(args: argparse.Namespace) -> None:
+  """Raises ValueError if arguments that describe the steps of --noise are given."""
+  given = [name for name in _OF_NOISE if getattr(args, name) is not None]
+  if given:
+    flags = ', '.join(f'--{name.replace("_", "-")}' for name in given)
+    raise ValueError(
+        f'Expected --noise with {flags}, got none. Give --noise, or write '
+        f'{", ".join(f"{name}=..." for name in given)} inside --step or the file of '
+        '--steps-file.')
+
+
 def groups(args: argparse.Namespace) -> list[StepGroup]:
-  """Returns the groups of --step, --steps-file and --noise; ValueError if none."""
+  """Returns the groups of --step, --steps-file and --noise.
+
+  Raises ValueError if there are none, or if arguments of --noise are given without it.
+  """
   found = list(args.step)
   if args.steps_file:
     found += _read(args.steps_file)
@@ -205,8 +228,12 @@ def groups(args: argparse.Namespace) -> list[StepGroup]:
     if count is None:
       raise ValueError('Expected --steps with --noise, or --epochs with --sampling '
                        'allocation.')
-    found.append(StepGroup(args.noise, args.noise_multiplier, args.sampling_prob, count,
-                           args.sampling, args.bend, args.batches))
+    found.append(StepGroup(
+        args.noise, args.noise_multiplier,
+        fractions.Fraction(1) if args.sampling_prob is None else args.sampling_prob,
+        count, args.sampling, args.bend, args.batches))
+  else:
+    check_without_noise(args)
   if not found:
     raise ValueError('Expected --noise and --steps, --step or --steps-file.')
   return found

@@ -58,7 +58,7 @@ def draw(rng: SystemRandom, count: int) -> np.ndarray:
 
 
 def _draw(stream: KeyStream, count: int) -> np.ndarray:
-  """Returns the draws that are made at once, in this thread."""
+  """Returns `count` independent rounded Laplace draws from one key stream, int64."""
   number = np.zeros(count, np.int64)  # First G, then |X| rounded.
   for digit, chance in enumerate(probabilities()):
     high, low = np.uint64(chance >> 64), np.uint64(chance & (2**64 - 1))

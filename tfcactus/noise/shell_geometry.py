@@ -35,6 +35,10 @@ sums and products around it: each of at most eight roundings counts once."""
 LEAST = 1e-300
 """Caps below this have lost digits, or are zero."""
 
+PLANE_ROUNDOFF = 8 * np.finfo(np.float64).eps
+"""Error of a plane's distance from the centre of a ball of radius r, in units of r, is
+at most this times 1 + 1 / (4 r)."""
+
 TAIL_START = 2.0
 """A unit ball's cap beyond the distance s from its centre is computed as a tail where
 dim * s^2 exceeds this, else as one half less the part between."""
@@ -184,20 +188,27 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   value = (step >= 1).astype(np.float64)
   lens = 1 - value
   error, lens_error = np.zeros(a.shape), np.zeros(a.shape)
-  meet = (step < 1) & (a + b > 1)
+  # The rounding of radii may hide that the spheres meet.
+  meet = (step < 1 + 1e-15) & (a + b > 1 - 1e-15)
   a, b, step = a[meet], b[meet], step[meet]
   # The spheres meet in the plane at distance t from 0 and 1 - t from e.
+  # Relative errors, in eps, are at most 1 of `step` (a quotient times an integer), 1.5
+  # of a, 2 of b, and so 3.5 of a^2 - b^2 = -step (2 a + step), which lies between
+  # -1 - 2 a and 0. So it adds at most 1.75 / a + 3.5 to the error of t / a, to which
+  # the sum with one, the quotient and a add 2.5; (1 - t) / b errs by at most 6.5.
   difference = -step * (2 * a + step)
-  own, rest, own_error, rest_error = _cap(dim, 0.5 * (1 + difference) / a)
-  other, _, other_error, _ = _cap(dim, 0.5 * (1 - difference) / b)
+  own, rest, own_error, rest_error = _cap(
+      dim, 0.5 * (1 + difference) / a, PLANE_ROUNDOFF * (1 + 0.25 / a))
+  other, _, other_error, _ = _cap(
+      dim, 0.5 * (1 - difference) / b, PLANE_ROUNDOFF * (1 + 0.25 / b))
   growth = dim * np.log1p(step / a)
-  # An underflowed cap may have had up to `LEAST` of its ball.
-  log_other = np.log(np.maximum(other, LEAST))
-  with np.errstate(over='ignore', invalid='ignore'):
-    other_error = np.minimum(1.0, np.exp(growth + log_other)) * np.where(
-        other > LEAST, EXPONENT_ROUNDOFF * (1 + np.abs(growth) - log_other) +
-        other_error / np.maximum(other, LEAST), 1.0)
-    other = np.where(other > LEAST, np.exp(np.minimum(growth + log_other, 0.0)), 0.0)
+  # A cap that is computed as zero may have had up to its error, or `LEAST`.
+  lost, least = other <= LEAST, np.maximum(other, LEAST)
+  exponent = growth + np.log(least)
+  with np.errstate(over='ignore'):
+    other_error = np.minimum(1.0, np.exp(exponent) * (
+        lost + EXPONENT_ROUNDOFF * (1 + growth - np.log(least)) + other_error / least))
+  other = np.where(lost, 0.0, np.exp(np.minimum(exponent, 0.0)))
   value[meet] = own + other
   error[meet] = own_error + other_error
   lens[meet] = np.maximum(rest - other, 0.0)
@@ -206,11 +217,12 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   return _Fraction(value, error, lens, lens_error)
 
 
-def _cap(dim: int, s: np.ndarray
+def _cap(dim: int, s: np.ndarray, s_error: np.ndarray
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
   """Returns a unit ball's fractions beyond and before a plane at s, and both errors."""
-  # s is the plane's distance from the centre, negative if the centre is beyond it. The
-  # smaller fraction has relative precision; errors are bounds on absolute ones.
+  # s is the plane's distance from the centre, negative if the centre is beyond it;
+  # `s_error` bounds its error. In more than two dimensions the smaller fraction has
+  # relative precision where s is exact. Errors are bounds on absolute ones.
   s = np.clip(s, -1.0, 1.0)
   size = np.abs(s)
   if dim <= MANY:
@@ -221,9 +233,12 @@ def _cap(dim: int, s: np.ndarray
     small[near], error[near] = _near_cap(dim, size[near])
     small[~near], error[~near] = _beta_cap(dim, size[~near])
   large = 1 - small
-  # The rounding of s changes (1 - s^2)^(dim / 2) most where the cap vanishes.
-  error = error + small * np.minimum(
-      dim * EXPONENT_ROUNDOFF / np.maximum((1 - size) * (1 + size), 1e-300), 1.0)
+  # The cap's derivative with respect to s is below sqrt((dim + 1) / (2 pi)) times
+  # (1 - s^2)^((dim - 1) / 2) (Gautschi's inequality), which falls with |s|. The factor
+  # 2 covers the rounding of `low`.
+  low = np.maximum(size - 2 * s_error, 0.0)
+  error = error + LEAST + s_error * math.sqrt((dim + 1) / (2 * math.pi)) * (
+      (1 - low) * (1 + low))**(0.5 * (dim - 1))
   body = dim * size * size <= TAIL_START
   return (np.where(s >= 0, small, large), np.where(s >= 0, large, small),
           error + BODY_ROUNDOFF * ((s < 0) | body),

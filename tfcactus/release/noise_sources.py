@@ -92,8 +92,9 @@ def lattice(value: npt.ArrayLike, scale: float, resolution: float | None = None
 
   `scale` is the sensitivity before values are rounded to the grid. `resolution` is a
   power of two of which all values are multiples, whatever the records; None rounds
-  values to about a millionth of `scale`. Raises ValueError for values that are not
-  finite, not such multiples, or too large beside their noise.
+  values to about a millionth of `scale`. Raises ValueError if there are no values, or
+  for values that are not numbers, not finite, not such multiples, or beyond 2^52 steps.
+  A list that mixes integers and floats stands for float64 numbers.
   """
   # A release on the grid has no low bits that leak the data. The grid never depends on
   # the values or their type, which could reveal a record.
@@ -102,7 +103,7 @@ def lattice(value: npt.ArrayLike, scale: float, resolution: float | None = None
     raise ValueError(f'Expected numbers, got values of type {array.dtype}.')
   if array.size == 0:
     raise ValueError('Expected at least one value, got none.')
-  array = array.astype(np.float64)
+  given, array = array, array.astype(np.float64)
   if not np.all(np.isfinite(array)):
     raise ValueError(
         'Expected finite values, got NaN or infinite ones; sanitise each '
@@ -123,13 +124,22 @@ def lattice(value: npt.ArrayLike, scale: float, resolution: float | None = None
         'resolution), got larger ones, beside which noise of that size is lost '
         'in a float64; check the units of sensitivity.')
   whole = np.rint(steps)
-  if resolution is not None and np.any(whole != steps):
+  if resolution is not None and (np.any(whole != steps) or _cut(given, step)):
     raise ValueError(
         f'Expected multiples of resolution={resolution!r}, got other values; '
         'leave resolution out, or round what each record adds to the query.')
   if resolution is None:
     scale += ROUNDING * step
   return whole.astype(np.int64), step, scale
+
+
+def _cut(given: np.ndarray, step: float) -> bool:
+  """Returns whether float64 cuts values that are no multiples of a power of two."""
+  if given.dtype.kind == 'f':  # Longer floats.
+    return bool(np.any(given != given.astype(np.float64)))
+  # Float64 holds all integers up to 2^53, and steps below one are too fine for others.
+  mask = int(min(max(step, 1.0), 2.0**63)) - 1
+  return given.dtype.itemsize == 8 and bool(np.any(given & given.dtype.type(mask)))
 
 
 def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.ndarray:

@@ -271,7 +271,7 @@ def test_one_band_is_independent_noise():
 def test_roundings_of_products_are_covered_or_refused():
   clipping.check_roundings(1_200_000, 256, 16)
   clipping.check_roundings(2_700_000, 2700, 1)
-  with pytest.raises(ValueError, match=r'4 \* 3000 bands\) below .*No n meets this'):
+  with pytest.raises(ValueError, match=r'4 \* 3000 bands\) up to .*No n meets this'):
     clipping.check_roundings(2_700_000, 2700, 3000)
   plan = whole_plan()
   private = privatized(plan, physical_batch_size=8)

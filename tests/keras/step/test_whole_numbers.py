@@ -352,6 +352,11 @@ def test_sums_whose_rounding_the_margin_does_not_cover_are_refused():
   with pytest.raises(ValueError, match='Give physical_batch_size=1095') as error:
     clipping.check_roundings(1_200_000, 1_000_000)
   assert 'not enough' not in str(error.value)
+  # N (n + N / n + 2 + replicas), as the message says, just within and beyond 3.4e10.
+  clipping.check_roundings(99_999, 339_996)
+  with pytest.raises(ValueError, match=r'\(n \+ N / n \+ 2 \+ 1 replicas\) up to '
+                     r'3.4e\+10 .*\) \+ 1, got n=339997 for N=100000:'):
+    clipping.check_roundings(99_999, 339_997)
   with pytest.raises(ValueError, match='No n meets this'):
     clipping.check_roundings(10**8, 256)
   private = privatized(whole_plan(), inner(), physical_batch_size=8)

@@ -95,7 +95,9 @@ class StepLoss:
 
     Args:
       orders: Shape (n,), positive, other than one.
-      finite: Leave out the P-mass of infinite losses.
+      finite: Leave out the mass `p_inf` of the upper pair. It includes the mass of
+        finite losses beyond the pair's cells, so that the results bound the
+        divergences of the other losses alone.
     """
     loss, divergences = self.loss, np.empty(orders.shape)
     if loss is not None and loss.normal:
@@ -218,7 +220,8 @@ class Composition:
 
     Args:
       order: Finite, positive, other than one, any shape.
-      finite: Leave out the P-mass of infinite losses.
+      finite: Leave out the mass `p_inf` of the steps' upper pairs, as in
+        `StepLoss.renyi_divergence`.
 
     Raises:
       ValueError: if an order is out of range.

@@ -159,11 +159,14 @@ class TwoSteps:
     return 1 if self.first.direction == 'remove' else -1
 
   def _partition(self, edges: np.ndarray) -> _Cells:
-    """Returns the first release's loss in cells of its output between `edges`."""
+    """Returns the first release's loss in cells of its output between `edges`.
+
+    Raises IntractableError if no cell is left.
+    """
     law, s = self.first, self.first.sampling_prob
     z = law.mu * edges - 0.5 * law.mu**2
     log_u = law.log_u(edges)
-    # Merge cells too narrow for their likelihood ratios to differ with a neighbour.
+    # Drop edges at which the likelihood ratio is, in floats, that of the edge before.
     keep = np.flatnonzero(np.append(
         True, (np.diff(np.maximum.accumulate(log_u)) > 0) & (np.diff(z) > 0)))
     keep = np.append(keep[:-1], edges.size - 1)
@@ -181,6 +184,8 @@ class TwoSteps:
     from_low = ratio * np.exp(-z[:-1]) - 1
     width = np.expm1(np.diff(z))
     up = from_low / width
+    # Rounding is added towards the end of larger loss, which is that of larger z for
+    # removal and that of smaller z for addition.
     off = cells_lib.ratio_roundoff(z)
     if law.direction == 'remove':
       p = (1 - s) * without + s * with_it

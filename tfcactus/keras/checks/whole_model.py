@@ -22,11 +22,12 @@ def check_model(model: keras.Model) -> None:
 
 
 def check_layers(model: keras.Model, half: bool = False, losses: bool = False) -> None:
-  """Raises ValueError for layers that mix examples, and losses that nothing clips.
+  """Raises ValueError for layers that mix examples, regularizers and added losses.
 
-  Also raises for variables that `replicas.check_devices` refuses. `half` allows
-  float16, if gradients are unscaled before clipping. `losses` allows added losses and
-  regularizers, if the caller handles them.
+  Added losses are found in built models only. Also raises for variables that
+  `replicas.check_devices` refuses. `half` allows float16, if gradients are unscaled
+  before clipping. `losses` allows added losses and regularizers, if the caller handles
+  them.
   """
   replicas.check_devices([models.tf_variable(v) for v in model.trainable_variables])
   for layer in models.flat_layers(model):

@@ -78,7 +78,11 @@ def gradients(graph: tf.Graph, of: Any, by: Sequence[tf.Tensor],
 
 
 def _not_passed(graph: tf.Graph, by: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """Returns the outputs of operations that no gradient reaches on its way to `by`."""
+  """Returns outputs of operations behind which no gradient on its way to `by` passes.
+
+  They are the outputs of `stop_gradient`, and of operations that do not depend on `by`,
+  or depend on it through outputs of `stop_gradient` or integers alone.
+  """
   dependent, not_passed = {tensor.name for tensor in by}, list[tf.Tensor]()
   for op in graph.get_operations():
     if op.type != 'StopGradient' and any(each.name in dependent for each in op.inputs):
@@ -116,10 +120,11 @@ def was_differentiated(loop: tf.Operation) -> bool:
 @contextlib.contextmanager
 def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
                     ) -> Iterator[list[tf.Tensor]]:
-  """Adds inputs to a loop, which it returns unchanged, as `tf.gradients` does.
+  """Adds inputs to a loop, and an output for each, as `tf.gradients` does.
 
-  Yields the tensors that stand for `tensors` in the loop's body. In the block the body
-  is the default graph and may be extended.
+  Yields the list of tensors that stand for `tensors` in the loop's body. In the block
+  the body is the default graph and may be extended. The block may replace entries of
+  the list: each step passes the entries on, and the loop returns the last ones.
   """
   # pylint: disable=protected-access
   cond, body = op._cond_graph, op._body_graph

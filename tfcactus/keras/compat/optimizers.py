@@ -107,7 +107,10 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 @contextlib.contextmanager
 def swapping(callbacks: Iterable[Any], around: contextlib.ContextDecorator
             ) -> Iterator[None]:
-  """Makes Keras' `SwapEMAWeights` swap weights inside `around`, in the block."""
+  """In the block, runs each swap of weights by Keras' `SwapEMAWeights` in `around`.
+
+  The context `around` tells the ledger that the swapped weights are known.
+  """
   # Methods that a subclass overrides run as they are.
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)
   with contextlib.ExitStack() as stack:

@@ -75,8 +75,9 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
   """Makes layers with LoRA set weights and factors from `store` once Keras loads them.
 
-  If the file has none, the first factor stays as it was and the second is zero. Warns
-  if the model of the file trained other variables.
+  If the file lacks any of them in the right shape, all first factors stay as they were
+  and the second ones are zero. Warns if the model of the file trained variables of
+  other shapes.
   """
   if _TRAINED in store.keys():
     trained = json.loads(np.asarray(store[_TRAINED]).tobytes())

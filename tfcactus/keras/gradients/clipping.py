@@ -63,10 +63,10 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
     return
   best = math.isqrt(examples + 1)
   raise ValueError(
-      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n"
-      f'{f" + 4 * {bands} bands" if more else ""}) '
-      f'below {MOST_ROUNDINGS:.1e} for N = num_examples (and canaries), got n={rows} '
-      f'for N={examples}: the rounding of a sum could exceed what the '
+      "Expected with arithmetic='integer' a physical batch size n with N (n + N / n "
+      f'+ 2 + {replicas.number()} replicas{f" + 4 * {bands} bands" if more else ""}) '
+      f'up to {MOST_ROUNDINGS:.1e} for N = num_examples (and canaries) + 1, got '
+      f'n={rows} for N={examples + 1}: the rounding of a sum could exceed what the '
       'clipping norm allows for. ' + (
           f"Give physical_batch_size={best}, or take arithmetic='float'." if (
               _roundings(examples + 1, best, more=more) <= MOST_ROUNDINGS) else

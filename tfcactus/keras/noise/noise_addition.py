@@ -104,7 +104,9 @@ class NoiseSampler:
   def key(self) -> tf.Tensor:
     """Returns a fresh key for one draw on the device, uint32, shape (8,)."""
     def drawn() -> np.ndarray:
-      """Returns the words of a key; checks options set later, as draws on the host."""
+      """Returns the words of a key; raises for options that rewrite graphs."""
+      # Such TensorFlow options may be set after the trace. `add_to` checks them where
+      # it draws on the host.
       precision.check_graphs_are_as_written()
       return np.frombuffer(self._rng.key(), '<u4')
 

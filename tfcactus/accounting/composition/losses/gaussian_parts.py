@@ -290,7 +290,9 @@ class TiltedRare(base.TiltedLoss):
     return _numerics.log(value) - self.log_share
 
   def error(self, t: np.ndarray) -> np.ndarray:
-    """Returns bounds on phi's error, from the steps' errors below `high` and above."""
+    """Returns bounds on phi's error, shape of `t`."""
+    # They come from those of a step's losses below `high`, and of its losses between
+    # `low` and `high`.
     rare = sum(part[2] * share for part, share in zip(self.parts, self.shares))
     total = np.zeros_like(t)
     for (full, large, count), share in zip(self.parts, self.shares):

@@ -335,6 +335,7 @@ def _scaled(gradients: Gradients, factor: tf.Tensor | float) -> Gradients:
 def _tensors(gradients: Gradients) -> Sequence[tf.Tensor]:
   """Returns the tensors of gradients, which are linear in the last of them.
 
-  This is false of `forms.Tied`, which `forms.added` makes only after the way back.
+  This is false of `forms.Tied`, which no gradient on the way back is: `Parts` writes
+  out sums that `forms.added` ties.
   """
   return gradients.pair if isinstance(gradients, Products) else gradients.tensors()
