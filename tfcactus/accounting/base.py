@@ -97,9 +97,13 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
       self._counts, self.non_private = counts, non_private
     return None
 
+  def _steps(self) -> dict[event_steps.EventStep, int]:
+    """Returns {step: count} of the steps to compose."""
+    return self._counts
+
   def compositions(self) -> dict[str, Composition]:
     """Returns {'add', 'remove' or 'replace': composition}; {} if no step has a pair."""
-    counts = [(step, count) for step, count in self._counts.items()
+    counts = [(step, count) for step, count in self._steps().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
       return {}

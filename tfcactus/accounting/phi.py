@@ -80,11 +80,9 @@ class PhiAccountant(base.TwoSidedAccountant):
         self._together = None
     return error
 
-  def compositions(self) -> dict[str, Composition]:
-    """Returns {direction: composition}, of all rows of a person if that is exact."""
-    if self._together is not None:
-      return self._together.compositions()
-    return super().compositions()
+  def _steps(self) -> dict[event_steps.EventStep, int]:
+    """Returns {step: count}, of all rows of a person if that is exact."""
+    return self._counts if self._together is None else self._together._counts
 
   def _epsilon_bounds(self, part: Composition, delta: float) -> Bounds:
     """Returns bounds on epsilon of what is released; (0, inf) at a large `distance`."""
