@@ -251,7 +251,12 @@ def words_beside(releases: Sequence[object]) -> tuple[str, str]:
   validated = validations(releases)
   count = len(releases) - sum(1 for event in validated if event.by)
   return 'the training and validation data' if validated else 'the training set', (
-      f' Covers {count} statistics released beside the training.' if count else '')
+      f' Covers {_statistics(count)} released beside the training.' if count else '')
+
+
+def _statistics(count: int) -> str:
+  """Returns '1 statistic', '2 statistics' and so on."""
+  return f'{count} statistic' + 's' * (count > 1)
 
 
 def conditions(event: object) -> list[str]:
@@ -374,7 +379,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
                      'PrivateValidation of runs as validation=, which counts all runs.')
   shown = 'one result of a search' if searches == 1 else (
       f'the results of {searches} searches, one each')
-  beside = f', and {len(releases)} statistics released beside it' if releases else ''
+  beside = f', and {_statistics(len(releases))} released beside it' if releases else ''
   return guarantee(search, searches, _checks.delta(delta), relation, statement=(
       f'{relations.protected(relation, "record", "the data")}: {shown}{beside}. ' +
       relations.public(relation, 'The law of the number of runs and all that a run '

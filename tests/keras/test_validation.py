@@ -259,7 +259,7 @@ def test_without_a_split_the_guarantee_composes():
   model = privatized(plan)
   model.fit(PoissonBatches(X, Y, 0.25), epochs=5, callbacks=[validation], verbose=0)
   assert model.guarantee().upper == both.upper > plan_of(steps=20).guarantee().upper
-  assert 'Covers 1 statistics' in model.guarantee().statement
+  assert 'Covers 1 statistic released' in model.guarantee().statement
 
 
 def test_a_split_of_fixed_size_has_no_guarantee_under_add_or_remove():

@@ -194,7 +194,10 @@ class Buckets:
 
   @property
   def _least(self) -> np.ndarray:
-    """Lower bounds on the losses in each bucket, shape (buckets,)."""
+    """Lower bounds on the losses in each bucket, shape (buckets,).
+
+    Losses below the first bucket were raised into it; nothing bounds these.
+    """
     # `of` adds LOSS_ROUNDOFF to a loss that may be as much smaller than computed. A
     # third one covers the rounding of labels.
     return self._labels - self.releases * (

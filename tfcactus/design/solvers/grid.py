@@ -27,9 +27,11 @@ def tail_shape(objective: str, cost: Cost, budget: float,
   """Returns (radius, slope): the end of a grid, and how steep its geometric tail is."""
   # Little mass is left beyond the radius. The slope is the decrease of the log density
   # there, per unit of sensitivity. Far out the density is locally exponential with some
-  # slope s. Stationarity requires that the mean over directions of -d phi / d a at (1,
-  # exp(s cos)) equals the price of cost times the cost. Integrating the slopes gives a
-  # density for every price; the price is chosen so that the density costs the budget.
+  # slope s. Let phi(a, b) be the divergence of two cells of masses a and b, and cos the
+  # cosine between noise and shift. At the optimum the mean over directions of
+  # -d phi / d a at (1, exp(s cos)) is the price times the cost at that radius.
+  # Integrating the slopes gives a density for every price; the price is chosen so that
+  # the density costs the budget.
   log_s = np.linspace(np.log(1e-5), np.log(_STEEPEST), 700)
   log_pull = _log_pull(objective, np.exp(log_s), dim)
   size = cost.size(budget)

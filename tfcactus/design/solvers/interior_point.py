@@ -193,7 +193,10 @@ class _Laplacian:
   # It begins in the tail: small weights go before large ones, and nothing cancels.
 
   def __init__(self, band: np.ndarray, excess: np.ndarray):
-    """Factorises edge weights band[d, i] of (i, i + d) plus the diagonal `excess`."""
+    """Factorises edge weights band[d, i] of (i, i + d) plus the diagonal `excess`.
+
+    Row 0 of `band`, and entries beyond the last cell, are zero.
+    """
     self.band, self.excess = band, excess
     width, n = band.shape
     degree = np.sum(band, axis=0)

@@ -58,7 +58,10 @@ class StoredExamples(data_sources.ArrayData):
     super().__init__(x, None if isinstance(y, list) and not y else y, *weights)
 
   def rows(self, index: np.ndarray) -> data_sources.Rows:
-    """Returns `ExampleData.rows`; ValueError if a file has changed."""
+    """Returns the examples at `index`, as `ExampleData.rows`.
+
+    Raises ValueError if a file has changed.
+    """
     # Before anything is read: to read past the end of a mapped file ends the process.
     self._open.check_unchanged()
     found = super().rows(index)

@@ -38,7 +38,7 @@ class Lattice:
   mu: float  # Standard deviation of the logarithms.
   count: int  # Number of factors T.
   n: int  # Largest k of A_k.
-  angle: float  # Angle of t.
+  angle: float  # Angle of t, at most zero.
   u: np.ndarray  # Shape (nodes,).
   y: np.ndarray  # Shape (inner,), real parts.
   lift: float  # Imaginary part added to all y.
@@ -124,7 +124,7 @@ class Lattice:
   def _coefficients(self) -> tuple[np.ndarray, np.ndarray]:
     """Returns A_k / (t / unit)^k and bounds on its errors, shape (n + 1, nodes)."""
     rows, rest = self.n + 1, self._rest
-    weights = self._weights(rows + 1)
+    weights = self._weights(rows + 1)  # One k more: errors of A_k need A_(k+1).
     # `own` and `sides` are sums of moduli, for the errors: their weights are real.
     own = self._sums(rest, weights)
     sides = self._sums(rest + self.mu * self.width, weights[:, :rows])
