@@ -37,7 +37,8 @@ class PhiAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation, direction: As for `PairAccountant`.
+      neighboring_relation: As for `PairAccountant`.
+      direction: As for `PairAccountant`.
       rows_of_one: Number k of rows that one person may have (group privacy). Neighbours
         then differ in up to k records: all added or removed, all zeroed, or all
         replaced. The account is exact for noise on all records; on Poisson samples, for

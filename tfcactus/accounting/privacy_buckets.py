@@ -62,7 +62,8 @@ class PrivacyBucketsAccountant(base.TwoSidedAccountant):
     """Initializes an empty account.
 
     Args:
-      neighboring_relation, direction: As for `PairAccountant`.
+      neighboring_relation: As for `PairAccountant`.
+      direction: As for `PairAccountant`.
       guarantee: 'adp', the usual delta (approximate DP), or 'pdp'.
       buckets: Number of buckets, at least 16.
       factor: Factor f > 1 by which P / Q grows from one bucket to the next; None
