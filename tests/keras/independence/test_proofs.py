@@ -569,7 +569,63 @@ def _twice(x):
   return tf.stack([tf.shape(x)[0]] * 2)
 
 
+def _wide(x, *sizes):
+  """Returns x with the examples on axis 1, between axes of two sizes."""
+  return tf.transpose(tf.reshape(x, [-1, *sizes]), [1, 0, 2])
+
+
+def _in_order(x, y, dy):
+  """Returns a gradient whose entries are paired in order, back with examples first."""
+  found = tf.raw_ops.TanhGrad(y=y, dy=dy)
+  return tf.reshape(tf.transpose(found, [1, 0, 2]), [-1, x.shape[1]])
+
+
+def _images(x):
+  return tf.reshape(x, [-1, 2, 2, 1])
+
+
+def _joined_along(axis):
+  """Returns 2 for axis 2, and 1 for axes from 3 to 6, by lists joined along it."""
+  parts = [tf.reshape(part, [1, 1, 2, 1, 1, 1, 1]) for part in ([1, 2], [1, 4])]
+  return tf.reshape(tf.raw_ops.ConcatV2(values=parts, axis=axis), [-1])[1]
+
+
 _UNLIKE_OTHERS = {
+    'entries of examples in another order': (lambda x: _in_order(
+        x, _wide(x, 2, 3), _wide(x, 3, 2)), [None, 6]),
+    'entries of examples and of constants': (lambda x: tf.raw_ops.SigmoidGrad(
+        y=x, dy=tf.reshape(_BY_PLACE[0], [1, -1])), [_T, _D]),
+    'entries of two constants': (lambda x: x + tf.raw_ops.SqrtGrad(
+        y=tf.ones([_T, _D]), dy=tf.reshape(_BY_PLACE[0], [1, -1])), [_T, _D]),
+    'rows resized by the size of one': (lambda x: tf.reduce_sum(tf.reshape(
+        tf.raw_ops.ResizeBilinearGrad(
+            grads=_images(x), original_image=tf.ones([1, 2, 2, 1])), [1, -1]), 1) +
+                                        x[:, 0], [None, 4]),
+    'one row, resized by the size of all': (lambda x: _rows_by(
+        x, tf.raw_ops.ResizeBicubicGrad(
+            grads=tf.ones([1, 2, 2, 1]), original_image=_images(x))), [None, 4]),
+    'constants resized by the size of one': (
+        lambda x: x + tf.raw_ops.ResizeBilinearGrad(
+            grads=_BY_PLACE[..., None], original_image=tf.ones([1, 1, _D, 1])
+        )[:, 0, :, 0], [_B, _D]),
+    'a size joined along the number of examples': (lambda x: tf.reduce_sum(tf.reshape(
+        x, tf.stack([-1, _D * _joined_along(tf.shape(x)[0])])), 1), [None, _D]),
+    'a constant that is read as one row': (lambda x: x + _read(_beside(
+        _BY_PLACE[:, 0], _reserved([-1, -1]), 1), [1, _D]), [_B, _D]),
+    'constants of two branches, read as one row': (lambda x: x + _read(tf.cond(
+        tf.equal(_TWO, 2), lambda: _beside(_BY_PLACE[:, 0], index=1), _one_row),
+                                                            [1, _D]), [_B, _D]),
+    'constants of a loop, read as one row': (lambda x: x + _read(tf.while_loop(
+        lambda i, _: i < _TWO, lambda i, items: (
+            i + 1, _beside(_BY_PLACE[:, 0], items, 1)), (0, _one_row()))[1],
+                                                      [1, _D]), [_B, _D]),
+    'a vector that is read as a number': (lambda x: x[:, 0] + _read(
+        tf.raw_ops.TensorListResize(input_handle=_beside(
+            _BY_PLACE[:, 0, 0], _reserved(-1), 1), size=3), []), [_B, _D]),
+    'vectors beside a number that is read': (lambda x: _rows_by(x, x[:, 0] + _read(
+        _beside(1.0, _beside(tf.ones([_B]), _reserved(-1), 1)), [])), [None, _D]),
+    'a matrix that is read as a vector': (lambda x: tf.reduce_sum(x, 1) + _read(
+        _beside(x, _reserved(-1), 1), [-1]), [None, _D]),
     **{f'{made.__name__} of one row, {rows}': (
         lambda x, made=made: _one_by_its_size(x, _TWO, made), [rows, _D])
        for made in (_branches, _rounds) for rows in (_B, None)},
@@ -661,6 +717,20 @@ def test_gradients_of_loops_over_lists_are_proved_for_a_private_step(function):
       tf.TensorSpec([_B, _T, _D])).graph
   assert graph_proof.first_dependence(
       graph, graph.inputs[:1], graph.outputs, _B) is None
+
+
+def test_items_of_a_list_that_a_loop_makes_of_constants_are_read():
+  def function(x):
+    _, items = tf.while_loop(
+        lambda i, _: i < _T, lambda i, items: (
+            i + 1, items.write(i, tf.fill([_D], tf.cast(i, tf.float32)))),
+        (0, tf.TensorArray(tf.float32, _T)))
+    return x + items.read(1)
+
+  for rows in (_B, None):
+    graph = tf.function(function).get_concrete_function(tf.TensorSpec([rows, _D])).graph
+    assert graph_proof.first_dependence(
+        graph, graph.inputs[:1], graph.outputs, rows) is None
 
 
 @pytest.mark.parametrize('loop', [False, True])

@@ -99,7 +99,8 @@ def _evaluate(op: tf.Operation, values: list[Value],
       found = worst
     elif constant and (seed := draws_lib.seed_of(node)):
       found = Value(Dependence.CONSTANT, seed=seed)
-    elif op.type in CALLS and not constant:
+    elif op.type in CALLS and (not constant or lists.has_lists(op)):
+      # Only the body tells the shapes of items in lists, also of constants.
       found = CALLS[op.type](node)
     elif draws_lib.takes_seed_for_numbers(node):
       raise unknown('takes a seed for numbers')
@@ -161,12 +162,12 @@ def _computed_size(node: Node) -> Value | list[Value]:
   operands = [dependence.sizes_by_batch(tensor, value)
               for tensor, value in zip(node.op.inputs, node.values)]
   known = [sizes for sizes in operands if sizes is not None]
-  # Numbers of few bits or with a fraction would be rounded, and a place or shape that
-  # depends on B may pick any number.
-  arguments = () if node.op.type in ('ConcatV2', 'Mul', 'Pack') else known[1:]
+  # Numbers of few bits or with a fraction would be rounded, and an axis, place or shape
+  # that depends on B may pick any number.
+  first = {'ConcatV2': -1, 'Mul': 2, 'Pack': len(known)}.get(node.op.type, 1)
   if node.op.type not in _MONOMIAL or len(known) < len(operands) or any(
       tensor.dtype not in (tf.int32, tf.int64) for tensor in node.op.outputs) or any(
-          not np.array_equal(one, other) for one, other in arguments):
+          not np.array_equal(one, other) for one, other in known[first:]):
     return BATCH_SIZE
   found = zip(*(dependence.folded(node.op, [sizes[k] for sizes in known])
                 for k in range(len(dependence.BATCH_SIZES))))

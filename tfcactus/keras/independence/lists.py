@@ -5,8 +5,9 @@ ROW_WISE list have their examples on one axis, of one size. So a CONSTANT list c
 it only if its items agree. An item that was never set is zeros, in a shape that the
 list and its reader give; TensorFlow raises an error if the two differ. So if the shape
 in a list is not known (`Value.open`), as in gradients of loops, the reader must give
-the size. TensorFlow does not compare the shape of the reader with an item that was set:
-`_take` does. Of a list of lists, a `Value` describes the innermost items.
+the size. TensorListGetItem does not compare the shape of the reader, which becomes the
+static shape of its output, with an item that was set: `_take` does, also for CONSTANT
+lists. Of a list of lists, a `Value` describes the innermost items.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from tfcactus.keras.independence.dependence import (
 
 _Item = Union[tuple[Union[int, None], ...], None]
 """The type of `Value.item`."""
+
+_UNLIKE = (None,) * 256
+"""`Value.item` if items may have any shapes: more axes than a tensor can have."""
 
 
 def has_lists(op: tf.Operation) -> bool:
@@ -64,8 +68,8 @@ def join(node: Node, *lists: Value) -> Value:
 
 
 def _told(found: Value) -> _Item:
-  """Returns `Value.item`, or () for a list of which no rule told what it holds."""
-  return () if found.varies is None and found.item is None else found.item
+  """Returns `Value.item`, or _UNLIKE for a list of which no rule told the shapes."""
+  return _UNLIKE if found.varies is None and found.item is None else found.item
 
 
 def _merged(one: _Item, other: _Item) -> _Item:
@@ -73,15 +77,15 @@ def _merged(one: _Item, other: _Item) -> _Item:
   if one is None or other is None:
     return other if one is None else one
   if len(one) != len(other):
-    return ()
+    return _UNLIKE
   return tuple(b if a == -1 else a if b in (-1, a) else None
                for a, b in zip(one, other))
 
 
-def _shape(node: Node, i: int) -> _Item:
+def _shape(node: Node, i: int) -> tuple[int | None, ...]:
   """Returns the shape of input `i` as `Value.item`, with the size of the examples."""
   if node.op.inputs[i].shape.rank is None:
-    return ()
+    return _UNLIKE
   sizes, value = node.shape(i), node.values[i]
   if value.dependence == Dependence.ROW_WISE and sizes[value.axis] is None and (
       node.draws is not None and node.draws.number is not None):
@@ -121,7 +125,7 @@ def _from_tensor(node: Node) -> Value:
     rows = dependence.only_operand(node)
     if rows.axis == 0:
       raise unknown('goes through the examples one after another')
-    return rows._replace(axis=rows.axis - 1, item=(_shape(node, 0) or ())[1:])
+    return rows._replace(axis=rows.axis - 1, item=_shape(node, 0)[1:])
   if tensor.dtype == tf.variant or tensor.shape.rank is None:
     return CONSTANT
   return Value(
@@ -131,20 +135,24 @@ def _from_tensor(node: Node) -> Value:
 
 def _take(node: Node) -> list[Value]:
   """Follows operations that take an item from a list (input 0), by a constant index."""
-  found = node.values[0]
+  found, tensor = node.values[0], node.op.outputs[-1]
   if node.rows():
     _check_shape(node)
     if any(each.dependence != Dependence.CONSTANT for each in node.values[1:-1]):
       raise unknown('takes an item by the number of examples')
-    tensor, item = node.op.outputs[-1], found.item or ()
-    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
-    if node.draws is not None and tensor.dtype != tf.variant and any(
-        size is not None and (axis >= len(item) or item[axis] not in (-1, size))
-        for axis, size in enumerate(sizes)):
-      raise unknown('takes a shape that is not known to suit the items')
+  item = _told(found)
+  if node.draws is not None and tensor.dtype != tf.variant and item is not None and (
+      not _suits(tensor.shape, item)):
+    raise unknown('takes a shape that is not known to suit the items')
   return [found if output.dtype == tf.variant else found._replace(
       item=None, open=False)
           for output in node.op.outputs]
+
+
+def _suits(shape: tf.TensorShape, item: tuple[int | None, ...]) -> bool:
+  """Returns whether all items are known to have a static shape."""
+  return shape.rank is None or len(item) == shape.rank and all(
+      size is None or own in (-1, size) for size, own in zip(shape.as_list(), item))
 
 
 def _stack(node: Node) -> Value:
