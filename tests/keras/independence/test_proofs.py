@@ -82,11 +82,10 @@ _TABLE = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
     [0, 1], [5, 7], tf.int64, tf.int64), -1)
 
 
-def _each(x, beside=1.0):
-  """Computes a softmax of each entry of the first axis in MapDefun."""
-  made = tf.function(lambda row, factor: tf.nn.softmax(row * factor)
-                    ).get_concrete_function(
-                        tf.TensorSpec(x.shape[1:]), tf.TensorSpec(None))
+def _each(x, beside=1.0, each=lambda row, factor: tf.nn.softmax(row * factor)):
+  """Computes a function of each entry of the first axis in MapDefun."""
+  made = tf.function(each).get_concrete_function(
+      tf.TensorSpec(x.shape[1:]), tf.TensorSpec(None))
   return tf.raw_ops.MapDefun(
       arguments=[x], captured_inputs=[beside], output_types=[tf.float32],
       output_shapes=[x.shape[1:]], f=made)[0]
@@ -134,6 +133,11 @@ ALONE = {
 
 ACROSS = {
     'mapped over time': lambda x: _each(tf.transpose(x, [1, 0, 2])),
+    'mapped with draws': lambda x: _each(
+        x, each=lambda row, factor: row + tf.random.normal(row.shape, seed=1)),
+    'mapped with draws in a function': lambda x: _each(
+        x, each=lambda row, factor: tf.function(
+            lambda row: row + tf.random.uniform(row.shape))(row)),
     'mapped with others': lambda x: _each(x, tf.reduce_sum(x)),
     'mapped beside all': lambda x: _each(x, x),
     'lookup by others': lambda x: tf.raw_ops.LookupTableFindV2(

@@ -3,8 +3,10 @@
 The proof is an abstract interpretation: from the inputs of the graph on, each tensor
 gets a `Dependence`. An operation on ROW_WISE inputs is followed only by a transfer
 function in `operations`, `rearrangements`, `lists` or `graph_proof.CALLS`. All others
-make UNKNOWN outputs, so ROW_WISE at the end is a proof. `draws` has the conditions
-under which each row of a random draw belongs to one example.
+make UNKNOWN outputs, so ROW_WISE at the end is a proof if all static shapes are true.
+TensorFlow checks neither those from `Tensor.set_shape` nor those from an attribute
+`output_shapes` of a raw operation. `draws` has the conditions under which each row of a
+random draw belongs to one example.
 """
 
 from __future__ import annotations

@@ -421,7 +421,21 @@ def _map_each(node: Node) -> list[Value]:
   if not rows or any(value != dependence.ROW_WISE for value in rows) or any(
       value.dependence != Dependence.CONSTANT or value.seed for value in others):
     raise unknown('is not known to treat each example alone')
+  if _draws_by_state(node.op):
+    raise unknown('calls a function that draws by a state, which goes from example to '
+                  'example')
   return [dependence.ROW_WISE] * len(node.op.outputs)
+
+
+def _draws_by_state(op: tf.Operation) -> bool:
+  """Returns whether the function of a MapDefun draws by a state, or is not kept."""
+  function = op.graph._get_function(op.get_attr('f').name)  # pylint: disable=protected-access
+  if not hasattr(function, 'graph'):
+    return True
+  made = function.graph.as_graph_def()
+  return any('seed2' in each.attr or each.op.startswith(('Rng', 'Stateful')) and
+             each.op != 'StatefulPartitionedCall' for each in itertools.chain(
+                 made.node, *(inner.node_def for inner in made.library.function)))
 
 
 _ALONG = 'goes along the examples'
