@@ -60,8 +60,8 @@ class Value(NamedTuple):
       computed, or '' if there is none; see `draws`.
     sizes: If BATCH_SIZE, and the tensor holds integers c B^k of B examples: those for
       each B in `BATCH_SIZES`.
-    item: For a list: what is known of the shape of all items, None if nothing. A size
-      of -1 says that nothing tells the size, None that items may have different ones.
+    item: For a list: the sizes of its items, None if nothing was told of items yet. A
+      size of -1 says that nothing tells it, None that items may have different ones.
     open: For a list, whether items that were never set may have a shape that `item`
       does not tell.
     why: If UNKNOWN or MIXED, the operation and what it does.

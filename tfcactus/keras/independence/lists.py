@@ -83,7 +83,10 @@ def _merged(one: _Item, other: _Item) -> _Item:
 
 
 def _shape(node: Node, i: int) -> tuple[int | None, ...]:
-  """Returns the shape of input `i` as `Value.item`, with the size of the examples."""
+  """Returns the static shape of input `i` as `Value.item`, `_UNLIKE` if it has no rank.
+
+  The size of a ROW_WISE input along its examples is given if their number is known.
+  """
   if node.op.inputs[i].shape.rank is None:
     return _UNLIKE
   sizes, value = node.shape(i), node.values[i]
@@ -144,8 +147,8 @@ def _take(node: Node) -> list[Value]:
   if node.draws is not None and tensor.dtype != tf.variant and item is not None and (
       not _suits(tensor.shape, item)):
     raise unknown('takes a shape that is not known to suit the items')
-  return [found if output.dtype == tf.variant else found._replace(
-      item=None, open=False)
+  entries = found._replace(item=None, open=False)
+  return [found if output.dtype == tf.variant else entries
           for output in node.op.outputs]
 
 

@@ -430,9 +430,10 @@ def _map_each(node: Node) -> list[Value]:
 def _draws_by_state(op: tf.Operation) -> bool:
   """Returns whether the function of a MapDefun draws by a state, or is not kept."""
   function = op.graph._get_function(op.get_attr('f').name)  # pylint: disable=protected-access
-  if not hasattr(function, 'graph'):
+  graph = getattr(function, 'graph', None)
+  if graph is None:
     return True
-  made = function.graph.as_graph_def()
+  made = graph.as_graph_def()
   return any('seed2' in each.attr or each.op.startswith(('Rng', 'Stateful')) and
              each.op != 'StatefulPartitionedCall' for each in itertools.chain(
                  made.node, *(inner.node_def for inner in made.library.function)))
