@@ -314,6 +314,7 @@ class _Upper:
     # In a cell f'(a) - y f'(beta(a)) is at most the larger of its values at both ends:
     # f'(a) is taken from its chord, f'(beta(a)) from the chord of the cell before. Each
     # end is a line in y. `best` and `least` are f'(a) and f'(beta(a)) at the nodes.
+    # `Lines` holds the least of lines, so it gets the negatives, y f'(beta(a)) - f'(a).
     best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
     width = np.diff(a)
     rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)

@@ -209,5 +209,5 @@ def _correlated(rows: np.ndarray) -> float:
     largest = max(largest, float(np.max(block)))
   # The squared correlation of two independent rows has a beta distribution. The factor
   # is the number of pairs of rows (a union bound).
-  return 0.5 * count * (count - 1) * float(
-      special.betainc(0.5 * (size - 1), 0.5, max(1 - largest**2, 0.0)))
+  return min(1.0, 0.5 * count * (count - 1) * float(
+      special.betainc(0.5 * (size - 1), 0.5, max(1 - largest**2, 0.0))))

@@ -31,7 +31,9 @@ def replaced(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBou
 def zeroed(near: PairBounds, far: PairBounds, sampling_prob: float) -> PairBounds:
   """Returns bounds on a zeroed record's pair in fixed-size samples, as `zeroed_by`.
 
-  The arguments and the proof are those of `replaced`.
+  Arguments and proof are those of `replaced`, but another record is in the sample in
+  place of one that is not drawn: it is up to two away (`far`), and the zeroed record up
+  to one (`near`).
   """
   return zeroed_by(mixture_bounds(
       near, *mixed_profile(far.upper, near.upper, sampling_prob), sampling_prob),
