@@ -291,7 +291,7 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields types of random operations in functions of a dataset; ignores shuffles."""
+  """Yields types of random operations in functions of a dataset; ignores `shuffle`."""
   for function in dataset._functions():  # pylint: disable=protected-access
     for node in graphs.nodes(function.function.graph):
       if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))

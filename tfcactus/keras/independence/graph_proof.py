@@ -202,15 +202,17 @@ def _if(node: Node) -> list[Value]:
 
 def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
             one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> list[Value]:
-  """Returns values that cover those in `first` of tensors `one` and in `second`."""
+  """Returns values that cover `first`, of tensors `one`, and `second`, of `other`."""
   found = []
   for a, b, *tensors in zip(first, second, one, other):
     rows = max(a, b, key=lambda value: value.dependence)
+    # Sizes of both tensors along the examples' axis, None if unknown: a constant joins
+    # rows only if it has as many entries there.
     sizes = {tensor.shape[rows.axis] if rows.axis < (tensor.shape.rank or 0) else None
              for tensor in tensors}
     if node.draws is not None and node.draws.number is not None:
       sizes = sizes - {None} | {node.draws.number * abs(rows.block)}
-    # Where draws are held fixed, nothing is guaranteed.
+    # No guarantee rests on an analysis without draws, which compares no sizes.
     found.append(
         lists.join(node, a, b) if tensors[0].dtype == tf.variant else dependence.join(
             a, b, node.draws is None or len(sizes) == 1 and None not in sizes))
