@@ -141,8 +141,8 @@ def more_loop_inputs(op: tf.Operation, tensors: Sequence[tf.Tensor]
   op._set_shape_list_attr('output_shapes', body.output_shapes)
   op._add_while_inputs(tensors)
   op._add_outputs([each.dtype for each in inside], [each.shape for each in inside])
-  # TensorFlow takes gradients of as many outputs as this attribute tells. It stays as it
-  # is if a gradient was taken before: none goes through the new outputs then.
+  # TensorFlow takes gradients of as many outputs as this attribute tells. It stays as
+  # it is if a gradient was taken before: none goes through the new outputs then.
   if not was_differentiated(op):
     op._set_attr('_num_original_outputs', attr_value_pb2.AttrValue(i=len(op.outputs)))
 
