@@ -158,7 +158,7 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
   if route.vectorized:
     return _count(models.trained_variables(layer)), 0
   if isinstance(layer, keras.layers.RNN):
-    return 0, _in_loop(layer)
+    return 0, _in_loop(layer)  # Gradients are outer products of steps of the loop.
   if not route.by_operations:
     return 0, 0
   own = own_variables(layer)
@@ -167,6 +167,7 @@ def _of_gradients(route: Route, outputs: int) -> tuple[int, int]:
     return 0, 0  # Gradients of the rows that were looked up.
   if isinstance(layer, keras.layers.Dense) and all(len(each) == 1 for each in shapes):
     return 0, 0  # Outer products.
+  # What layers of users hold is not known: their outputs count once more.
   of_keras = type(layer).__module__.startswith(f'{keras.__name__}.')
   return _count(own), _patches(layer, shapes) if of_keras else outputs
 
