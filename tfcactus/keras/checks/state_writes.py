@@ -136,7 +136,7 @@ def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
 
 def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
   """Returns the error message for an operation that is refused, in `what`, a plural."""
-  if _draws(node):
+  if draws.moves_state(node):
     return (
         f'Expected {what} that draw by tf.random.uniform, normal or '
         f'truncated_normal, got {node.op} in {node.name!r}: its seed is not known to '
@@ -161,14 +161,6 @@ def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
       'data is neither clipped nor noisy, and stays. Remove what is assigned, or '
       'the layer, or freeze it before training (for normalization use '
       'GroupNormalization or LayerNormalization).')
-
-
-def _draws(node: tf.compat.v1.NodeDef) -> bool:
-  """Returns whether an operation draws random numbers and moves a state on."""
-  signature = op_def_registry.get(node.op)
-  return node.op.startswith('Rng') or (signature is not None and (
-      any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
-      any(arg.name == 'algorithm' for arg in signature.input_arg)))
 
 
 def _check_captures(graph: tf.Graph, what: str, model: keras.Model | None,

@@ -207,6 +207,12 @@ def size_taken(op: tf.Operation) -> int | None:
   return None if begin is None or shape.rank is None else shape[int(begin[0])]
 
 
+def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
+  """Returns the graph of the function in attribute `name`; None if it is not kept."""
+  function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
+  return getattr(function, 'graph', None)
+
+
 def folded(op: tf.Operation, inputs: list[np.ndarray]) -> list[np.ndarray]:
   """Runs an operation on constants and returns its outputs."""
   with tf.init_scope():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from tfcactus.keras.independence import dependence
 from tfcactus.keras.independence.dependence import Dependence, Node, unknown, Value
@@ -93,6 +94,15 @@ class Draws:
     if self._uses.setdefault(seeds.pop(), use) != use:
       raise unknown('draws by a seed that another draw has, so that rows of '
                     'different examples may be alike')
+
+
+def moves_state(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether an operation draws random numbers and moves a state on."""
+  signature = op_def_registry.get(node.op)
+  return node.op != 'StatefulPartitionedCall' and (
+      node.op.startswith(('Rng', 'Stateful')) or signature is not None and (
+          any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
+          any(arg.name == 'algorithm' for arg in signature.input_arg)))
 
 
 def secret_seed() -> tf.Tensor:

@@ -174,15 +174,9 @@ def _computed_size(node: Node) -> Value | list[Value]:
   return [dependence.sized(values) for values in found]
 
 
-def called(op: tf.Operation, name: str = 'f') -> tf.Graph | None:
-  """Returns the graph of the function in attribute `name`; None if it is not kept."""
-  function = op.graph._get_function(op.get_attr(name).name)  # pylint: disable=protected-access
-  return getattr(function, 'graph', None)
-
-
 def _body(node: Node, name: str, values: Sequence[Value]) -> list[Value]:
   """Returns output values of the function named in attribute `name`, on `values`."""
-  graph = called(node.op, name)
+  graph = dependence.called(node.op, name)
   if graph is None:
     raise unknown('calls a function that cannot be looked into')
   known = {tensor.name: value for tensor, value in zip(graph.inputs, values)}
@@ -195,7 +189,7 @@ def _if(node: Node) -> list[Value]:
     raise unknown('chooses by what is in the data')
   first, second = (_body(node, name, node.values[1:])
                    for name in ('then_branch', 'else_branch'))
-  tensors = (getattr(called(node.op, name), 'outputs', ())
+  tensors = (getattr(dependence.called(node.op, name), 'outputs', ())
              for name in ('then_branch', 'else_branch'))
   return _joined(node, first, second, *tensors)
 
@@ -222,15 +216,15 @@ def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
 def _while(node: Node) -> list[Value]:
   """Follows a loop of CONSTANT length: returns values that cover all iterations."""
   values = node.values
+  made = getattr(dependence.called(node.op, 'body'), 'outputs', ())
   # Joins only make values worse. Most loops settle within two rises of each value; the
   # others are refused, which is safe.
   for _ in range(2 * len(values) + 2):
     # If the number of iterations depended on the number of examples, so would counters.
     if _body(node, 'cond', values)[0].dependence != Dependence.CONSTANT:
       raise unknown('goes on by what is in the data')
-    more = _body(node, 'body', values)
-    made = getattr(called(node.op, 'body'), 'outputs', ())
-    more = _joined(node, values, more, node.op.inputs, made)
+    more = _joined(
+        node, values, _body(node, 'body', values), node.op.inputs, made)
     if more == values:
       return values
     values = more

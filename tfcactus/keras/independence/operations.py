@@ -11,7 +11,8 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.independence import dependence, rearrangements
+from tfcactus.keras.compat import graphs
+from tfcactus.keras.independence import dependence, draws, rearrangements
 from tfcactus.keras.independence.dependence import (
   BATCH_SIZE,
   CONSTANT,
@@ -421,22 +422,11 @@ def _map_each(node: Node) -> list[Value]:
   if not rows or any(value != dependence.ROW_WISE for value in rows) or any(
       value.dependence != Dependence.CONSTANT or value.seed for value in others):
     raise unknown('is not known to treat each example alone')
-  if _draws_by_state(node.op):
+  function = dependence.called(node.op)
+  if function is None or any(map(draws.moves_state, graphs.nodes(function))):
     raise unknown('calls a function that draws by a state, which goes from example to '
                   'example')
   return [dependence.ROW_WISE] * len(node.op.outputs)
-
-
-def _draws_by_state(op: tf.Operation) -> bool:
-  """Returns whether the function of a MapDefun draws by a state, or is not kept."""
-  function = op.graph._get_function(op.get_attr('f').name)  # pylint: disable=protected-access
-  graph = getattr(function, 'graph', None)
-  if graph is None:
-    return True
-  made = graph.as_graph_def()
-  return any('seed2' in each.attr or each.op.startswith(('Rng', 'Stateful')) and
-             each.op != 'StatefulPartitionedCall' for each in itertools.chain(
-                 made.node, *(inner.node_def for inner in made.library.function)))
 
 
 _ALONG = 'goes along the examples'

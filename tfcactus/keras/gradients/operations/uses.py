@@ -335,7 +335,7 @@ def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
   if op.type not in graph_proof.CALLS:
     return op, list(range(len(op.inputs)))
   # XLA calls functions for grouped convolutions.
-  graph = graph_proof.called(op) if op.type.endswith('PartitionedCall') else None
+  graph = dependence.called(op) if op.type.endswith('PartitionedCall') else None
   # Differentiation adds outputs to the function's graph, but not to later calls.
   if graph is None or len(op.outputs) != 1:
     raise no_rule(op)
