@@ -462,7 +462,6 @@ def _by_size(number):
 _TWO = tf.Variable(2)
 
 
-
 def _one_by_its_size(x, choice, made):
   """Returns rows of x, cut as many times as a tensor of one row has rows."""
   joined = [made(tf.equal(choice, number), x) for number in (2, 3)]
@@ -483,13 +482,8 @@ def _rounds(chosen, x):
 
 def _list_item(x, reserved, read):
   """Returns an item that was never set, zeros of a shape, of a list with item x."""
-  items = tf.raw_ops.TensorListReserve(
-      element_shape=reserved, num_elements=2, element_dtype=tf.float32)
-  if read is not None:
-    items = tf.raw_ops.TensorListSetItem(input_handle=items, index=0, item=x)
-  return tf.raw_ops.TensorListGetItem(
-      input_handle=items, index=1, element_dtype=tf.float32,
-      element_shape=[-1, -1] if read is None else read)
+  items = _reserved(reserved)
+  return _read(items, [-1, -1]) if read is None else _read(_beside(x, items), read)
 
 
 def _rows_by(x, other):
@@ -498,20 +492,21 @@ def _rows_by(x, other):
       [tf.shape(x)[0]])
 
 
+def _reserved(shape=None):
+  """Returns a list whose items are zeros of a shape that is settled when it runs."""
+  return tf.raw_ops.TensorListReserve(
+      element_shape=tf.stack([_TWO, _D]) if shape is None else shape, num_elements=2,
+      element_dtype=tf.float32)
+
+
 def _one_row(items=None):
   """Returns a list that may hold items of any number of rows, with one row at 1."""
-  items = tf.raw_ops.TensorListReserve(
-      element_shape=[-1, _D], num_elements=2, element_dtype=tf.float32) if (
-          items is None) else items
-  return tf.raw_ops.TensorListSetItem(
-      input_handle=items, index=1, item=tf.ones([1, _D]))
+  return _beside(tf.ones([1, _D]), items, 1)
 
 
 def _beside(x, items=None, index=0):
   """Returns a list with the examples x at `index`."""
-  items = tf.raw_ops.TensorListReserve(
-      element_shape=[-1, _D], num_elements=2, element_dtype=tf.float32) if (
-          items is None) else items
+  items = _reserved([-1, _D]) if items is None else items
   return tf.raw_ops.TensorListSetItem(input_handle=items, index=index, item=x)
 
 
@@ -548,13 +543,6 @@ _LISTS = {
 
 def _zeros(items):
   return tf.raw_ops.ZerosLike(x=items)
-
-
-def _reserved(shape=None):
-  """Returns a list whose items are zeros of a shape that is settled when it runs."""
-  return tf.raw_ops.TensorListReserve(
-      element_shape=tf.stack([_TWO, _D]) if shape is None else shape, num_elements=2,
-      element_dtype=tf.float32)
 
 
 def _reserved_like():
