@@ -107,7 +107,7 @@ class Strategy(abc.ABC):
 
   @property
   def replays(self) -> bool:
-    """Whether a step's noise is computed from its own and the previous draw alone."""
+    """True if the noise of a step is made of two draws: its own and the one before."""
     return False
 
   @property

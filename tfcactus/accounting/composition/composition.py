@@ -323,7 +323,10 @@ class Composition:
 
   @property
   def _allocates(self) -> bool:
-    """Whether all steps are Gaussian, and one is allocated or of several rows."""
+    """True if all steps are Gaussian and at least one is not plainly sampled.
+
+    Such a step is randomly allocated, or covers several rows of a person.
+    """
     return self._losses is not None and self._gaussians is None
 
   @functools.cached_property

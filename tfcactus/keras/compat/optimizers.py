@@ -107,9 +107,10 @@ def is_new(optimizer: Any, weights: Sequence[np.ndarray]) -> bool:
 @contextlib.contextmanager
 def swapping(callbacks: Iterable[Any], around: contextlib.ContextDecorator
             ) -> Iterator[None]:
-  """In the block, runs each swap of weights by Keras' `SwapEMAWeights` in `around`.
+  """Runs each swap of weights by Keras' `SwapEMAWeights` inside the context `around`.
 
-  The context `around` tells the ledger that the swapped weights are known.
+  Does so until the block ends. `around` tells the ledger that the swapped weights are
+  known.
   """
   # Methods that a subclass overrides run as they are.
   kind = getattr(keras.callbacks, 'SwapEMAWeights', None)

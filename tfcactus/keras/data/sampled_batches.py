@@ -118,7 +118,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   @property
   def has_canaries(self) -> bool:
-    """Whether draws include canaries."""
+    """True if batches contain canaries, which `plant` adds to the data."""
     return self._canaries is not None
 
   def plant(self, present: np.ndarray) -> None:

@@ -102,7 +102,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def seeded(self) -> bool:
-    """Whether any noise came from a seed; see `NoiseSampler`."""
+    """True if a seed made the noise of at least one step; see `NoiseSampler`."""
     return self._sampler.seeded or self._private.seeded
 
   @property
@@ -143,12 +143,12 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
 
   @property
   def sound(self) -> bool:
-    """Whether all gradients were finite; False voids the guarantee."""
+    """True if all gradients were finite. False voids the guarantee."""
     return bool(tf.convert_to_tensor(self._private.sound))
 
   @property
   def grouped(self) -> bool:
-    """Whether any microbatch held several examples."""
+    """True if at least one microbatch held more than one example."""
     return bool(tf.convert_to_tensor(self._private.batching.grouped))
 
   def _compute_gradients(self, loss: Any, var_list: Sequence[tf.Variable],
