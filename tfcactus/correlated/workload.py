@@ -98,10 +98,11 @@ def total_error(plan: Any, workload: Workload = PREFIX_SUMS) -> float:
 
 
 def numbers_of_bands(num_batches: float) -> Iterator[int]:
-  """Yields numbers of bands to try, from one on: each about 1.3 to 1.8 times the last.
+  """Yields numbers of bands to try, from one on.
 
-  `num_batches` is the unrounded number of batches of an epoch. All numbers but the
-  first have a multiple close to it; the last is close to it, or 512.
+  `num_batches` is the unrounded number of batches of an epoch. Numbers fit if they have
+  a multiple close to it. Each is 1.3 to 1.8 times the last one if such a number fits,
+  else it is the next one that fits. The last is close to `num_batches`, or 512.
   """
   # With as many bands as batches of an epoch, each example takes part at one fixed step
   # of each epoch.

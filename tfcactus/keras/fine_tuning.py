@@ -88,9 +88,8 @@ def group_normalized(model: keras.Model, groups: int = 8) -> keras.Model:
       layer.set_weights([np.asarray(value) for value in (
           old.gamma if old.scale else None, old.beta if old.center else None)
                          if value is not None])
-    else:
-      layer.set_weights(old.get_weights() if not models.is_graph(old) else
-                        layer.get_weights())
+    elif not models.is_graph(old):
+      layer.set_weights(old.get_weights())
   _copy_trainable(copy, model)
   return copy
 

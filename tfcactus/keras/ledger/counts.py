@@ -209,9 +209,9 @@ class Record:
     """Adds to the known weights those that a method of a private model has set."""
     with self._lock:
       if model.built:
-        self.weights.keep(models.weights(model), models.adapted(model))
+        weights = self.weights.keep(models.weights(model), models.adapted(model))
         if not self.released_steps:
-          self.weights.start.add(int(self.digest(model)))
+          self.weights.start.add(weights)
 
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""

@@ -109,8 +109,9 @@ class Watch:
     return self.is_empty or self._add_last_and_find(
         int(self.digest(variables, beside)), training.number(self.last))
 
-  def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> None:
-    """Adds the values, as in `digest`, to the known ones."""
+  def keep(self, variables: Sequence[tf.Variable], beside: int = 0) -> int:
+    """Adds the values, as in `digest`, to the known ones; returns their digest."""
     weights = int(self.digest(variables, beside))
     if not self._add_last_and_find(weights, training.number(self.last)):
       self._known.append(weights)
+    return weights
