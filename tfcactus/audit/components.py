@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from typing import NamedTuple
 
 import numpy as np
@@ -179,7 +180,7 @@ def coins(present: object, canaries: int) -> np.ndarray:
   found = np.asarray(present)
   if found.shape != (canaries,) or not np.all((found == 0) | (found == 1)):
     raise ValueError(f'Expected present to be {canaries} times true or false, one for '
-                     f'each canary, got {present!r}.')
+                     f'each canary, got {reprlib.repr(present)}.')
   found = found.astype(bool)
   if min(np.sum(found), np.sum(~found)) < 2:
     raise ValueError('Expected at least two canaries present and two absent, got '

@@ -95,23 +95,24 @@ class Audit:
         'No claim was tried.'))
 
   def picture(self, path: str) -> None:
-    """Writes a picture of the bounds on epsilon and the p-values to a file.
+    """Writes a picture of the bounds on epsilon, and of p-values if any, to a file.
 
     The extension of `path` sets the format. Raises ImportError without matplotlib.
     """
-    left, right = pictures.axes(2, 13)
-    for axis, kind in ((left, 'epsilon'), (right, 'p_value')):
-      bars = {found.name: getattr(found, kind) for found in reversed(self.findings)
-              if getattr(found, kind) is not None}
-      axis.barh(list(bars), np.maximum(list(bars.values()), 1e-12))
-      if bars and kind == 'p_value':
-        axis.axvline(self.significance / len(bars), color='C3', label='limit')
-        axis.legend()
+    bounds, p_values = (
+        {found.name: getattr(found, kind) for found in reversed(self.findings)
+         if getattr(found, kind) is not None} for kind in ('epsilon', 'p_value'))
+    left, *others = np.atleast_1d(pictures.axes(1 + bool(p_values), 13))
+    left.barh(list(bounds), np.maximum(list(bounds.values()), 1e-12))
     left.set(xlabel=f'lower bounds on epsilon at delta {_format.upper(self.delta)}')
-    right.set(xlabel='p-values of the claim', xscale='log')
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')
       left.legend()
+    for right in others:
+      right.barh(list(p_values), np.maximum(list(p_values.values()), 1e-12))
+      right.axvline(self.significance / len(p_values), color='C3', label='limit')
+      right.legend()
+      right.set(xlabel='p-values of the claim', xscale='log')
     left.figure.savefig(path, dpi=120)
 
 
