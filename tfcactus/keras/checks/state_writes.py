@@ -135,7 +135,7 @@ def _is_allowed(node: tf.compat.v1.NodeDef) -> bool:
 
 
 def _refusal(node: tf.compat.v1.NodeDef, what: str) -> str:
-  """Returns the error message for an operation that is refused, in `what`, a plural."""
+  """Returns the error message for a refused operation of `what`, such as 'layers'."""
   if draws.moves_state(node):
     return (
         f'Expected {what} that draw by tf.random.uniform, normal or '

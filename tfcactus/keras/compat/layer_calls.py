@@ -31,7 +31,7 @@ def batched(model: keras.Model) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if type(layer) is keras.layers.TimeDistributed:
-        stack.enter_context(_called_by(_over_steps, layer))
+        stack.enter_context(called_by(_over_steps, layer))
       elif isinstance(layer, keras.layers.Bidirectional):
         stack.enter_context(patches.replaced(layer, **never))
     stack.enter_context(recurrent.as_loops(model))
@@ -44,12 +44,12 @@ def one_by_one(model: keras.Model) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     for layer in models.flat_layers(model):
       if models.splits_texts(layer) or isinstance(layer, keras.layers.HashedCrossing):
-        stack.enter_context(_called_by(_each, layer))
+        stack.enter_context(called_by(_each, layer))
     yield
 
 
-def _called_by(function: Callable[..., Any], layer: keras.layers.Layer
-              ) -> contextlib.AbstractContextManager[None]:
+def called_by(function: Callable[..., Any], layer: keras.layers.Layer
+             ) -> contextlib.AbstractContextManager[None]:
   """Replaces `layer.call` by `function(layer, layer.call, ...)` inside the block."""
   return patches.replaced(layer, call=graphs.without_autograph(
       functools.partial(function, layer, layer.call)))

@@ -147,11 +147,13 @@ def _uses(losses: tf.Tensor, var_list: Sequence[tf.Variable]) -> list[uses_lib.U
   # `clipped_sums` asserts that inputs, except scalars, have one row per loss.
   known = {}
   for tensor in _inputs_of(losses):
-    known[tensor.name] = dependence.ROW_WISE if tensor.shape.rank else (
-        dependence.CONSTANT)
     if tensor.shape.rank is None:
       known[tensor.name] = dependence.Value(
           Dependence.UNKNOWN, why='a tensor of unknown rank')
+    elif tensor.shape.rank == 0:
+      known[tensor.name] = dependence.CONSTANT
+    else:
+      known[tensor.name] = dependence.ROW_WISE
   value, = graph_proof.analyse(graph, known, [losses])
   if value != dependence.ROW_WISE:
     why = value.why or 'losses that are not a row for each example'

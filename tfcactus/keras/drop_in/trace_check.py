@@ -103,8 +103,8 @@ def _check(graph: tf.Graph, examples: list[tf.Tensor], outputs: list[tf.Tensor],
            rows: int | None) -> None:
   """Raises ValueError unless `outputs` are proved to have one row per example.
 
-  `examples` are inputs of the graph with a row per example, `rows` is the number of
-  examples, or None if any.
+  `examples` are inputs of the graph with a row per example. `rows` is the number of
+  examples, None if it may vary.
   """
   violation = graph_proof.first_dependence(graph, examples, outputs, rows)
   if violation is not None:

@@ -281,7 +281,7 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
   graph = tf.compat.v1.get_default_graph()
   inside: list[keras.layers.Layer] = []
 
-  def called(layer: keras.layers.Layer, reason: str, call: Callable[..., Any],
+  def called(reason: str, layer: keras.layers.Layer, call: Callable[..., Any],
              *args: Any, **kwargs: Any) -> Any:
     """Runs `call`, the layer's own, on single examples; adds to `outputs`."""
     call = graphs.as_keras_calls(call)
@@ -317,9 +317,8 @@ def _vectorizing(routes: Routes, number: int, outputs: list[_Output]) -> Iterato
   with contextlib.ExitStack() as stack:
     for route in routes.layers:
       if route.vectorized:
-        stack.enter_context(patches.replaced(
-            route.layer, call=graphs.without_autograph(functools.partial(
-                called, route.layer, route.reason, route.layer.call))))
+        stack.enter_context(layer_calls.called_by(
+            functools.partial(called, route.reason), route.layer))
     yield
 
 

@@ -103,7 +103,7 @@ def _fitting(model: keras.Model, numbers: int) -> int:
 
 
 def _memory_of_large(weights: int) -> int:
-  """Returns the bytes that steps may take on a host for trained weights of such bytes.
+  """Returns the bytes that steps may take on a host, given those of trained weights.
 
   With a GPU it returns 0: a GPU's share does not depend on the model.
   """
@@ -111,6 +111,8 @@ def _memory_of_large(weights: int) -> int:
     return 0
   return int(min(_COPIES * weights, _LARGE_SHARE * _host_limit()) / (
       replicas.shares().here))
+
+
 def _physical_batches(rows: int, mean: float, deviation: float) -> float:
   """Returns the expected number of physical batches in a draw, one at least."""
   # Draws are taken as normal, and six deviations as their limit. The mean is the sum

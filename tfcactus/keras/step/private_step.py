@@ -118,7 +118,10 @@ class Step:
         drawn=mean + 8 * deviation)  # docs/soundness_numbers.md, point 5.
 
   def _drawn(self, shares: int = 1) -> tuple[float, float]:
-    """Returns mean and standard deviation of a Poisson draw's size over `shares`."""
+    """Returns mean and standard deviation of the size of a Poisson draw.
+
+    With several `shares`, both are of the size of one of them.
+    """
     mean = self._plan.expected_batch_size / shares
     return mean, math.sqrt(mean * (1 - self._plan.sampling_prob))
 

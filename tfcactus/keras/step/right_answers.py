@@ -27,7 +27,7 @@ def count(losses: OutputLosses, output: str | int | None, batch: BatchResult, ea
   The engine has proved that a row's outputs and losses depend on that row alone. So
   does a mask, which enters the loss.
   """
-  # Index of the output among losses, its place among outputs, and more of it.
+  # The output's index among losses and among outputs, its target, and weights in it.
   term, place, target, position_weights = losses.answered(
       output, batch.targets, batch.predictions)
   values = tf.cast(accuracy(

@@ -53,6 +53,7 @@ def no_rule(op: tf.Operation, words: str = 'is used in a way that has no rule'
   """Returns the exception for an operation that no rule covers, with the reason."""
   return NoRule(f'{op.type} in {op.name!r} {words}')
 
+
 def each_or_raise(function: Callable[[Any], Any], meetings: Sequence[Any]
                  ) -> list[Any]:
   """Returns the results of a function for each of some `_Meeting`s or `Use`s.
