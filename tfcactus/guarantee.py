@@ -362,7 +362,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
   """
   if not isinstance(search, accounting.SearchDpEvent):
     raise ValueError(f'Expected search to be a SearchDpEvent, got {search!r}.')
-  relation = relations.check(neighboring_relation)
+  relation, releases = relations.check(neighboring_relation), tuple(releases)
   searches = _checks.integer('searches', searches, 1)
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
@@ -373,7 +373,6 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(
             search.runs, validation.all_releases, score='released'))))
-  releases = tuple(releases)
   if validations(releases):
     raise ValueError('Expected releases without validation, got one; give the '
                      'PrivateValidation of runs as validation=, which counts all runs.')
