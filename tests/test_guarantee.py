@@ -143,6 +143,17 @@ def test_statistics_of_all_records_count_on_both_sides():
   assert found.statement.startswith('All. ') and 'A split by coin' in found.statement
 
 
+def test_an_iterator_of_releases_counts_on_both_sides_of_a_search():
+  noise = dp_accounting.GaussianDpEvent
+  search = accounting.SearchDpEvent(
+      accounting.ListedRuns([0, 0, 0, 1]), noise(9.0), score='public')
+  validation = accounting.ValidationDpEvent(noise(5.0), 1, 'coin', 'a split')
+  listed, iterated = (guarantee_lib.search_guarantee(
+      search, 1e-5, 'add-or-remove', releases=releases, validation=validation)
+                      for releases in ([noise(3.0)], iter([noise(3.0)])))
+  assert iterated.upper == listed.upper == listed.sides[1].upper
+
+
 def test_only_searches_have_a_guarantee_of_a_search():
   with pytest.raises(ValueError, match='search to be a SearchDpEvent, got Gaussian'):
     guarantee_lib.search_guarantee(

@@ -292,12 +292,14 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
     events.check_split(validation.by, relation)
   if split and rows_of_one == 1:
     beside = [each for each in releases if each not in split]
-    return _of_sides(split, guarantee(
+    training_side = guarantee(
         event, count, delta, relation, statement=statement, releases=beside,
-        proven=proven, sampled_alike=sampled_alike, distance=distance), guarantee(
+        proven=proven, sampled_alike=sampled_alike, distance=distance)
+    validation_side = guarantee(
         event, 0, delta, relation, proven=proven, sampled_alike=sampled_alike,
         statement='For any one record on the validation side: all planned releases of '
-        'validation.', releases=[*beside, *(each.all_releases for each in split)]))
+        'validation.', releases=[*beside, *(each.all_releases for each in split)])
+    return _of_sides(split, training_side, validation_side)
   accountant = accounting.PhiAccountant(
       relation, rows_of_one=rows_of_one, sampled_alike=sampled_alike,
       distance=distance if count else 0.0)
@@ -362,7 +364,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
   """
   if not isinstance(search, accounting.SearchDpEvent):
     raise ValueError(f'Expected search to be a SearchDpEvent, got {search!r}.')
-  relation = relations.check(neighboring_relation)
+  relation, releases = relations.check(neighboring_relation), tuple(releases)
   searches = _checks.integer('searches', searches, 1)
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
@@ -373,7 +375,6 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(
             search.runs, validation.all_releases, score='released'))))
-  releases = tuple(releases)
   if validations(releases):
     raise ValueError('Expected releases without validation, got one; give the '
                      'PrivateValidation of runs as validation=, which counts all runs.')

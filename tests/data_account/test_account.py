@@ -320,6 +320,8 @@ def test_edited_files_are_refused(make, edit):
     make()
   with pytest.raises(ValueError, match='its own lines|only grow'):
     account.spend(GAUSSIAN(9.0))
+  with pytest.raises(ValueError, match='its own lines|only grow'):
+    account.report()
   with open(account.path, 'rb') as file:
     assert file.read() == b''.join(lines)
 

@@ -208,11 +208,10 @@ def check_without_noise(args: argparse.Namespace) -> None:
   """Raises ValueError if arguments that describe the steps of --noise are given."""
   given = [name for name in _OF_NOISE if getattr(args, name) is not None]
   if given:
-    flags = ', '.join(f'--{name.replace("_", "-")}' for name in given)
     raise ValueError(
-        f'Expected --noise with {flags}, got none. Give --noise, or write '
-        f'{", ".join(f"{name}=..." for name in given)} inside --step or the file of '
-        '--steps-file.')
+        f'Expected --noise with {", ".join(map(command.option, given))}, got none. '
+        f'Give --noise, or write {", ".join(f"{name}=..." for name in given)} inside '
+        '--step or the file of --steps-file.')
 
 
 def groups(args: argparse.Namespace) -> list[StepGroup]:

@@ -274,7 +274,7 @@ class DataAccount:
     """Returns the file's contents as they are now; ValueError if it was edited."""
     with self._mutex, open(self.path, 'rb') as file:
       data = file.read()
-      self._catch_up(data[:data.rfind(b'\n') + 1])
+      self._catch_up(_record_file.complete(data, f'account {self.path!r}'))
       return self._book
 
   @contextlib.contextmanager

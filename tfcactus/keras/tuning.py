@@ -428,8 +428,9 @@ def _check_options(build: object, options: dict[str, Any]) -> None:
 
 def _default_batches(data: ExampleData, plan: PrivacyPlan) -> Any:
   """Returns the batches that a plan without `sampling` accounts for."""
-  return batches_lib.PoissonBatches(data, sampling_prob=plan.sampling_prob) if (
-      plan.strategy is None) else batches_lib.CyclicBatches(data, plan=plan)
+  if plan.strategy is not None:
+    return batches_lib.CyclicBatches(data, plan=plan)
+  return batches_lib.PoissonBatches(data, sampling_prob=plan.sampling_prob)
 
 
 def _score(validation: Validation, objective: str | tuple[str, str]

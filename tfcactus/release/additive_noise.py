@@ -67,7 +67,8 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
       record. Exactly one of the two sensitivities is given.
     l1_sensitivity: Bound on the sum of the absolute changes.
     resolution: As for `noisy_value`, of all coordinates.
-    seed: As for `noisy_value`, as is `arithmetic`.
+    seed: As for `noisy_value`.
+    arithmetic: As for `noisy_value`.
 
   Returns:
     Release whose value has shape (dim,).
@@ -111,7 +112,8 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
       that are numbers.
     dim: Length of records that are vectors. With it there may be no records, such as
       an empty list; None takes it from the records.
-    seed: As for `noisy_value`, as is `arithmetic`.
+    seed: As for `noisy_value`.
+    arithmetic: As for `noisy_value`.
 
   Returns:
     Release whose value is a number, or has shape (dim,).
@@ -127,7 +129,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
     total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
   for batch in _records.batches(records):
     if total is not None and np.shape(batch) == (0,):
-      continue  # Of no record, whose length is not told.
+      continue  # An empty batch does not tell the length of records.
     part = np.sum(_clipped_steps(batch, clip, step), axis=0)
     if total is not None and np.shape(total) != np.shape(part):
       raise ValueError(
@@ -184,7 +186,8 @@ def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.Scal
     noise: Log-concave scalar noise, in units of one record.
     outside: 'refuse' raises on values outside of the domain, which reveals that there
       are some; 'drop' does not count them.
-    seed: As for `noisy_value`, as is `arithmetic`.
+    seed: As for `noisy_value`.
+    arithmetic: As for `noisy_value`.
 
   Returns:
     Release whose value has shape (num_bins,), int64.

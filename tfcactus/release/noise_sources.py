@@ -134,8 +134,8 @@ def lattice(value: npt.ArrayLike, scale: float, resolution: float | None = None
 
 
 def _cut(given: np.ndarray, step: float) -> bool:
-  """Returns whether float64 cuts values that are no multiples of a power of two."""
-  if given.dtype.kind == 'f':  # Longer floats.
+  """Returns whether float64 rounds values that are no multiples of `step`."""
+  if given.dtype.kind == 'f':  # Only longer floats are rounded.
     return bool(np.any(given != given.astype(np.float64)))
   # Float64 holds all integers up to 2^53, and steps below one are too fine for others.
   mask = int(min(max(step, 1.0), 2.0**63)) - 1

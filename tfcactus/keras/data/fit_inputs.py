@@ -260,5 +260,6 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 def _lengths(x: Any) -> set[int]:
   """Returns the set of lengths of arrays in `x`, empty if `x` holds anything else."""
   parts = tf.nest.flatten(x)
-  return {int(part.shape[0]) for part in parts} if (
-      all(map(data_sources.is_array, parts))) else set()
+  if not all(map(data_sources.is_array, parts)):
+    return set()
+  return {int(part.shape[0]) for part in parts}

@@ -191,15 +191,16 @@ class Record:
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
       stepped = self.weights.stepped
-      copies = [each for each in others if steps and any(
-          each is not other and each.weights.shares(other.weights)
-          for other in ([self] if stepped else others))]
       if not steps:
         sources = [each for each in sources if each.released_steps and
                    weights not in each.weights.start]
+      elif not sources:  # Copies, whose averages the weights may be.
+        sources = [each for each in others if any(
+            each is not other and each.weights.shares(other.weights)
+            for other in ([self] if stepped else others))]
       # The counters of a loaded model are those of one of the others.
       total = before if stepped else Counts()
-      for each in sources or copies:
+      for each in sources:
         total = total.plus(each.merge_counts())
         # No account adds up the validations of two models.
         self.changed = self.changed or bool(each.validated)

@@ -112,7 +112,7 @@ class Journal:
     return _last_entry(path, data, plan)
 
   def reserve(self, wanted: Counts) -> None:
-    """Writes counts of at least `wanted` to disk, before a step; steps in blocks.
+    """Writes counts of at least `wanted` to disk before a step; adds a block of steps.
 
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
