@@ -248,11 +248,10 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0,
-                   events.MAX_COUNT)
+  count = _checked(event, _checks.count, 'count', event.count, 0)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
-    if repeats * count > events.MAX_COUNT:
+    if repeats * count > _checks.LARGEST_COUNT:
       raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 
