@@ -6,7 +6,7 @@ A step is a mechanism together with the sample of records that it runs on.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
 import math
@@ -167,6 +167,17 @@ class PairStep(PairedStep):
 
   def loss(self, direction: str) -> StepLoss:
     return StepLoss.of(_sampled(self.bounds, self.sample.sampling_prob, direction))
+
+
+def change_shares(steps: Iterable[EventStep | None]) -> bool:
+  """Returns whether rows that are added or removed change the share of the others.
+
+  They do under samples of fixed size. The account of one row then does not serve
+  several.
+  """
+  return any(
+      step.sample.fixed_size and step.sample.relation == relations.ADD_OR_REMOVE
+      for step in steps if isinstance(step, (NoiseStep, PairStep)))
 
 
 @dataclasses.dataclass(frozen=True)
