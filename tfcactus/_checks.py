@@ -21,6 +21,9 @@ SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30
 """Range of clipping norms. Clipping bounds relative roundings: squares of entries near
 smaller norms could be zero in float64, and clipped float32 entries denormal."""
 
+LARGEST_COUNT = 2**53
+"""Largest number of things that are counted: float64 has all integers up to it."""
+
 
 def real(name: str, value: object) -> float:
   """Returns `value` as a finite float."""
@@ -94,6 +97,11 @@ def integer(name: str, value: object, minimum: int, maximum: int | None = None) 
     raise ValueError(
         f'Expected {name} <= {maximum}, got a number of {whole.bit_length()} bits.')
   return whole
+
+
+def count(name: str, value: object, minimum: int = 1) -> int:
+  """Returns `value` as an int from `minimum` to `LARGEST_COUNT`."""
+  return integer(name, value, minimum, LARGEST_COUNT)
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -139,5 +139,5 @@ def _planned(size: tuple[str, object], batch_size: int, noise_multiplier: float,
   return PrivacyPlan(
       noise=noise_lib.Gaussian(noise_multiplier), l2_norm_clip=1.0,
       num_examples=examples, sampling_prob=batch_size / examples, delta=delta,
-      steps=_checks.integer('the number of steps', math.ceil(
-          times * examples / batch_size), 1, 2**53)), math.ceil(times)
+      steps=_checks.count('the number of steps', math.ceil(
+          times * examples / batch_size))), math.ceil(times)

@@ -94,10 +94,9 @@ class PrivacyPlan:
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
     set_field('l2_norm_clip', _checks.clip_norm(self.l2_norm_clip))
-    set_field('num_examples', _checks.integer(
-        'num_examples', self.num_examples, 1, 2**53))
+    set_field('num_examples', _checks.count('num_examples', self.num_examples))
     set_field('sampling_prob', _checks.sampling_prob(self.sampling_prob))
-    set_field('steps', _checks.integer('steps', self.steps, 1, 2**53))
+    set_field('steps', _checks.count('steps', self.steps))
     set_field('delta', _checks.delta(self.delta))
     if self.target_epsilon is not None:
       set_field('target_epsilon',
@@ -363,8 +362,7 @@ class PrivacyPlan:
       raise ValueError(f'Expected steps to be an integer, got steps={steps!r}; give a '
                        'relation by name, as in guarantee(neighboring_relation=...).')
     scheme = self._scheme(sampling)
-    count = self._draws(scheme) if steps is None else _checks.integer(
-        'steps', steps, 0, 2**53)
+    count = self._draws(scheme) if steps is None else _checks.count('steps', steps, 0)
     relation = scheme.check_relation(guarantee_lib.default_relation(
         neighboring_relation, scheme.relations, self.releases))
     data, beside = guarantee_lib.words_beside(self.releases)

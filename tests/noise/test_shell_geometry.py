@@ -6,6 +6,14 @@ from scipy import integrate, special
 from tfcactus.noise import shell_geometry
 
 
+def _exact_cap(dim, s):
+  """Returns a unit ball's fraction beyond a plane at distance s, by mpmath."""
+  if s < 0:
+    return 1 - _exact_cap(dim, -s)
+  return mpmath.betainc(mpmath.mpf(dim + 1) / 2, mpmath.mpf(1) / 2, 0, 1 - s * s,
+                        regularized=True) / 2 if s < 1 else mpmath.mpf(0)
+
+
 @pytest.mark.parametrize('dim', [1, 2, 3, 10, 100, 201, 1000, 26010, 1_000_000])
 def test_cap_error_is_within_its_bound(dim):
   with mpmath.workdps(40):
@@ -13,24 +21,17 @@ def test_cap_error_is_within_its_bound(dim):
       s = float(z / np.sqrt(dim + 2))
       if abs(s) >= 1:
         continue
-      exact = mpmath.betainc((dim + 1) / mpmath.mpf(2), 0.5, 0,
-                             1 - mpmath.mpf(s)**2, regularized=True) / 2
-      exact = exact if s >= 0 else 1 - exact
+      exact = _exact_cap(dim, mpmath.mpf(s))
       value, _, bound, _ = shell_geometry._cap(dim, np.array([s]), np.array([0.0]))
       assert abs(float(value[0] - exact)) <= bound[0]
 
 
 def _exact_fraction(dim, a, b):
   """Returns vol(B(0, a) & B(e, b)) / vol(B(0, a)), and its complement, by mpmath."""
-  def cap(s):
-    if s < 0:
-      return 1 - cap(-s)
-    return mpmath.betainc(mpmath.mpf(dim + 1) / 2, mpmath.mpf(1) / 2, 0, 1 - s * s,
-                          regularized=True) / 2 if s < 1 else mpmath.mpf(0)
-
   apart = a * a - b * b
-  plane, other = (1 + apart) / (2 * a), (b / a)**dim * cap((1 - apart) / (2 * b))
-  return cap(plane) + other, cap(-plane) - other
+  plane = (1 + apart) / (2 * a)
+  other = (b / a)**dim * _exact_cap(dim, (1 - apart) / (2 * b))
+  return _exact_cap(dim, plane) + other, _exact_cap(dim, -plane) - other
 
 
 def _worst_fraction(dim, a, step, exact_a, exact_step):
@@ -161,12 +162,6 @@ def test_tiny_inward_moves_keep_their_digits(dim, first, width):
   found, _ = shell_geometry.transition(dim, first, width, count)
   band = shell_geometry.reach(dim, first, width)
 
-  def cap(s):
-    if s < 0:
-      return 1 - cap(-s)
-    return mpmath.betainc(mpmath.mpf(dim + 1) / 2, mpmath.mpf(1) / 2, 0, 1 - s * s,
-                          regularized=True) / 2 if s < 1 else mpmath.mpf(0)
-
   def meet(a, b):
     """Volume of two balls' intersection, in units of the unit ball's."""
     if a <= 0 or b <= 0 or a + b <= 1:
@@ -174,7 +169,8 @@ def test_tiny_inward_moves_keep_their_digits(dim, first, width):
     if abs(a - b) >= 1:
       return min(a, b)**dim
     apart = a * a - b * b
-    return a**dim * cap((1 + apart) / (2 * a)) + b**dim * cap((1 - apart) / (2 * b))
+    return (a**dim * _exact_cap(dim, (1 + apart) / (2 * a)) +
+            b**dim * _exact_cap(dim, (1 - apart) / (2 * b)))
 
   with mpmath.workdps(60):
     radius = [mpmath.mpf(first) + mpmath.mpf(width) * k for k in range(count)]

@@ -10,7 +10,7 @@ import dp_accounting
 import numpy as np
 
 from tfcactus import _checks, relations
-from tfcactus.accounting import event_steps, events
+from tfcactus.accounting import event_steps
 from tfcactus.accounting.bounds import Bounds
 from tfcactus.accounting.composition.composition import Composition
 
@@ -88,7 +88,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
           raise event_steps.Unsupported(event, f'{step} has no dominating pair')
         elif repeats:
           counts[step] = counts.get(step, 0) + repeats * count
-      if max(counts.values(), default=0) > events.MAX_COUNT:
+      if max(counts.values(), default=0) > _checks.LARGEST_COUNT:
         raise event_steps.Unsupported(event, 'more than 2^53 releases of one kind')
     except event_steps.Unsupported as error:
       return dp_accounting.PrivacyAccountant.CompositionErrorDetails(

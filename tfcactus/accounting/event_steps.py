@@ -6,7 +6,7 @@ A step is a mechanism together with the sample of records that it runs on.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import dataclasses
 import functools
 import math
@@ -169,6 +169,17 @@ class PairStep(PairedStep):
     return StepLoss.of(_sampled(self.bounds, self.sample.sampling_prob, direction))
 
 
+def change_shares(steps: Iterable[EventStep | None]) -> bool:
+  """Returns whether rows that are added or removed change the share of the others.
+
+  They do under samples of fixed size. The account of one row then does not serve
+  several.
+  """
+  return any(
+      step.sample.fixed_size and step.sample.relation == relations.ADD_OR_REMOVE
+      for step in steps if isinstance(step, (NoiseStep, PairStep)))
+
+
 @dataclasses.dataclass(frozen=True)
 class SchemeStep(PairedStep):
   """A step of an event that supplies its own pairs, proved for `relation`."""
@@ -248,11 +259,10 @@ steps_of.register(
 @steps_of.register(dp_accounting.SelfComposedDpEvent)
 def _(event: dp_accounting.SelfComposedDpEvent, sample: Sample) -> Steps:
   """Yields the steps of the repeated event, with their repetitions times `count`."""
-  count = _checked(event, _checks.integer, 'count', event.count, 0,
-                   events.MAX_COUNT)
+  count = _checked(event, _checks.count, 'count', event.count, 0)
   _refuse_releases_of_one_sample(event, sample, several=count > 1)
   for step, repeats in steps_of(event.event, sample):
-    if repeats * count > events.MAX_COUNT:
+    if repeats * count > _checks.LARGEST_COUNT:
       raise Unsupported(event, 'more than 2^53 releases')
     yield step, repeats * count
 

@@ -12,10 +12,6 @@ from tfcactus import _checks, noise as noise_lib, relations
 from tfcactus.noise.base import known_pair, Noise
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
-MAX_COUNT = 2**53
-"""Largest number of batches, buckets, or steps of one kind: float64 represents all
-integers up to here."""
-
 
 @attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
 class DominatingPairDpEvent(dp_accounting.DpEvent):
@@ -125,7 +121,7 @@ class RandomAllocationDpEvent(dp_accounting.DpEvent):
   proved_relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
 
   def __attrs_post_init__(self) -> None:
-    _checks.integer('num_batches', self.num_batches, 1, MAX_COUNT)
+    _checks.count('num_batches', self.num_batches)
     if not isinstance(self.event, dp_accounting.DpEvent):
       raise ValueError(
           f'Expected event to be a DpEvent of dp_accounting, got {self.event!r}.')
@@ -294,7 +290,7 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
   2^53.
   """
   prob = _checks.sampling_prob(noise_parameter, 'noise_parameter')
-  buckets = _checks.integer('num_buckets', num_buckets, 2, MAX_COUNT)
+  buckets = _checks.count('num_buckets', num_buckets, 2)
   other = prob / buckets
   own = 1 - prob + other
   rest = [(buckets - 2) * other] if buckets > 2 else []

@@ -116,9 +116,7 @@ class PhiAccountant(base.TwoSidedAccountant):
     """Returns `part`, or its power curve k times over; ValueError if none is proved."""
     if self.rows_of_one == 1 or self._together is not None:
       return part
-    if self.neighboring_relation == relations.ADD_OR_REMOVE and any(
-        step.sample.displaces for step in self._counts
-        if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep))):
+    if event_steps.change_shares(self._counts):
       raise ValueError(
           f'Expected rows_of_one=1, got {self.rows_of_one}: rows that are added or '
           'removed under samples of fixed size change the share of the others. They '

@@ -200,11 +200,8 @@ def _has_account(event: dp_accounting.DpEvent,
     return False
   steps = [step for step, count in event_steps.steps_of(
       event, event_steps.Sample(relation)) if count]
-  # Under a sample of fixed size, further rows change the pair: `PhiAccountant` cannot
-  # see that through a search.
-  return bool(steps) and None not in steps and not any(
-      step.sample.displaces and relation == relations.ADD_OR_REMOVE for step in steps
-      if isinstance(step, (event_steps.NoiseStep, event_steps.PairStep)))
+  # `PhiAccountant` cannot see through a search that further rows change the pair.
+  return bool(steps) and None not in steps and not event_steps.change_shares(steps)
 
 
 @functools.lru_cache(maxsize=8)

@@ -126,7 +126,7 @@ class DiscretizedGaussian:
 
   def __post_init__(self) -> None:
     sigma = _checks.noise_scale('noise_multiplier', self.noise_multiplier)
-    bins = table_file.check_bins(self.bins)
+    bins = _checks.count('bins', self.bins)
     check_resolution('noise_multiplier', sigma, bins)
     cells = self._cells()
     check_size(cells, 200_000, 'cells', 'lower bins')
@@ -141,7 +141,7 @@ class DiscretizedGaussian:
   def _cells(self) -> int:
     """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
-      return _checks.integer('cells', self.cells, 1, 2**53)
+      return _checks.count('cells', self.cells)
     return int(np.ceil(_REACH * max(self.noise_multiplier * self.bins, 1)))
 
   def solve(self) -> scalar_table.ScalarTable:
@@ -192,7 +192,7 @@ class DiscretizedLaplace:
 
   def __post_init__(self) -> None:
     _checks.noise_scale('scale', self.scale)
-    bins = table_file.check_bins(self.bins)
+    bins = _checks.count('bins', self.bins)
     if self.cells is not None:
       fields.check_cells(self.cells, bins)
     check_size(self.scale * bins, 100_000, 'cells in a scale', 'lower bins')
@@ -244,7 +244,7 @@ class DiscretizedSinhNormal:
 
   def __post_init__(self) -> None:
     noise = sinh_normal.SinhNormal(self.sigma, self.bend)
-    bins = table_file.check_bins(self.bins)
+    bins = _checks.count('bins', self.bins)
     check_resolution('std', noise.std, bins)
     cells = self._cells()
     if not 2 <= cells <= _MAX_CELLS:
@@ -256,7 +256,7 @@ class DiscretizedSinhNormal:
   def _cells(self) -> int:
     """Returns the index of the last stored cell: `cells`, or the default for None."""
     if self.cells is not None:
-      return _checks.integer('cells', self.cells, 1, 2**53)
+      return _checks.count('cells', self.cells)
     reach = self.bend * np.arcsinh(_REACH * self.sigma / self.bend)
     return max(int(np.floor(reach * self.bins)), 2)
 
@@ -307,7 +307,7 @@ class Staircase:
 
   def __post_init__(self) -> None:
     _checks.positive('epsilon', fields.check_epsilon(self.epsilon))
-    bins = table_file.check_bins(self.bins)
+    bins = _checks.count('bins', self.bins)
     if self.range is not None:
       tiling.check_range(self.range, bins)
     else:
@@ -368,7 +368,7 @@ class RadialGaussian:
   width: float | None = None
 
   def __post_init__(self) -> None:
-    _checks.integer('dim', self.dim, 1, 2**53)
+    _checks.count('dim', self.dim)
     sigma = _checks.noise_scale('noise_multiplier', self.noise_multiplier)
     if self.width is not None:
       _checks.positive('width', self.width)

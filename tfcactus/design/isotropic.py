@@ -11,7 +11,7 @@ from tfcactus import _checks
 from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import convex_program, grid, interior_point
 from tfcactus.design.solvers.cost import Cost
-from tfcactus.noise import radial_table, table_file
+from tfcactus.noise import radial_table
 
 _MAX_DIM = 1_000_000
 
@@ -167,7 +167,7 @@ class Isotropic:
   def _bins(self, sigma: float) -> int:
     """Returns shells per unit of sensitivity: `bins`, or a default if that is None."""
     if self.bins is not None:
-      return table_file.check_bins(self.bins)
+      return _checks.count('bins', self.bins)
     dim = self.dim
     mode = sigma * np.sqrt(dim)
     # Length of the range of radii that shells cover: from zero, or around the mode.

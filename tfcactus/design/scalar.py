@@ -15,7 +15,7 @@ from tfcactus import _checks
 from tfcactus.design import fields, solvers
 from tfcactus.design.solvers import convex_program, grid, interior_point
 from tfcactus.design.solvers.cost import Cost
-from tfcactus.noise import scalar_table, table_file
+from tfcactus.noise import scalar_table
 
 _DEFAULT_CELLS = 1500
 """Maximum number of cells at the default resolution."""
@@ -109,7 +109,7 @@ class ScalarRequest:
     if bins is None:
       # At least ten cells a standard deviation, but at most `_DEFAULT_CELLS` in all.
       bins = int(np.clip(np.ceil(10 / sigma), 20, max(_DEFAULT_CELLS // reach, 1)))
-    bins = table_file.check_bins(bins)
+    bins = _checks.count('bins', bins)
     cells = self.cells
     if cells is None:
       cells = max(int(np.ceil(reach * bins)), bins + 1)

@@ -229,7 +229,7 @@ class Training:
       loss = delta + self._weight * utility / (self._request.utility or 1.0)
     gradients = tape.gradient(loss, self._variables)
     self._epoch.assign_add(1.0)
-    self._adam(gradients, self._epoch)
+    self._adam(gradients)
     if self._request.halving:
       rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
       if self._request.utility is not None:
@@ -237,8 +237,9 @@ class Training:
       self._weight.assign(tf.maximum(self._weight * rate, self._request.least_weight))
     return delta
 
-  def _adam(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
-    """Makes an update of Adam (Kingma and Ba, 2015); `step` counts from one."""
+  def _adam(self, gradients: list[tf.Tensor]) -> None:
+    """Makes an update of Adam (Kingma and Ba, 2015)."""
+    step = self._epoch  # Counts from one.
     rate = self._request.learning_rate * self._request.decay**step
     rate *= tf.sqrt(1 - 0.999**step) / (1 - 0.9**step)
     for v, g, (mean, square) in zip(self._variables, gradients, self._moments):

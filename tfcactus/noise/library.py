@@ -86,7 +86,7 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
     ValueError: if an argument is out of range, or no shipped table meets the request;
       then the message lists the mechanism's tables and the call that solves a new one.
   """
-  dim = _checks.integer('dim', dim, 1, 2**53)
+  dim = _checks.count('dim', dim)
   if (noise_multiplier is None) == (budget is None):
     raise ValueError(
         'Expected exactly one of noise_multiplier and budget, got '

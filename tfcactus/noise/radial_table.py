@@ -73,7 +73,7 @@ class RadialTable(table_file.NoiseTable):
 
   def __post_init__(self):
     set_field = functools.partial(object.__setattr__, self)
-    set_field('dim', _checks.integer('dim', self.dim, 1, 2**53))
+    set_field('dim', _checks.count('dim', self.dim))
     set_field('first_radius', _checks.positive('first_radius', self.first_radius))
     set_field('width', _checks.positive('width', self.width))
     self._check_table()
@@ -87,7 +87,7 @@ class RadialTable(table_file.NoiseTable):
     log_density = _checks.vector('log_density', log_density)
     log_mass = _numerics.log_sum(
         shell_geometry.enumerate_shells(
-            _checks.integer('dim', dim, 1, 2**53),
+            _checks.count('dim', dim),
             _checks.positive('first_radius', first_radius),
             _checks.positive('width', width), log_density,
             table_file.check_tail_ratio(log_tail_ratio))[1])

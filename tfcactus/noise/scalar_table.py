@@ -64,7 +64,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   kind = 'scalar'
 
   def __post_init__(self):
-    object.__setattr__(self, 'bins', table_file.check_bins(self.bins))
+    object.__setattr__(self, 'bins', _checks.count('bins', self.bins))
     self._check_table()
     if not isinstance(self.edge_at_zero, (bool, np.bool_)):
       raise ValueError(
@@ -78,7 +78,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
                  info: table_file.Info | None = None, *,
                  edge_at_zero: bool = False) -> ScalarTable:
     """Builds a table from log densities known up to an additive constant."""
-    bins = table_file.check_bins(bins)
+    bins = _checks.count('bins', bins)
     log_density = _checks.vector('log_density', log_density)
     log_tail_ratio = table_file.check_tail_ratio(log_tail_ratio)
     log_mass = _numerics.log_sum(

@@ -204,10 +204,11 @@ def _fraction(dim: int, a: np.ndarray, step: np.ndarray) -> _Fraction:
   growth = dim * np.log1p(step / a)
   # A cap that is computed as zero may have had up to its error, or `LEAST`.
   lost, least = other <= LEAST, np.maximum(other, LEAST)
-  exponent = growth + np.log(least)
+  log_least = np.log(least)
+  exponent = growth + log_least
   with np.errstate(over='ignore'):
     other_error = np.minimum(1.0, np.exp(exponent) * (
-        lost + EXPONENT_ROUNDOFF * (1 + growth - np.log(least)) + other_error / least))
+        lost + EXPONENT_ROUNDOFF * (1 + growth - log_least) + other_error / least))
   other = np.where(lost, 0.0, np.exp(np.minimum(exponent, 0.0)))
   value[meet] = own + other
   error[meet] = own_error + other_error

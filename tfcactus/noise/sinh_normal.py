@@ -121,9 +121,8 @@ class SinhNormal(base.ScalarNoise):
     with np.errstate(over='ignore'):
       # Beyond 1e6 bends the log density is below -1e308 for all parameters.
       z = np.minimum(np.abs(np.asarray(z, dtype=np.float64)) / self.bend, 1e6)
-    log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
-    straight = self.straight(z * self.bend)
-    with np.errstate(over='ignore'):
+      log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
+      straight = self.straight(z * self.bend)
       return (log_cosh - 0.5 * straight * straight -
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 

@@ -38,11 +38,6 @@ Info = Mapping[str, Any]
 _Table = TypeVar('_Table', bound='NoiseTable')
 
 
-def check_bins(value: object) -> int:
-  """Returns cells per sensitivity, 1 to 2^53, up to which floats hold whole numbers."""
-  return _checks.integer('bins', value, 1, 2**53)
-
-
 def check_tail_ratio(value: object) -> float:
   """Returns a log tail ratio below zero, -inf for no tail; ValueError for others."""
   if isinstance(value, (float, np.floating)) and np.isneginf(value):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from tfcactus import _checks
-from tfcactus.noise import table_file
 
 MAX_CELLS = 20_000
 """Largest number of cells on one side; more take minutes."""
@@ -54,7 +53,7 @@ def check_range(value: float, bins: int | None) -> tuple[int, int]:
       raise ValueError(
           f'Expected a range of whole cells, got range={value!r}, which no '
           f'{wanted} to {wanted + 39} cells per unit tile; pass bins.')
-  bins = table_file.check_bins(bins)
+  bins = _checks.count('bins', bins)
   if not _is_whole(value * bins):
     raise ValueError(
         'Expected cells that tile [-range, range], got '

@@ -64,7 +64,7 @@ def count_threshold(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
   """
   noise_lib.check_scalar(noise)
   scale = _checks.positive('scale', scale)
-  num_bins = _checks.integer('num_bins', num_bins, 1, 2**53)
+  num_bins = _checks.count('num_bins', num_bins)
   tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / num_bins)
   larger, off = _of_histogram(noise, arithmetic)
   return math.floor(

@@ -47,7 +47,7 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
   Raises:
     ValueError: if an argument is out of range, or a record is a text or number.
   """
-  most = _checks.integer('words_per_record', words_per_record, 1, 2**53)
+  most = _checks.count('words_per_record', words_per_record)
   law = noise_sources.spread_noise(noise, whole=most == 1)
   # A record changes `most` numbers by one. Rounded up: the root must not be too small.
   scale = float(most) if law.gaussian_std is None else math.nextafter(

@@ -12,7 +12,6 @@ from typing import Any, Callable, NamedTuple
 
 from tfcactus import _checks, _format, design, noise as noise_lib, plan
 from tfcactus.guarantee import Guarantee
-from tfcactus.noise import table_file
 from tfcactus.search import epsilon_descent
 
 _SCALAR_BINS = 100
@@ -110,14 +109,14 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   sigma = (_checks.positive('noise_multiplier', noise_multiplier)
            if variance is None else
            math.sqrt(_checks.positive('variance', variance)))
-  dim = _checks.integer('dim', dim, 1, 2**53)
+  dim = _checks.count('dim', dim)
   settings = {
       'l2_norm_clip': 1.0, 'num_examples': 1,
       'sampling_prob': _checks.sampling_prob(sampling_prob),
       'steps': _checks.integer('steps', steps, 1),
       'delta': _checks.delta(delta), 'dim': dim}
   if bins is not None:
-    bins = table_file.check_bins(bins)
+    bins = _checks.count('bins', bins)
   search = _Search(settings, sigma, dim, bins, progress)
   search.run()
   return search.result()

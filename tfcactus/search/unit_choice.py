@@ -105,7 +105,7 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
   if np.any(rows < 0) or np.any(rows % 1) or not np.any(rows):
     raise ValueError('Expected rows_per_user to be a whole number of rows for each '
                      f'user, some of them positive, got {rows_per_user!r}.')
-  batch_size = _checks.integer('batch_size', batch_size, 1, 2**53)
+  batch_size = _checks.count('batch_size', batch_size)
   steps = _checks.integer('steps', steps, 1)
   alike = _checks.non_negative('alike', alike)
   if alike > 1:

@@ -102,19 +102,19 @@ class GroupedGaussian(quadrature.SampledGaussian):
     # under Q times e^epsilon, which may be no float. A `level` off by `width` loses at
     # most `slip`.
     remove = self.direction == 'remove'
-    target = epsilon if remove else -epsilon
-    if target <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
+    sign = 1 if remove else -1
+    if sign * epsilon <= self.log_weights[0] + ROUNDOFF:  # No loss is above epsilon.
       return 0.0, ROUNDOFF * (1 - self.log_weights[0])
     epsilon = min(epsilon, self.zero_from)
-    level, width, step = self._level(epsilon if remove else -epsilon)
+    level, width, step = self._level(sign * epsilon)
     j, log_w = self._rows
     size = np.append(0.0, j * self._shift)
     log_w = np.append(self.log_weights[0], log_w)
-    x = size - level if remove else level - size
+    x = sign * (size - level)
     room = ROUNDOFF * (1 + np.where(log_w > -np.inf, np.abs(log_w), 0.0) + j.size +
                        (size + abs(level)) * (1 + np.abs(x)))
-    log_w, log_other = log_w + special.log_ndtr(x), float(
-        special.log_ndtr(-level if remove else level))
+    log_w = log_w + special.log_ndtr(x)
+    log_other = float(special.log_ndtr(-sign * level))
     rows = np.exp(log_w if remove else log_w + epsilon)
     other = math.exp(log_other + epsilon if remove else log_other)
     value = float(np.sum(rows)) - other if remove else other - float(np.sum(rows))
