@@ -370,7 +370,10 @@ def _attained(runs: run_laws.RunLaw, pair: DominatingPair, targets: np.ndarray
 
 
 def _best_events(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-  """Returns Q-masses and P-masses of the sets of largest p / q, shape (2, outcomes)."""
+  """Returns Q- and P-masses of the sets of largest p / q, shape (2, outcomes).
+
+  Q-masses are rounded up, and P-masses down.
+  """
   with np.errstate(divide='ignore', invalid='ignore'):
     order = np.argsort(np.where(p > 0, -np.log(p) + np.log(q), np.inf))
   return np.array([np.cumsum(q[order]) * (1 + _ROUNDOFF),

@@ -232,7 +232,7 @@ class DataAccount:
         dp_accounting.ComposedDpEvent(events)).get_epsilon(delta)
 
   def report(self) -> str:
-    """Returns who spent what, and what is left, in words."""
+    """Returns who spent what of the adaptive part, and what is left, in words."""
     book, lines = self._refreshed(), [str(self.guarantee()), f'Head: {self._head}']
     for label, slot in book.slots.items():
       lines.append(f'slot {label}: {slot.count - slot.used} of {slot.count} left of '
@@ -244,7 +244,7 @@ class DataAccount:
                      f'{_format.upper(entry["leak"])}, {entry["count"]} of '
                      f'{entry["what"]}')
       elif entry['kind'] == 'moved':
-        lines.append(f'{entry["time"][:16]} moved, on the word of who did it')
+        lines.append(f'{entry["time"][:16]} moved; who moved it vouches that no second copy is in use')
     noise = 'no Gaussian release' if book.left.mu == 0 else (
         'one Gaussian release of noise multiplier '
         f'{_format.upper(leaky.shift(book.relation) / book.left.mu)}')

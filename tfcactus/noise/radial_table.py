@@ -394,7 +394,9 @@ def _densities(table: RadialTable, log_f: np.ndarray, rows: np.ndarray,
                columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns the densities around -e and 0, divided by the density around +e."""
   # Cell (i, j) of the transition holds the points of shell i (`rows`) around +e and
-  # shell j (`columns`) around -e. The density around 0 is its least value in the cell.
+  # shell j (`columns`) around -e. `middle` is the largest distance from 0 in the cell,
+  # sqrt((r_+^2 + r_-^2) / 2 - 1) for the outer radii: the least density around 0 can
+  # only raise the profile.
   radii = table.first_radius + table.width * np.arange(log_f.size)
   middle = np.sqrt(np.maximum(0.5 * (radii[rows]**2 + radii[columns]**2) - 1, 0.0))
   shell = np.ceil((middle * (1 + REACH_ROUNDOFF) - table.first_radius) /

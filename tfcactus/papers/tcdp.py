@@ -77,8 +77,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
   """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
 
-  A histogram needs at least so many records. A negative result says nothing. Raises
-  ValueError unless omega is finite, rho > 0 and num_bins > 4.
+  A histogram needs at least so many records for what `fewest_records` asks. A negative
+  result says nothing. Raises ValueError unless omega is finite, rho > 0, num_bins > 4.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:

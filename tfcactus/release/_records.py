@@ -21,7 +21,8 @@ def batches(records: Records, array: Callable[[object], np.ndarray] | None = Non
   """Yields arrays of records, whose first axis runs over records.
 
   An array, list, tuple or range is one batch. `array` turns a batch into an array, by
-  default of numbers. Raises ValueError if a batch is none, or may be a single record.
+  default of numbers. Raises ValueError if a batch is not such an array, or may be a
+  single record.
   """
   array = array or _array
   if hasattr(records, 'shape') or isinstance(records, (list, tuple, range)):

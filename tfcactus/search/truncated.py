@@ -21,7 +21,8 @@ from tfcactus.noise import tiling
 
 MARGIN = 1e-9
 """A linear program's lower bound, computed in floats, counts as proof that delta cannot
-be reached if it exceeds delta by this relative margin."""
+be reached if it exceeds delta by this relative margin. Utilities stay below the largest
+by it."""
 
 _SCALES = 24
 """Number of steps in the first scan over widths of truncated Gaussians."""

@@ -23,7 +23,7 @@ _FORM = re.compile(r'(?P<kind>kl|chi2|renyi:(?P<order>[^@]+))(@(?P<rate>.+))?')
 _SERIES = 0.05
 """Argument below which (1 + v)^order is a series, so that nothing cancels."""
 
-_TERMS = 14  # Number of terms of that series.
+_TERMS = 14  # Highest power in that series.
 
 _ORDERS = (0.05, 256.0)
 """Smallest and largest order that float64 can carry through a design."""

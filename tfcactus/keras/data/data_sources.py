@@ -245,8 +245,8 @@ def check_weights(data: ExampleData) -> None:
 def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
   """Returns an iterator over blocks of `_BLOCK` pairs or triples of a dataset.
 
-  Warns of random augmentation, which one pass fixes. Raises ValueError for elements of
-  unknown shape, and for an infinite dataset.
+  Warns of random augmentation, which is drawn once for all steps. Raises ValueError
+  for elements of unknown shape or of another structure, and for an infinite dataset.
   """
   spec = dataset.element_spec
   if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(

@@ -257,10 +257,12 @@ class _ByOperations(NamedTuple):
     return cls(variables, handles, operations.with_rules(uses), taps)
 
   def gradients(self, upstream: Sequence[Any], number: int) -> _Gradients:
-    """Returns variables with their gradients for `number` examples.
+    """Returns pairs of a variable and its gradients for `number` examples.
 
-    `upstream` has the gradient of the losses with respect to the output of each use.
+    A variable may have several pairs, which the caller adds, or none. `upstream` has
+    the gradient of the losses with respect to the output of each use; None if none.
     """
+    # `taps.operands` has operands of uses in loops, for all steps of a loop at once.
     return [(self.variables[index], form) for index, form in operations.of_variables(
         self.ruled, upstream, lambda tensor, layout: layout.apart(
             self.taps.operands.get(tensor.name, tensor), number),

@@ -82,7 +82,7 @@ def problem(record: Record, model: keras.Model, plan: PrivacyPlan) -> str:
 
 
 def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
-  """Returns the model's record, or a new one; ValueError if it is of another plan."""
+  """Returns the model's record, or a new one; ValueError if others released steps."""
   record = None
   known = trainers(models.weights(model) if model.built else ())
   optimizer = getattr(model, 'optimizer', None)
@@ -95,9 +95,9 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
     if (record is not None or not isinstance(trainer, Record) or
         training.number(trainer.counters['plan_number']) != plan_number(plan)):
       raise ValueError(
-          f'Expected a model that was not trained privately by another plan, got '
-          f'{model.name!r}, from which {trainer.released_steps} steps were '
-          'released already, and one epsilon for all of them is not known. '
+          'Expected a model that was not trained privately by another plan, private '
+          f'model or drop-in optimizer, got {model.name!r}, from which '
+          f'{trainer.released_steps} steps were released already, and one epsilon for all of them is not known. '
           'Go on with the model and plan that it was trained by; or start from a '
           'copy, keras.models.clone_model and set_weights, and add its epsilon '
           'and delta to those of the first training.')

@@ -214,8 +214,8 @@ class Step:
     """Checks a batch while the step is traced, and returns `x`.
 
     Data from generators have no static shape: for a built model of one input, `x` gets
-    the shape of that input. Raises ValueError if tensors are not dense, or of unknown
-    rank.
+    the shape of that input. Raises ValueError if tensors are not dense, or came with
+    unknown rank.
     """
     given = tf.nest.flatten(x if y is None else (x, y))
     for each in given:

@@ -39,8 +39,8 @@ class Lattice:
   count: int  # Number of factors T.
   n: int  # Largest k of A_k.
   angle: float  # Angle of t, at most zero.
-  u: np.ndarray  # Shape (nodes,).
-  y: np.ndarray  # Shape (inner,), real parts.
+  u: np.ndarray  # log |t|, shape (nodes,).
+  y: np.ndarray  # Real parts of y, shape (inner,).
   lift: float  # Imaginary part added to all y.
   width: float  # Half width of a strip about y.
   spacing: float  # Spacing of u.
@@ -171,8 +171,9 @@ class Lattice:
     with np.errstate(over='ignore'):
       rounded += 1.01 * own[1:] * (k + 1) * np.exp(self.u - self._log_unit) * (
           far * base.PHASE_ROUNDOFF)
-    # Beyond the ends the moduli on the strip's sides are about as large as the terms,
-    # times the rule's factor. `lost` counts terms that underflow.
+    # `_beyond` bounds the terms beyond the ends of y, which the sums leave out. The
+    # rule's error there is its small factor times moduli of about that size: 1.01
+    # allows for it. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + 5e-324 * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 

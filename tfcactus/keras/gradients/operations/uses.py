@@ -198,7 +198,7 @@ def found(losses: tf.Tensor, handles: dict[str, int], shapes: Sequence[Any],
     number: Number of examples, or None if it is not known.
     rows: The `Value`s, by name, of tensors with rows of examples that may be computed
       from weights.
-    explained: Tells which reads to leave out.
+    explained: Tells which reads to leave out: vectorised layers give their gradients.
     beside: Further tensors to search: outputs of stand-ins for uses in loops.
     without: Names of the loops for whose uses `beside` has stand-ins.
   """
