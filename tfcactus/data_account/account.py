@@ -244,7 +244,8 @@ class DataAccount:
                      f'{_format.upper(entry["leak"])}, {entry["count"]} of '
                      f'{entry["what"]}')
       elif entry['kind'] == 'moved':
-        lines.append(f'{entry["time"][:16]} moved; who moved it vouches that no second copy is in use')
+        lines.append(f'{entry["time"][:16]} moved; who moved it vouches that no '
+                     'second copy is in use')
     noise = 'no Gaussian release' if book.left.mu == 0 else (
         'one Gaussian release of noise multiplier '
         f'{_format.upper(leaky.shift(book.relation) / book.left.mu)}')

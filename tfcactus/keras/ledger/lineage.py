@@ -97,7 +97,8 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
       raise ValueError(
           'Expected a model that was not trained privately by another plan, private '
           f'model or drop-in optimizer, got {model.name!r}, from which '
-          f'{trainer.released_steps} steps were released already, and one epsilon for all of them is not known. '
+          f'{trainer.released_steps} steps were released already, and one epsilon for '
+          'all of them is not known. '
           'Go on with the model and plan that it was trained by; or start from a '
           'copy, keras.models.clone_model and set_weights, and add its epsilon '
           'and delta to those of the first training.')
