@@ -79,6 +79,7 @@ COUNTS = dict(adaptive_clipping=tfcactus.AdaptiveClipping(),
               noisy_accuracy=tfcactus.NoisyAccuracy(3.0))
 
 
+@pytest.mark.more
 def test_counts_are_further_coordinates_of_the_vector():
   counted, longer = plan(**COUNTS), plan(dim=26_012)
   assert counted.release_sensitivity > 1

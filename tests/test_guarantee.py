@@ -143,6 +143,7 @@ def test_statistics_of_all_records_count_on_both_sides():
   assert found.statement.startswith('All. ') and 'A split by coin' in found.statement
 
 
+@pytest.mark.more
 def test_an_iterator_of_releases_counts_on_both_sides_of_a_search():
   noise = dp_accounting.GaussianDpEvent
   search = accounting.SearchDpEvent(

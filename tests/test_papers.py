@@ -72,6 +72,7 @@ def missing(each):
     yield each.command
 
 
+@pytest.mark.more
 def test_places_tests_and_benchmarks_of_items_exist():
   assert len(ITEMS) > 120
   assert [f'{name}: {wrong}' for name, each in ITEMS.items()

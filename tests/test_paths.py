@@ -95,6 +95,7 @@ def check(path, most):
   assert len(path) <= most and len(set(path)) == len(path), path
 
 
+@pytest.mark.more
 def test_the_paths_of_a_fit_are_short():
   paths = _paths_of_fit()
   path = paths['clipped sum']

@@ -165,6 +165,7 @@ def test_every_statement_says_what_is_public(cost):
         relation != 'add-or-remove')
 
 
+@pytest.mark.more
 def test_a_zeroed_example_changes_one_sum_of_a_pass_by_one_clip_norm():
   zeroed = plan(noise=noise.Gaussian(2.0)).guarantee(
       3, 'zero-out', sampling=OnePassSampling)
@@ -415,6 +416,7 @@ def test_a_relation_in_place_of_steps_is_refused_by_its_name(relation):
 @representatives('target, kind', [
     ({'target_advantage': 0.1}, None), ({'target_tpr': (0.05, 0.01)}, None),
     ({'target_tpr': (0.05, 0.01)}, RandomAllocationSampling)])
+@pytest.mark.more
 def test_plans_for_a_target_of_attacks(target, kind):
   planned = tfcactus.PrivacyPlan.for_training(**TRAINING, **target, sampling=kind)
 

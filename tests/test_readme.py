@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -12,6 +13,7 @@ def blocks(name):
   return re.findall(r'```python\n(.*?)```', (ROOT / name).read_text(), re.S)
 
 
+@pytest.mark.more
 def test_examples_run():
   assert len(blocks('README.md')[0].strip().splitlines()) <= 12
   rng = np.random.default_rng(0)

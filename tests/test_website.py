@@ -91,6 +91,7 @@ def test_files_that_documents_name_exist():
   assert not list(missing_files('to come: `noise/discrete.py`'))
 
 
+@pytest.mark.more
 def test_the_build_reports_broken_links_and_references(tmp_path, monkeypatch):
   pytest.importorskip('mkdocstrings')
   monkeypatch.setattr(website, 'PAGES', tmp_path / 'pages')

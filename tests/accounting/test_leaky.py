@@ -141,6 +141,7 @@ def test_a_part_dominates_discrete_mechanisms_with_infinite_losses(infinite):
         assert truth <= float(_leaky(part, mpmath.mpf(float(alpha)))) + 2e-12
 
 
+@pytest.mark.more
 def test_losses_that_are_infinite_too_often_have_no_part():
   pair = accounting.DominatingPair.from_masses([0.99, 0.01], [1.0, 0.0])
   event = accounting.DominatingPairDpEvent(pair)
@@ -207,6 +208,7 @@ def _excess(outcomes, whole):
 
 @pytest.mark.parametrize('seed', [0, *(
     pytest.param(seed, marks=pytest.mark.more) for seed in range(1, 12))])
+@pytest.mark.more
 def test_adaptive_trees_of_discrete_mechanisms_never_exceed_the_budget(seed):
   rng = np.random.default_rng(seed)
   whole, deepest, rejected = Part(1e-2, 1.2), 0, 0

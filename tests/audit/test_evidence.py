@@ -49,6 +49,7 @@ def test_halved_noise_is_found_by_the_test_of_the_claim_with_a_pilot_only():
   assert found == 5 and hidden == 0
 
 
+@pytest.mark.more
 def test_true_claims_are_seldom_refuted_by_scores(monkeypatch):
   monkeypatch.setattr(families, 'gaussian_mu', lambda refutes: 0.0)  # It takes long.
   rng, refuted = np.random.default_rng(2), 0

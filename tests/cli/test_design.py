@@ -183,6 +183,7 @@ def test_bad_truncated_requests(argv, words):
     run(*argv)
 
 
+@pytest.mark.more
 def test_design_correlation_writes_what_a_plan_takes(tmp_path, capsys):
   path, picture = tmp_path / 'c.json', tmp_path / 'c.png'
   run('design', 'correlation', '--steps', '60', '--batches', '20', '--epsilon', '3',

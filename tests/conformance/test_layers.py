@@ -367,6 +367,7 @@ def test_clip_norms_bound_rows_in_mixed_precision(cases, policy):
 
 
 @_cases()
+@pytest.mark.more
 def test_norms_and_sums_are_of_the_same_gradients(cases):
   """Norms and sums are computed apart; both are compared with dense gradients."""
   model, (x, y) = _model(cases), _batch(cases)

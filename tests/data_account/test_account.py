@@ -131,6 +131,7 @@ def _adaptive_delta(epsilon, mu, branches):
       np.minimum(more - losses, 0)), 0)) for law in laws) for one, more in zip(p, left))
 
 
+@pytest.mark.more
 def test_the_filter_by_the_exact_delta_of_what_ran_fails_and_is_not_offered(
     make, monkeypatch):
   branches = [(GAUSSIAN(1 / 0.2706),), (dp_accounting.PoissonSampledDpEvent(

@@ -148,6 +148,7 @@ def test_a_fault_planted_in_the_library_is_found_by_the_check_that_names_it(faul
   assert found.refuted and 'REFUTED' in str(found)
 
 
+@pytest.mark.more
 def test_low_noise_in_whole_numbers_is_found(monkeypatch):
   draw = discrete_gaussian.draw
   monkeypatch.setattr(discrete_gaussian, 'draw', lambda rng, count: np.rint(
@@ -271,6 +272,7 @@ def test_examples_are_drawn_as_without_canaries(scheme, monkeypatch):
 
 
 @representatives('scheme', _DEPENDENT, 1)
+@pytest.mark.more
 def test_canaries_that_depend_on_each_other_have_bounds_of_one_run_alone(scheme):
   batches = getattr(private_keras, _DEPENDENT[scheme])
   plan = plan_of(steps=40)

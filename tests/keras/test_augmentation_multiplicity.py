@@ -59,6 +59,7 @@ def _moved(model, views, x, y, loss, plan=None, **settings):
 
 
 @representatives('engine,rows', [('auto', 3), ('vectorized', 20)])
+@pytest.mark.more
 def test_equal_views_give_the_step_of_one_view(engine, rows):
   x = RNG.normal(size=(20, 6, 6, 1)).astype(np.float32)
   y = RNG.integers(0, 4, 20)

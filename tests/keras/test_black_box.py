@@ -40,6 +40,7 @@ def test_an_attack_on_a_model_that_remembers():
   assert 'One run (Steinke' in said and 'No claim was tried' in said
 
 
+@pytest.mark.more
 def test_nothing_is_found_where_nothing_leaks():
   rng = np.random.default_rng(1)
   found = [attacked(*rng.normal(size=(2, 200))) for _ in range(20)]

@@ -164,6 +164,7 @@ def test_sums_of_masked_token_losses_equal_a_loop(name, vectorize):
 
 
 @representatives('engine, rows', [('auto', 4), ('auto', 6), ('vectorized', 4)])
+@pytest.mark.more
 def test_metrics_of_fit_respect_masks_as_evaluate_does(make_plan, engine, rows):
   inputs = layers.Input((5,), dtype='int32')
   tokens = layers.Embedding(7, 4, mask_zero=True)(inputs)

@@ -86,6 +86,7 @@ def test_a_step_equals_the_reference_at_any_physical_batch_size(
   np.testing.assert_allclose(history['loss'][0], loss, rtol=1e-5)
 
 
+@pytest.mark.more
 def test_poisson_draws_larger_than_the_physical_batch_are_split(make_plan):
   x, y = _data()
   plan = make_plan(l2_norm_clip=0.3)
@@ -514,6 +515,7 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
     whole_model.check_model(model)
 
 
+@pytest.mark.more
 def test_a_model_without_an_input_layer_trains_eagerly(make_plan):
   private = privatize(tf.keras.Sequential([layers.Dense(3)]), make_plan())
   private.compile('sgd', MEAN, run_eagerly=True)

@@ -143,6 +143,7 @@ def test_a_loaded_private_model_equals_the_saved_one(tmp_path, changes):
   assert int(again.optimizer.iterations) == 8
 
 
+@pytest.mark.more
 def test_loaded_models_draw_fresh_noise(tmp_path, zero_sums):
   _trained(plan_of(), tmp_path / 'm.keras')
   first, second = (_load(tmp_path / 'm.keras') for _ in range(2))

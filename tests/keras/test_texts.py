@@ -91,6 +91,7 @@ def _case(name):
 
 
 @representatives('name', MODELS)
+@pytest.mark.more
 def test_sums_equal_a_loop(name):
   assert oracle.error(_case(name)) <= 1e-5
 

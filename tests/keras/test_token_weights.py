@@ -98,6 +98,7 @@ def test_sums_equal_plain_keras_on_each_example_alone(name):
 
 
 @representatives('name', ['masked', 'ignored class', 'one by one', 'list'])
+@pytest.mark.more
 def test_sums_of_a_vectorised_model_equal_it_too(name):
   assert oracle.error(Entry(CASES[name], {}, {}), engine='vectorized') <= 1e-5
 

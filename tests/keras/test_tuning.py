@@ -364,6 +364,7 @@ def test_the_model_that_a_search_leaves_is_weights_alone(coarse, tmp_path):  # n
     model.guarantee()
 
 
+@pytest.mark.more
 def test_a_search_enters_an_account_before_its_first_run(coarse, tmp_path):  # noqa: F811
   sides = private.Split(0.25, key=bytes(32)).sides(X, Y)
   trained = sides.training.num_examples
@@ -526,6 +527,7 @@ def test_sampling_without_an_account_for_the_relation_is_refused():
     search_of(plan={**PLAN, 'sampling': sampling.OnePassSampling})
 
 
+@pytest.mark.more
 def test_bands_of_correlated_noise_can_be_searched(coarse):  # noqa: F811
   search = search_of(runs=accounting.FixedRuns(1), plan=lambda hp: {
       **PLAN, 'batch_size': 10, 'epochs': 2,
@@ -536,6 +538,7 @@ def test_bands_of_correlated_noise_can_be_searched(coarse):  # noqa: F811
   assert found.sampling == found.run_card()['sampling'] != 'unknown'
 
 
+@pytest.mark.more
 def test_validation_people_pay_for_scores_alone(coarse):  # noqa: F811
   sides = private.Split(0.25, key=bytes(32)).sides(X, Y)
   trained = sides.training.num_examples

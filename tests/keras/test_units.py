@@ -187,6 +187,7 @@ def test_weights_of_tokens_weigh_parts_of_rows(options):
       want, atol=1e-5)
 
 
+@pytest.mark.more
 def test_per_layer_and_automatic_clipping_act_on_means():
   model = model_of()
   parts = np.array([0] * 35 + [1] * 18)  # The entries of each layer.
@@ -294,6 +295,7 @@ def test_all_rows_of_a_user_move_the_sum_by_one_clipping_norm(name):
     np.testing.assert_allclose(found, without, atol=5e-6)
 
 
+@pytest.mark.more
 def test_rows_clipped_one_by_one_would_exceed_the_bound():
   """Shows that the test above sees the fault: the rows of a user as users."""
   ids = np.append(IDS, 1000 + np.arange(9))
@@ -452,6 +454,7 @@ def test_one_small_local_step_is_a_gradient():
   np.testing.assert_allclose(moved(users(), private), 0.01 * want, atol=1e-4)
 
 
+@pytest.mark.more
 def test_local_steps_restore_the_weights_to_the_bit():
   """A learning rate of zero shows the weights after a step of all users."""
   private = privatized(
@@ -518,6 +521,7 @@ def test_local_steps_draw_dropout_afresh_for_each_user_and_step():
   assert 0.73 < found.var() / 80 < 1.4
 
 
+@pytest.mark.more
 def test_another_number_of_rows_asks_for_another_compile():
   private = privatized()
   private.fit(users(k=2), epochs=1, verbose=0)
@@ -560,6 +564,7 @@ def test_layers_that_keep_state_or_add_losses_have_no_local_steps():
     _local(model=model).fit(users(), verbose=0)
 
 
+@pytest.mark.more
 def test_local_steps_are_saved_and_on_the_card(tmp_path):
   private = privatized(local_steps=2, local_learning_rate=0.5, loss=MEAN)
   private.fit(users(), verbose=0)

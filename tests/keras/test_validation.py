@@ -167,6 +167,7 @@ def test_one_record_moves_the_vector_by_at_most_the_sensitivity(units):
   assert max(reach) == 1 or units  # The bound under replace is attained.
 
 
+@pytest.mark.more
 def test_a_model_that_mixes_rows_in_inference_is_run_on_single_rows():
   mixing = tf.keras.layers.Lambda(lambda z: z - tf.reduce_mean(z, 0, keepdims=True))
   validation = validation_of(metrics=['accuracy', ('loss', 2.0)])

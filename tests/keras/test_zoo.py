@@ -62,6 +62,7 @@ def _check_users(entry: Entry, policy: str, tolerance: float) -> None:
   assert oracle.error_of_users(entry, policy) <= tolerance
 
 
+@pytest.mark.more
 @pytest.mark.parametrize('entry', _cases())
 def test_clipped_sums_over_users_equal_a_loop(entry):
   _check_users(entry, '', entry.tolerance)

@@ -43,6 +43,7 @@ def losses(kind, steps, sampling_prob=1.0, half=4096):
     (5, 0.2), (1, 1.0), (2, 0.2), (5, 1.0), (8, 1.0), (1, 0.2), (2, 1.0), (8, 0.2)], 2)
 class TestForwardPass:
 
+  @pytest.mark.more
   def test_adp_is_just_above_the_accountant(self, steps, sampling_prob):
     bounds = accounting.PhiAccountant().compose(
         event(sampling_prob), steps).delta_bounds(0.3)
@@ -58,6 +59,7 @@ class TestForwardPass:
     if steps > 1:
       assert delta < bounds.upper * 1.05
 
+  @pytest.mark.more
   def test_ma_is_proposition_17(self, steps, sampling_prob):
     accountant = accounting.ExtendedMomentsAccountant().compose(
         event(sampling_prob), steps)

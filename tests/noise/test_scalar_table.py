@@ -226,6 +226,7 @@ def test_a_tail_without_end_is_refused():
 @given(bins=st.integers(1, 50), slope=st.floats(0.01, 5),
        cells=st.integers(2, 80))
 @settings(max_examples=40, deadline=None)
+@pytest.mark.more
 def test_exponential_tables_have_exact_moments(bins, slope, cells):
   log_density = -slope * np.arange(cells)
   table = noise.ScalarTable.normalized(bins, log_density, -slope)

@@ -98,6 +98,7 @@ def test_bad_requests(change, words):
     optimal.optimal_noise(**{**request, **change})
 
 
+@pytest.mark.more
 def test_a_few_releases_gain_from_epsilons_own_gradient():
   settings = dict(delta=1e-5, sampling_prob=1.0, steps=1)
   found = optimal.optimal_noise(variance=1.0, bins=20, **settings)

@@ -111,6 +111,7 @@ def _broken_off(tmp_path, monkeypatch, *arguments):
                        '--target-epsilon', '2', *arguments]) == 130
 
 
+@pytest.mark.more
 def test_a_budget_ends_an_interrupted_run_earlier(
     tmp_path, monkeypatch, capsys):
   _broken_off(tmp_path, monkeypatch, '--epochs', '3')
@@ -158,6 +159,7 @@ def _refused(capsys, *arguments):
   return err
 
 
+@pytest.mark.more
 def test_a_run_that_ended_continues_and_its_card_counts_all_steps(ended, capsys):
   assert 'Expected more --epochs than the 1 ' in _refused(
       capsys, '--resume', str(ended))

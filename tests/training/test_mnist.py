@@ -57,6 +57,7 @@ def test_default_noise_reports_everything(tmp_path, capsys):
   assert epsilon['upper'] == pytest.approx(peer, rel=5e-3)
 
 
+@pytest.mark.more
 def test_gaussian_agrees_with_the_peer_accountant(small, tmp_path):
   code, result = run(tmp_path, '--mechanism', 'gaussian')
   assert code == 0

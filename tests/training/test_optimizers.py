@@ -55,6 +55,7 @@ def test_optimizers_take_the_same_steps(optimizer):
     ('drop-in', 'does not see what it trains', ()),
     *(pytest.param('tensorflow-privacy', 'Nothing watched', options, marks=THEIRS.marks)
       for options in ((), ('--seed', '1')))])
+@pytest.mark.more
 def test_optimizers_spend_the_same_epsilon(
     tmp_path, optimizer, words, options):
   code, found = run(tmp_path, '--mechanism', 'gaussian', '--optimizer', optimizer,

@@ -118,6 +118,7 @@ def wavy():
       200, -z * z / 2 + np.log1p(.8 * np.cos(2 * np.pi * z)), math.log(0.9))
 
 
+@pytest.mark.more
 def test_envelope_reference(wavy):
   """The envelope of exp(-z^2/2)(1 + .8 cos 2 pi z) has an epsilon of 4.42774."""
   remove = accounting.dominating_pair(wavy).poisson(0.00417)[1]
@@ -128,6 +129,7 @@ def test_envelope_reference(wavy):
 
 
 @representatives('cells', [140, 145, 150, 200])
+@pytest.mark.more
 def test_a_single_shift_lies_below_the_envelope(wavy, cells):
   shifted = PairBounds.exact(scalar_table.shifted_pair(wavy, cells).poisson(0.00417)[1])
   assert Composition([(shifted, 14400)]).delta(4.40).upper < 1e-5

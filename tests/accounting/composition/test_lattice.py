@@ -18,6 +18,7 @@ from tfcactus.pairs.dominating_pair import PairBounds
 @pytest.mark.parametrize('scale, steps, epsilons', [
     (1e-5, 1000, (1e-3,)),
     pytest.param(0.1, 10**6, (0.0, 1e-3, 1.0, 100.0, 1e5), marks=pytest.mark.more)])
+@pytest.mark.more
 def test_delta_of_losses_far_above_epsilon_is_not_below_one(scale, steps, epsilons):
   accountant = accounting.PhiAccountant().compose(
       dp_accounting.LaplaceDpEvent(scale), steps)

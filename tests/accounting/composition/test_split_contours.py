@@ -92,6 +92,7 @@ def test_the_lattice_agrees(sigma, prob, steps, delta):
   assert composition.epsilon(delta).estimate <= wide.upper + 1e-12
 
 
+@pytest.mark.more
 def test_groups_of_different_steps():
   groups = [(removal(1.0, 1e-3), 7), (removal(0.7, 3e-4), 5)]
   bounds = SplitContours(groups).epsilon(1e-9)

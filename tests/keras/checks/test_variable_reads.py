@@ -235,6 +235,7 @@ def test_casts_of_mixed_precision_need_no_other_route(policy):
   assert not one_by_one.engine_sums(model, loss, X[:6], Y[:6]).routes.whole
 
 
+@pytest.mark.more
 def test_summary_and_physical_batch_follow_the_route_of_the_loss(
     make_plan, monkeypatch):
   monkeypatch.setattr(physical_batch, 'memory_for_steps', lambda: 2**29)

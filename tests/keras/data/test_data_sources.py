@@ -117,6 +117,7 @@ def test_integer_images_train_as_floats(make_plan, scale, engine):
 @pytest.mark.skipif(
     not os.path.isdir(os.path.join(os.environ.get('TFDS_DATA_DIR', ''), 'mnist')),
     reason='TFDS_DATA_DIR holds no MNIST')
+@pytest.mark.more
 def test_batches_take_mnist_from_tensorflow_datasets():
   import tensorflow_datasets as tfds
   dataset = tfds.load('mnist', split='test', as_supervised=True)

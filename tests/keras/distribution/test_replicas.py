@@ -455,6 +455,7 @@ def test_shares_partition_a_batch():
 
 
 @representatives('drop_in', [False, True])
+@pytest.mark.more
 def test_sums_with_noise_are_rounded_once(monkeypatch, drop_in):
   """Bits below the grid of the rounded noise would reveal other shares."""
   given, totals, summed = [], [], replicas.summed

@@ -58,6 +58,7 @@ def test_models_with_plain_optimizers_train_as_with_a_drop_in_optimizer(kind, ma
   np.testing.assert_allclose(got, _drop_in(), rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.more
 def test_vectorized_optimizers_are_the_same_ones():
   np.testing.assert_array_equal(
       _drop_in(VectorizedDPKerasSGDOptimizer), _drop_in())

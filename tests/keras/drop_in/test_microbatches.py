@@ -91,6 +91,7 @@ def _epsilon(batches, **kwargs):
 
 
 @pytest.mark.usefixtures('random_sums')
+@pytest.mark.more
 def test_epsilon_is_given_only_for_batches_of_one_size():
   guarantee, _ = _epsilon(FixedSizeBatches(_X, _Y, 8))
   assert guarantee is not None and guarantee.proven

@@ -287,6 +287,7 @@ def test_gradients_that_were_never_noised_are_refused():
     optimizer.get_gradients(None, None)
 
 
+@pytest.mark.more
 def test_decay_is_a_schedule_where_keras_ignores_it():
   x, y = _data()
   schedule = tf.keras.optimizers.schedules.InverseTimeDecay(

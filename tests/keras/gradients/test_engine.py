@@ -174,6 +174,7 @@ _cases = pytest.mark.parametrize('names', [
 
 
 @_cases
+@pytest.mark.more
 def test_layers_of_keras_equal_the_reference(names):
   model, run = _made(*names)
   (x, y), loop = data_for(model), loop_of(model)

@@ -141,6 +141,7 @@ def _card(clip_rounding, monkeypatch):
   return make_run_card(private)['not_covered']
 
 
+@pytest.mark.more
 def test_the_run_card_names_rounding_beyond_the_margin(monkeypatch):
   """Lean models use Gram norms beyond the limit, which other models do not."""
   drawn = 10 + 8 * 7.5**0.5

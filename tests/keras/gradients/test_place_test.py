@@ -96,6 +96,7 @@ def test_inputs_that_are_ids_in_floats_are_tested():
     check(lambda batch: [looked_up(batch) + tf.reduce_sum(looked_up(batch)[:1])])
 
 
+@pytest.mark.more
 def test_as_many_rows_of_fewer_units_are_tested_anew(monkeypatch):
   tested = []
   monkeypatch.setattr(place_test, 'check', lambda *args: tested.append(args[2:]))
@@ -109,6 +110,7 @@ def test_as_many_rows_of_fewer_units_are_tested_anew(monkeypatch):
   assert [each for _, each in tested] == [1, 2]
 
 
+@pytest.mark.more
 def test_outputs_are_tested_where_right_answers_count(monkeypatch):
   tested = []
   monkeypatch.setattr(place_test, 'check', lambda model, run, specs, each: (

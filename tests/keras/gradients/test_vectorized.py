@@ -74,6 +74,7 @@ def _check(*parts):
   assert not got.routes.whole
 
 
+@pytest.mark.more
 def test_custom_gradients_are_kept():
   _check(Sine(), layers.Dense(4, 'swish'), Reversal(), InFunction(), Two())
 

@@ -113,6 +113,7 @@ def test_coordinates_are_independent_over_chunks_and_parts(monkeypatch):
         drawn.size - lag)
 
 
+@pytest.mark.more
 def test_variables_without_entries_get_noise_of_their_shape(monkeypatch):
   monkeypatch.setattr(device_noise, 'TOGETHER', 50)
   shapes = [[0], [60], [0, 3], [70]]
@@ -120,6 +121,7 @@ def test_variables_without_entries_get_noise_of_their_shape(monkeypatch):
   assert [each.shape.as_list() for each in noisy] == shapes
 
 
+@pytest.mark.more
 def test_no_block_of_a_key_is_made_twice(blocks, monkeypatch):
   monkeypatch.setattr(device_noise, '_CHUNK', 64)
   monkeypatch.setattr(device_noise, 'TOGETHER', 1000)

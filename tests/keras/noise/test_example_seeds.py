@@ -99,6 +99,7 @@ def test_masks_differ_between_runs_and_between_examples(name, engine):
 
 
 @representatives('name', ['Dropout of a seed', 'Dropout', 'GaussianNoise'])
+@pytest.mark.more
 def test_an_example_more_leaves_the_law_of_other_masks(name):
   """A mask drawn by a known seed would be that of a row, whichever example is in it."""
   whole, fewer = _masks(_LAYERS[name]), _masks(_LAYERS[name], first=1)
@@ -113,6 +114,7 @@ def test_an_example_more_leaves_the_law_of_other_masks(name):
 @representatives('name, engine', [
     (name, engine) for name in ('Dropout', 'TensorFlow', 'generator')
     for engine in ('auto', 'vectorized')])
+@pytest.mark.more
 def test_masks_of_a_seeded_run_repeat(name, engine):
   one, other = (_masks(_LAYERS[name], engine, seed=5) for _ in range(2))
   np.testing.assert_allclose(one, other, atol=1e-4)

@@ -139,6 +139,7 @@ def test_gradient_and_both_counts_get_the_noise_of_the_account():
   np.testing.assert_allclose(np.array(norm.answers), [np.sum(counts[1]), 300])
 
 
+@pytest.mark.more
 def test_designed_noise_covers_gradient_and_count():
   table = noise_lib.RadialTable.normalized(
       22, 0.25, 0.25, [-0.8 * i for i in range(40)], -1.0)
@@ -152,6 +153,7 @@ def test_designed_noise_covers_gradient_and_count():
         21, 0.25, 0.25, [-0.8 * i for i in range(40)], -1.0)))
 
 
+@pytest.mark.more
 def test_padding_and_examples_that_are_not_finite_leave_the_count():
   norms = []
   for break_it in (True, False):

@@ -222,6 +222,7 @@ def test_training_releases_what_whole_numbers_say(strategy, tmp_path):
   assert loaded.plan == plan and loaded.guarantee() == found
 
 
+@pytest.mark.more
 def test_a_seed_repeats_a_run_and_journals_know_the_plan(tmp_path):
   plan, ends = whole_plan(), []
   for _ in range(2):
@@ -241,6 +242,7 @@ def test_a_seed_repeats_a_run_and_journals_know_the_plan(tmp_path):
   assert len({lineage.plan_number(each) for each in (plan, *others)}) == 5
 
 
+@pytest.mark.more
 def test_an_audit_of_correlated_whole_numbers_does_not_refute_epsilon():
   plan = whole_plan(dim=None)
   private = privatized(plan, audit=Audit(canaries=100))

@@ -29,6 +29,7 @@ def _wide(**options):
                     **options)
 
 
+@pytest.mark.more
 def test_steps_apply_noise_of_the_law_and_say_where_it_was_made(tmp_path):
   private = _wide(randomness='device')
   moved = _moved(private, steps_per_epoch=1) / 1e-4 * 10  # The expected batch size.

@@ -115,6 +115,7 @@ def test_graphs_that_are_rewritten_in_half_precision_are_refused(make_plan, opti
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.more
 def test_data_of_other_lengths_train_without_another_compile(make_plan):
   # TensorFlow traces the second step for any length; the third is no new trace.
   private = privatize(tf.keras.Sequential([

@@ -110,6 +110,7 @@ def test_one_example_more_changes_what_a_worker_sends_by_two_examples_at_most():
   assert most == 2
 
 
+@pytest.mark.more
 def test_one_worker_adds_all_of_the_noise_and_saves_the_flag(tmp_path):
   x, y = np.zeros((60, 3), np.float32), np.zeros(60)
   private = privatized(plan_of(), model(), split_noise=True)

@@ -207,6 +207,7 @@ def test_a_step_draws_once_for_weights_and_counts_by_the_norm_of_that_step(
   assert private.guarantee().upper == plan.guarantee(100).upper  # All that may run.
 
 
+@pytest.mark.more
 def test_the_noise_of_counts_has_the_law_of_the_plan():
   sampler = step_noise.IntegerSampler(tfcactus.Gaussian(1.3), seed=7)
   parts = sampler.whole([np.float64(0)] * 25_000, 1.0)
@@ -264,6 +265,7 @@ def test_kinds_of_steps_train(options):
 
 @representatives('batches', [
     lambda: AllocatedBatches(X, Y, 4), lambda: FixedSizeBatches(X, Y, 10)])
+@pytest.mark.more
 def test_other_batches_train(batches):
   private = privatized(whole_plan())
   private.fit(batches(), verbose=0)
@@ -294,6 +296,7 @@ def test_options_without_a_proof_are_refused(options, words):
     privatized(whole_plan(), **options)
 
 
+@pytest.mark.more
 def test_canaries_are_whole_numbers_at_any_place_and_the_claim_is_the_guarantee(
     monkeypatch):
   monkeypatch.setattr(discrete_gaussian, 'draw',

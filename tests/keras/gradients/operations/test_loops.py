@@ -218,6 +218,7 @@ _REFUSED = {
 
 
 @representatives('name', _REFUSED)
+@pytest.mark.more
 def test_loops_that_cannot_be_vectorised_either_are_refused_with_layer_and_remedy(name):
   function, remedied, reason = _REFUSED[name]
   own = Own(function, w=(4, 4))
@@ -257,6 +258,7 @@ class _DroppingCell(_Cell):
     return super().call(inputs, [tf.nn.dropout(states[0], 0.5)])
 
 
+@pytest.mark.more
 def test_draws_of_each_step_run_with_secret_seeds():
   model = made(_SERIES, layers.RNN(_DroppingCell(), return_sequences=True))
   x, y = data(_SERIES)
@@ -308,6 +310,7 @@ def test_gradients_in_the_order_of_the_backward_loop_are_found(monkeypatch):
   assert planted._errors(model)['rows'] > 0.01
 
 
+@pytest.mark.more
 def test_gradients_of_another_use_are_found(monkeypatch):
   model = made(_SERIES, Own(_repeated(
       lambda y, w: tf.tanh(tf.tanh(y @ w) @ w / 2)), w=(4, 4)))
