@@ -92,8 +92,9 @@ class KeyStream:
     return self._used
 
   def replayed(self: _Stream, position: int) -> _Stream:
-    """Returns a stream that repeats words from `position` on; read no further ones.
+    """Returns a stream that repeats this stream's words from `position` on.
 
+    Read no more words than this stream has drawn: it will draw the next ones itself.
     Raises ValueError unless this process drew the word at `position`.
     """
     if self._pid != os.getpid() or not 0 <= position < self._used:

@@ -383,7 +383,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
           'Expected a model made by privatize(model, plan, audit=Audit(canaries=300)), '
           'got one without canaries.')
     found = self.ledger()
-    self.guarantee()
+    self.guarantee()  # Raises if there is none.
     return self.canaries.audit(
         found.scheme, found.epochs if found.counts_epochs else found.steps, found.steps,
         significance, families)
@@ -401,6 +401,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     weights = losses.weights(weights, outputs, tf.shape(tf.nest.flatten(x)[0])[0])
     optimizer = optimizers.bare_optimizer(self)
     optimizers.make_variables(self)
+    # A third column of the mark has the canary of each row.
     with self._ledger.counter.count_step(mark, optimizer) as place:
       averages, batch, penalty = self._step.run(
           x, targets, losses.used_weights(weights, outputs), losses, place, each,

@@ -84,6 +84,7 @@ def not_covered(plan: PrivacyPlan) -> list[str]:
         'rounding of the distribution of the noise of releases_beside, which is float64'
         if not all(isinstance(event, accounting.DistanceDpEvent)
                    for event in plan.releases) else '')
+  # A line that becomes '' is left out.
   return [each for each in (instead.get(line, line) for line in NOT_COVERED) if each]
 
 

@@ -79,6 +79,7 @@ def _log_losses(model: keras.Model, losses: OutputLosses, predictions: Any,
   trackers = compat.output_trackers(
       model, predictions, [(term.place, term.path) for term in terms])
   weighted = values * tf.cast(weights, values.dtype)
+  # A loss of weight 0 is logged for its output, and left out of the total.
   total = weighted * losses.used_weights(tf.ones_like(weighted), predictions)
   if weighted.shape.rank == 2:
     total = tf.reduce_sum(total, 1)

@@ -309,6 +309,7 @@ class PrivateSearch:
   def _counted(self, account: DataAccount | None, label: str) -> Iterator[None]:
     """Counts a search before it begins; ValueError if target or account is spent."""
     plan = next(iter(self.plans.values()))
+    # The journal counts searches in place of steps.
     journal = None if self._journal is None else Journal(self._journal, plan, block=1)
     try:
       begun = max(self._begun, journal.entry.released_steps if journal else 0)

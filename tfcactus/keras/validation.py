@@ -88,7 +88,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       raise ValueError('Expected the validation side of a split, got its training '
                        'side; use split.sides(x, y).validation.')
     self._metrics = _metrics(metrics)
-    self._sensitivity = 0.5 * math.nextafter(  # Not rounded down.
+    # A record adds up to 1/2 in size to each centred metric. Not rounded down.
+    self._sensitivity = 0.5 * math.nextafter(
         math.sqrt(len(self._metrics)), math.inf)
     self._noise = noise_lib.check(noise)
     self._noise.check_dim(len(self._metrics))
@@ -190,6 +191,8 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
       # Padded with zeros to the metrics' length, for which the noise was checked.
       number = np.append(float(count), np.zeros(len(total) - 1))
       self.num_examples = max(1, round(float(self._noisy(number, 1.0, 1.0)[0])))
+    # `total` has sums of each metric over its bound, less 1/2. `error` is one standard
+    # deviation.
     noisy = self._noisy(total, self._sensitivity, right_answers.FINENESS)
     error = self._noise.noise_multiplier * self._sensitivity / self.num_examples
     for (name, bound, _), value in zip(self._metrics, noisy):

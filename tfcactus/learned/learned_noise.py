@@ -127,8 +127,9 @@ class LearnedNoise:
       raise ValueError(f'Expected factor > 1, got factor={self.factor!r}.')
 
   def solve(self) -> noise_lib.ScalarTable:
-    """Trains, and returns the table of least delta seen, to a factor of 1 - 1e-4.
+    """Trains, and returns the table of least accounted delta among those checked.
 
+    A later table replaces an earlier one only if its delta is lower by 1e-4 of it.
     Its `info['history']` lists (epoch, the loss's own delta, the accountant's upper
     bound on delta) at each check.
     """

@@ -43,13 +43,15 @@ def table(masses: list[int]) -> Table:
   limits, others = [column] * COLUMNS, list(range(COLUMNS))
   small = [j for j, mass in enumerate(left) if mass < column]
   large = [j for j, mass in enumerate(left) if mass >= column]
+  # Vose's method: a large number fills up the column of a small one.
   while small:
     j = small.pop()
     limits[j], others[j] = left[j], large[-1]
     left[large[-1]] -= column - left[j]
     if left[large[-1]] < column:
       small.append(large.pop())
-  # Numbers that are left over have exactly the mass of a column.
+  # Numbers that are left over have exactly the mass of a column, and are its `other`
+  # too: their limit may be cut to one below a full column.
   return Table(
       np.array([min(limit >> _FINE, 2**48 - 1) << 16 | other
                 for limit, other in zip(limits, others)], np.uint64),

@@ -373,6 +373,7 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
     exists = (p > 0) & (columns >= 0)
     other, middle = _densities(table, padded, rows, np.maximum(columns, 0))
     drawn, shared = (other, middle) if opposite else (middle, other)
+    # Densities of the two mixtures, divided by that around +e, of which p has the mass.
     first = prob + (1 - prob) * shared[exists]
     second = prob * drawn[exists] + (1 - prob) * shared[exists]
     with np.errstate(divide='ignore'):

@@ -140,7 +140,8 @@ class SinhNormal(base.ScalarNoise):
     shift = _checks.integer('shift', shift, 1)
     if shift > _LARGEST_SHIFT * self.sigma:
       return overlap.no_noise(1.0)
-    # y is the outcome minus shift / 2: the loss is odd and increasing in y.
+    # y is the outcome minus shift / 2: the loss is odd and increasing in y. P is
+    # centred at y = shift / 2, Q at -shift / 2.
     reach = self.bend * math.asinh(_REACH * self.sigma / self.bend)
     top = min(reach + 0.5 * shift, _threshold(self, _LARGEST_LOSS, shift))
     y = np.linspace(-top, top, cells_lib.CELLS + 1)

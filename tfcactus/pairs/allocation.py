@@ -94,7 +94,7 @@ class _Mean:
   def pair(self, direction: str) -> DominatingPair:
     """Returns (P, Q), which bounds H(P || Q) for 'remove', H(Q || P) for 'add'."""
     p, q = self.ratio * self.q, self.q
-    # Both may be off by `roundoff`, in opposite directions.
+    # Both may be off by `roundoff`, in opposite directions: three times it is enough.
     room = (1 if self.raises else -1) * 3 * self.roundoff
     if direction == 'remove':
       p = p * (1 + room)

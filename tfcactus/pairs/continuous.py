@@ -126,6 +126,7 @@ class _Checked:
   def tails(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns P(X <= x) and P(X > x), also at infinite x; ValueError if impossible."""
     inner = np.isfinite(x)
+    # Right at infinite x; the loop replaces the others.
     below, above = (x > 0).astype(np.float64), (x < 0).astype(np.float64)
     for name, tail in (('cdf', below), ('sf', above)):
       value = np.asarray(getattr(self.law, name)(x[inner]), dtype=np.float64)
@@ -176,7 +177,7 @@ _ANY = (np.full(2, -np.inf), np.full(2, np.inf))
 
 def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
           ) -> Iterator[cell_bounds.Piece]:
-  """Yields cells with edges `x`, between or beyond breaks, and what is beside."""
+  """Yields cells with edges `x`, then the gap to a break, or the tail, at each end."""
   at_break = x[0] in breaks, x[-1] in breaks
   start = np.nextafter(x[0], np.inf) if at_break[0] else x[0]
   stop = np.nextafter(x[-1], -np.inf) if at_break[1] else x[-1]
@@ -194,6 +195,8 @@ def _part(p: _Checked, q: _Checked, x: np.ndarray, breaks: np.ndarray
       (np.array([x[0] if at_break[0] else -np.inf, start]), 0, -way),
       (np.array([stop, x[-1] if at_break[1] else np.inf]), -1, way)):
     near = low[edge], high[edge]
+    # The loss in a gap is bounded by `logpdf` at the break, unless the gap's masses
+    # contradict that. Then, and in a tail, only its direction is known.
     if at_break[edge]:
       beside = _piece(p, q, tail, *_outwards(near, _at_break(p, q, x[edge]), outwards))
       if beside.contradiction() is None:

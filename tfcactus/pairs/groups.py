@@ -156,6 +156,7 @@ def _merged(pair: DominatingPair) -> PairBounds:
   order = np.argsort(pair.loss)
   first = np.unique(np.linspace(0, order.size, CELLS + 1).astype(np.int64))[:-1]
   loss = pair.loss[order]
+  # Merged atoms lower the profile; mass moved to the least and largest loss raises it.
   edges = np.append(loss[first], loss[-1])
   p, q = (np.add.reduceat(mass[order], first) for mass in (pair.p, pair.q))
   lower = DominatingPair(np.log(p) - np.log(q), p, q, pair.p_inf, pair.q_inf)

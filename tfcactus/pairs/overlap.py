@@ -95,7 +95,8 @@ def _joined(above: DominatingPair, below: DominatingPair) -> DominatingPair:
   """Returns the pair with the profile of `above` for alpha >= 1, else of `below`."""
   # The profiles at alpha = 1, `gain` of `above` and `fall` of `below`, agree up to
   # rounding. One more atom, of masses `more` and `less`, raises the smaller one by
-  # `lack` = more - less. Its loss is positive to raise `gain`, else negative.
+  # `lack` = more - less. Its loss is positive to raise `gain`, else negative; any size
+  # of it is safe, and `typical` is about the mean positive loss.
   up, down = above.loss > 0, below.loss < 0
   gain = float(np.sum(above.p[up] - above.q[up])) + above.p_inf
   fall = float(np.sum(below.q[down] - below.p[down])) + below.q_inf

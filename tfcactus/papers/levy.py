@@ -324,6 +324,8 @@ class _Nodes:
       self._phi = np.exp(log_phi)
       self._size = np.abs(self._phi)
       error = error + _numerics.sum_roundoff(count) + 16 * EPS * (1 + np.abs(log_phi))
+      # Bounds the error of `_phi`. If the relative error may be one or more, the sizes
+      # of the computed and of the true value do, added up.
       self._wrong = _UNDERFLOW + np.where(
           error < 1, self._size * np.expm1(np.minimum(error, 1.0)),
           self._size + np.exp(np.minimum(log_phi.real + error, 0.0)))

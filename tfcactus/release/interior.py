@@ -163,6 +163,7 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
     high += 1.0
   while excess(low) <= 0:
     low -= 1.0
+  # Moved up by more than the tolerance of the root.
   return math.exp(optimize.brentq(excess, low, high, xtol=1e-9) + 1e-8)
 
 

@@ -179,7 +179,8 @@ def sum_error(noise: ScalarNoise, terms: int, sums: int, beta: float) -> float:
   bound = lambda log_u: min((terms * noise.log_mgf(math.exp(log_u)) +
                              log_ratio) / math.exp(log_u), 1e100)
   guess = math.log(math.sqrt(2 * log_ratio / terms) / noise.std)
-  # Unimodal in log u; infinite beyond the exponential rate of the noise's tail.
+  # Unimodal in log u; infinite beyond the exponential rate of the noise's tail. Each u
+  # gives a valid bound: the search decides only how tight it is.
   found = optimize.minimize_scalar(
       bound, bounds=(guess - 4, guess + 4), method='bounded')
   return min(float(bound(found.x)), float(bound(guess - 1)),

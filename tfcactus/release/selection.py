@@ -115,7 +115,10 @@ def top_m(scores: npt.ArrayLike, m: int, *, sensitivity: float,
 
 def _scores(scores: npt.ArrayLike, sensitivity: float, m: int
             ) -> tuple[np.ndarray, float, float]:
-  """Returns more than m scores on a grid: (int64 steps, step, sensitivity there)."""
+  """Returns more than m scores on a grid: (int64 steps, step, sensitivity there).
+
+  Rounding to the grid changes a gap between two scores by less than 2 steps.
+  """
   steps, step, scale = noise_sources.lattice(
       scores, noise_sources.sensitivity(sensitivity))
   if steps.ndim != 1 or steps.size <= m:
@@ -184,7 +187,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   while excess(high) > 0:
     high *= 1.5
   gap = optimize.brentq(excess, 0.0, high, xtol=1e-9, rtol=1e-12)
-  return gap + 1e-8
+  return gap + 1e-8  # Above the root, by more than its tolerance.
 
 
 def smallest_gap(noise: noise_lib.ScalarNoise, *, num_options: int, beta: float,

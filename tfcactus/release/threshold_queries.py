@@ -91,7 +91,8 @@ def threshold_sketch(records: _records.Records, *, num_values: int, depth: int,
   rng = noise_sources.generator(seed)
   points = _splits(x, size, depth, lambda part, length: interior.interior_draw(
       part, length, noise=noise, rng=rng, method=method, rank_error=rank_error))
-  # Records in (previous point, point], then the rest; exact beyond 2^53.
+  # Records in (previous point, point], then the rest. Integers are compared, which is
+  # exact beyond 2^53 too.
   counts = np.diff(np.searchsorted(x, points, side='right'), prepend=0, append=x.size)
   parts = 2**depth
   counts = np.append(counts, np.zeros(parts - counts.size, np.int64))

@@ -92,7 +92,8 @@ def scaled(noise: noise_lib.Noise, scale: float, step: float, coordinates: int,
   if isinstance(noise, noise_lib.ScalarTable) and scale == step:
     unit = size  # Whole: nothing is rounded.
   else:
-    # Whole numbers of a sensitivity, less the room; then per step, rounded down.
+    # Whole numbers of a sensitivity, less the room; then per step, rounded down, which
+    # makes noise larger. Factors near one cover rounding.
     room = size - rounding * (1 + 2.0**-40)
     fraction, exponent = math.frexp(room * (1 - 2.0**-48) / (scale / step))
     unit = math.ldexp(math.floor(fraction * 2**_BITS), exponent - _BITS)

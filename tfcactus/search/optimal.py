@@ -154,7 +154,7 @@ class _Search:
       self._design(objective)
     costs = {order: self._order(order) for order in _FIRST_ORDERS[:2]}  # Epsilons.
     for order in _FIRST_ORDERS[2:]:
-      # A higher order is tried only while the highest so far is the best.
+      # An order is tried only if the highest so far, half of it, is the best.
       if min(costs, key=costs.__getitem__) < order / 2:
         break
       costs[order] = self._order(order)

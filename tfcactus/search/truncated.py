@@ -103,6 +103,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
     event = dp_accounting.PoissonSampledDpEvent(sampling_prob, event)
   accountant = accounting.PhiAccountant()
   accountant.compose(event, steps)
+  # Upper bounds on the mass of infinite losses, of which the largest counts.
   omega = max(part.p_inf[1] for part in accountant.compositions().values())
   # The duality gap proves the table optimal for what its design was asked.
   info = noise.info
@@ -217,7 +218,7 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
     found = designed(middle)
     if found is not None and found.delta.upper <= delta:
       if found.utility >= best.utility:
-        break
+        break  # The design gains nothing from here on.
       best, share = found, share * share
       continue
     low, share = middle, 0.0

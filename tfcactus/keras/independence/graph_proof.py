@@ -137,11 +137,11 @@ def _of_sizes(node: Node) -> Value | list[Value]:
       value.dependence == Dependence.BATCH_SIZE for value in others):
     return _computed_size(node)
   if kind in draws_lib.SHAPE_ARGUMENT and node.draws is not None:
-    node.draws.check(node)
+    node.draws.check(node)  # Raises unless the seed is secret and used once.
   out = dependence.sizes_by_batch(node.op.inputs[place], node.values[place])
   if out is None:
     return BATCH_SIZE
-  # The length of each axis, for Tile its repeats; `by_rows`: for each example.
+  # `size` is the length of an axis, for Tile its repeats; per example if `by_rows`.
   sizes = dependence.as_multiples([list(each) for each in out])
   rows = [(axis, size) for axis, (size, by_rows) in enumerate(sizes) if by_rows]
   if kind in ('BroadcastTo', 'Tile'):
@@ -155,15 +155,16 @@ def _of_sizes(node: Node) -> Value | list[Value]:
 
 
 def _computed_size(node: Node) -> Value | list[Value]:
-  """Returns the values of integers computed from sizes, with `sizes` while known."""
+  """Returns values of integers computed from sizes, with `Value.sizes` if known."""
   # A size that is read from a shape and is the same in all batches is CONSTANT.
   if dependence.size_taken(node.op) is not None:
     return CONSTANT
   operands = [dependence.sizes_by_batch(tensor, value)
               for tensor, value in zip(node.op.inputs, node.values)]
   known = [sizes for sizes in operands if sizes is not None]
-  # Numbers of few bits or with a fraction would be rounded, and an axis, place or shape
-  # that depends on B may pick any number.
+  # Operands from `first` on are axes, places or shapes: if one depends on the number of
+  # examples, it may pick any number. Dtypes other than int32 and int64 would overflow
+  # soon, or have fractions.
   first = {'ConcatV2': -1, 'Mul': 2, 'Pack': len(known)}.get(node.op.type, 1)
   if node.op.type not in _MONOMIAL or len(known) < len(operands) or any(
       tensor.dtype not in (tf.int32, tf.int64) for tensor in node.op.outputs) or any(

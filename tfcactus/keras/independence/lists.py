@@ -177,7 +177,9 @@ def _check_shape(node: Node) -> None:
   if node.rows() != [0]:
     raise unknown('takes a shape that depends on the examples')
   if node.draws is None or node.op.get_attr('element_dtype') == tf.variant:
-    return  # Nothing is guaranteed where draws are held fixed.
+    # Nothing is guaranteed where draws are held fixed. If items are lists, their shape
+    # says nothing of the innermost items, which `Value.item` describes.
+    return
   rows, tensor = node.values[0], node.op.inputs[-1]
   if node.values[-1].dependence != Dependence.CONSTANT:
     raise unknown('takes a shape that depends on the examples')

@@ -149,7 +149,8 @@ def _product(node: Node) -> Value:
     value = node.values[i]
     place = value.axis - len(node.shape(i))  # Negative: counted from the last axis.
     if place >= -2:
-      # Rows of input 0 and columns of input 1 are not summed over.
+      # Rows (axis -2) of input 0 and columns (-1) of input 1 are not summed over;
+      # `flipped` swaps rows and columns of the input.
       if (place == i - 2) == flipped:
         raise mixed('adds over the examples')
       place = i - 2
@@ -267,9 +268,12 @@ def _fused_norm(node: Node) -> list[Value]:
   if not given and axis != channels:
     raise mixed('normalizes over the examples')
   node.op.outputs[0].set_shape(node.op.inputs[0].shape)
+  # Statistics and scales have the channels on axis 0: the examples too, unless `given`.
+  others_axis = -1 if given else 0
   for i in range(len(node.values)):
     if node.op.inputs[i].shape.num_elements() != 0:
-      dependence.check_same(node, i, axis if i in images else -given, node.length())
+      dependence.check_same(
+          node, i, axis if i in images else others_axis, node.length())
   others = Value(Dependence.ROW_WISE, 0, block)
   if given:
     # dx = dy scale / sqrt(variance + epsilon). The gradients of scale and offset are

@@ -82,6 +82,8 @@ def _reshape(node: Node) -> Value:
 
 def _shape_made(node: Node) -> list[int | None]:
   """Returns the shape that a Reshape makes, None for sizes that are not known."""
+  # Where the examples' axis has no static size, the shape is computed for each number
+  # of examples in `BATCH_SIZES`. A size that grows with the number becomes None.
   value, found = node.values[0], []
   asked = dependence.sizes_by_batch(node.op.inputs[1], node.values[1])
   if asked is None or node.shape(0)[value.axis] is not None:

@@ -146,7 +146,7 @@ class StepAgreement:
         self._confirm, [own, replicas.gathered(own[None])], tf.int64), own.shape)
 
   def _confirm(self, own: np.ndarray, of_all: np.ndarray) -> np.ndarray:
-    """Returns `own`; RuntimeError if a worker did not count, or numbers differ."""
+    """Returns `own`, (n,); RuntimeError if rows `of_all` differ or begin with zero."""
     failure, self.failure = self.failure, None
     if failure is not None:  # TensorFlow drops the messages of some error types.
       raise RuntimeError(

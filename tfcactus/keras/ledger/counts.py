@@ -175,9 +175,10 @@ class Record:
   def count_others(self, model: keras.Model, before: Counts) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
-    These are the private models of this process that had exactly these weights; for
-    counters without steps, after a step. If none had, the weights may be averages. Then
-    copies count: for a model that stepped in this process, others that once had its
+    These are the private models of this process that had exactly these weights; if this
+    model has no steps, only those that had them after a step of their own, not as
+    initial weights. If no model had them, the weights may be averages. Then copies
+    count: for a model that stepped in this process, others that once had its
     weights; for a loaded model, others that once had weights of each other. (Averages
     of models that are not copies are not detected.) Adds nothing if this model had the
     weights itself. `before` are the counts from before the weights were set. Voids the

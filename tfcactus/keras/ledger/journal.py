@@ -226,7 +226,7 @@ def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:
 def _header(plan: PrivacyPlan) -> dict[str, Any]:
   """Returns the first record of a journal: the fields that set a step's cost."""
   rule = plan.adaptive_clipping
-  # Left out where older journals lack the keys: without correlation, unit, arithmetic.
+  # Keys that older journals lack are left out of plans without the feature.
   correlation = {} if plan.strategy is None else {
       'correlation': plan.strategy.digest}
   unit = {} if plan.unit == 'example' else {'unit': plan.unit}

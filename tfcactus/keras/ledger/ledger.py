@@ -84,8 +84,9 @@ class Ledger:
     """Returns (guarantee of all releases, ''), or (None, reason).
 
     Arguments are as for `PrivacyPlan.guarantee`; None takes the first relation of the
-    sampling scheme. Raises ValueError if None with one row has no account: the plan
-    then has none of the scheme at all.
+    sampling scheme. If another relation or several rows have no account, the reason
+    says so. Raises ValueError if the default arguments have none: then the plan has no
+    account for its scheme at all.
     """
     relation = neighboring_relation
     if relation is not None:

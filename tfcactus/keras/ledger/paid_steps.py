@@ -55,7 +55,8 @@ class PaidSteps:
   def begin(self, marks: Marks, known: Counts) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
 
-    Enters the plan's releases, and steps of those `known` that are not in the slot yet.
+    Enters the plan's releases in the account. Spends steps or epochs that `known` has
+    counted and the slot has not.
     Raises ValueError if the batches have no account, the slot is used up or for another
     event, or too little is left of the account.
     """
@@ -69,6 +70,7 @@ class PaidSteps:
     kind.check_relation(self._account.relation)
     scheme, unit = kind.of_plan(self._plan), self._plan.unit
     event = scheme.event(accounting.noise_event(self._plan.noise))
+    # What was spent for another event does not pay for this one.
     self._held = self._held if event == self._event else 0
     self._event, self._sampling, self._by_epochs = event, kind.code, kind.draws_epochs
     if self.label not in self._account.slots:

@@ -114,6 +114,7 @@ def check(blocks: int) -> None:
         tf.zeros([NORMALS * blocks], tf.float64), tf.ones([], tf.float64),
         tf.zeros([], tf.float64)).numpy()
   expected, radii = host_normals(key.tobytes(), 3, 5, blocks)
+  # In units of `_TOLERANCE`, which tells why.
   worst = float(np.max(np.abs(made - expected) / (radii + 1 / radii)))
   if not worst <= _TOLERANCE:
     raise RuntimeError(
@@ -126,7 +127,7 @@ def host_normals(key: bytes, part: int, first: int, blocks: int
                  ) -> tuple[np.ndarray, np.ndarray]:
   """Returns what `normals` returns, by other code, and the radius of each one's pair.
 
-  Radii, of the same shape, are at least 1e-8.
+  Both arrays are float64, (6 blocks,). Radii are at least 1e-8.
   """
   nonce = np.array([first, part, 0, 0], '<u4').tobytes()
   stream = Cipher(algorithms.ChaCha20(key, nonce), None).encryptor().update(

@@ -196,6 +196,7 @@ class CorrelatedIntegerSampler(IntegerSampler):
     scaled = np.concatenate([np.ravel(part) for part in sums], dtype=np.float64)
     scaled *= per_unit
     place = Place.of(places[0]) if places else None
+    # Adds noise to this step's row of C times the sums, then multiplies by C^-1.
     with self._steps.step(place, scaled.size) as follows:
       if not follows:
         self._product.restart()
