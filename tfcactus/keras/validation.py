@@ -133,6 +133,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     self._ledger, self._plan = ledger, ledger.plan
     done = ledger.record.validated.setdefault(self.event, self._allowed())
     steps = self.params.get('steps')
+    # Refuses a fit whose releases would be used up before the plan's steps.
     if done >= self._releases or steps and (
         steps * self._every * self._releases < self._plan.steps):
       self._refuse_more()

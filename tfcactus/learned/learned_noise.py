@@ -231,6 +231,7 @@ class Training:
     gradients = tape.gradient(loss, self._variables)
     self._epoch.assign_add(1.0)
     self._adam(gradients)
+    # In `halving` updates the weight halves, or doubles if utility exceeds its bound.
     if self._request.halving:
       rate = tf.constant(2.0**(-1 / self._request.halving), tf.float64)
       if self._request.utility is not None:

@@ -140,6 +140,7 @@ class Gaussian(base.ScalarNoise):
     loss = _log_ratio(x, 2 * mu, prob) - _log_ratio(x, mu, prob)
     loss[0] = 0.0
     upper = cells_lib.from_cells(loss, p, q, _TAIL).upper
+    # Cells merged into one outcome each give a lower bound.
     _, p, q = mixtures(-reach, MIXTURE_CELLS)
     filled = (p > 0) & (q > 0)
     p, q = p[filled], q[filled]

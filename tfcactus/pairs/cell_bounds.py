@@ -150,7 +150,8 @@ def _pivot(pieces: Sequence[Piece]) -> tuple[float, float]:
   order = np.argsort(loss)
   total = np.cumsum(mass[order])
   first, last = np.searchsorted(total, np.array([0.25, 0.75]) * total[-1])
-  # Choose a loss with much mass, beside which errors of masses are small.
+  # From the middle half of the mass, choose a loss with much of it, beside which errors
+  # of masses are small.
   middle = order[first:last + 1]
   pivot = float(loss[middle[np.argmax(mass[middle])]])
   low = np.concatenate([piece.low for piece in pieces])

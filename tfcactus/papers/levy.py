@@ -287,7 +287,8 @@ class LevyComposition:
     if reach <= 0:
       return 1.0
     # At scale i, t has |t (L - centre)| in [pi / 2, 3 pi / 2] for losses from 3^i reach
-    # to 3^(i + 1) reach beyond the centre. The tail is at most the sum over all scales.
+    # to 3^(i + 1) reach beyond the centre: there 1 - cos is at least one. So the tail
+    # is at most the sum over scales of E (1 - cos)^n. Rows of `t` are t, 2 t and 3 t.
     scales = np.arange(max(int((LOG_LARGEST - math.log(reach)) / math.log(3)) + 2, 1))
     t = np.multiply.outer(np.arange(1, 4), 0.5 * math.pi / reach * 3.0**-scales)
     t = np.maximum(t, 1e-300)

@@ -94,6 +94,7 @@ def noisy_vector(value: npt.ArrayLike, *, noise: noise_lib.Noise,
   else:
     noise_lib.check(noise).check_dim(dim)
     rounding = math.sqrt(dim)
+  # Each coordinate is rounded: `rounding` is the norm of a vector of ones.
   if resolution is None:
     scale += rounding * noise_sources.ROUNDING * step
   return _noisy_vector(steps, step, scale, noise, seed, arithmetic, rounding)

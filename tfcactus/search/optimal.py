@@ -195,7 +195,7 @@ class _Search:
           break
         length /= 3  # The step failed, or did not lower epsilon.
       if epsilon > before * (1 - 0.1 * _WORTH):
-        break
+        break  # Further steps would hardly reach `_WORTH`.
       length = min(2 * length, 4.0)
     if epsilon <= start * (1 - _WORTH):
       refined = f'{label}, refined'

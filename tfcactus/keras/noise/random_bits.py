@@ -39,7 +39,8 @@ def changed(change: Callable[..., list[np.ndarray]], parts: Sequence[tf.Tensor],
   It returns arrays of the parts' shapes and of `dtypes`. Raises ValueError under XLA.
   """
   _check_outside_xla()
-  count = len(inputs)  # TensorFlow keeps the function, and `inputs` hold the graph.
+  # A number: TensorFlow keeps the lambda, which would keep the graph of `inputs` too.
+  count = len(inputs)
   found = tf.numpy_function(
       lambda *arrays: change(arrays[count:], *arrays[:count]), [*inputs, *parts],
       dtypes)
