@@ -262,7 +262,7 @@ class PrivateSearch:
 
   def _trained(self, hp: HyperParameters, data: ExampleData | None,
                shorter: dict[str, Any]) -> PrivateModel:
-    """Returns a model, trained on `data` if any; `shorter` has a trial's epochs."""
+    """Returns a model, trained on `data` if any; `shorter` is {} or {'epochs': n}."""
     arguments = self._plan(hp)
     plan = self._planned(arguments, hp.path)
     inner = self._build(hp)

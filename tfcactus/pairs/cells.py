@@ -43,6 +43,9 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
                off: float | np.ndarray = 0.0) -> pair_lib.PairBounds:
   """Returns bounds on a pair from the masses of cells of increasing loss.
 
+  The lower pair merges each cell into one outcome. The upper pair moves its mass to the
+  losses at its two ends.
+
   `edges`, (cells + 1,), are the losses at the cells' ends; `width` is their distance
   where it is one number, without the rounding of `edges`. `p_beyond` bounds the P-mass
   of larger losses from above. `q_elsewhere` is the Q-mass outside the cells for which

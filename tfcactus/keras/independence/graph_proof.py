@@ -197,7 +197,7 @@ def _if(node: Node) -> list[Value]:
 
 def _joined(node: Node, first: Sequence[Value], second: Sequence[Value],
             one: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> list[Value]:
-  """Returns values that cover `first`, of tensors `one`, and `second`, of `other`."""
+  """Returns joins of values: `first` are of tensors `one`, `second` of `other`."""
   found = []
   for a, b, *tensors in zip(first, second, one, other):
     rows = max(a, b, key=lambda value: value.dependence)
