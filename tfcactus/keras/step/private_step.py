@@ -269,8 +269,7 @@ class Step:
       self.excess = max(self.excess, clipping_lib.excess(
           engine.routes.drawn, engine.rows,
           max(engine.routes.by_gram.values(), default=0)))
-    # The step fails unless all workers compute gradients to the same bits.
-    if self._tested_places and replicas.workers() > 1:
+    if self._tested_places and replicas.workers() > 1:  # Workers need equal bits.
       batch = batch._replace(sums=replicas.if_same(
           sum(self._tested_places.values()) % 2**63, batch.sums))
     release, scale = self.norm.to_release(batch, compute_loss, each)
