@@ -91,6 +91,7 @@ class PrivacyPlan:
   noisy_accuracy: NoisyAccuracy | None = None
 
   def __post_init__(self):
+    """Checks and converts the fields; solves a correlation that is a request."""
     set_field = functools.partial(object.__setattr__, self)
     set_field('noise', noise_lib.check(self.noise))
     set_field('l2_norm_clip', _checks.clip_norm(self.l2_norm_clip))

@@ -313,6 +313,7 @@ class _Nodes:
   """Values of phi at the nodes of the midpoint rule, and sums over them."""
 
   def __init__(self, whole: LevyComposition, period: float):
+    """Evaluates phi up to a t where its tail is negligible, or at `MAX_NODES` nodes."""
     self._whole, self._period = whole, period
     self._spacing = 2 * math.pi / period
     ends = self._spacing * np.geomspace(8, MAX_NODES, 200)
