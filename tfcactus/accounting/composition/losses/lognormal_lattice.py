@@ -54,7 +54,8 @@ class Lattice:
 
     Raises IntractableError if the correlation takes more than `MAX_PRODUCTS`.
     """
-    # The trapezoidal rule in y aims at relative errors of exp(-digits).
+    # The trapezoidal rule in y aims at relative errors of exp(-digits). `lift` and
+    # `width` affect speed and width only: `_errors` bounds what they lead to.
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
     widths = _SHARES * min((0.5 * math.pi - rest) / mu, 6.0)
@@ -235,7 +236,9 @@ def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
   """
   degree = len(coefficients) - 1
   if exponent >= degree and exponent > 1:
-    # All factors of this recurrence are positive.
+    # All factors of this recurrence are positive, as exponent >= k: nothing cancels if
+    # the coefficients are positive. For a smaller exponent the square-and-multiply loop
+    # below needs few products.
     out = np.empty_like(coefficients)
     out[0] = coefficients[0]**exponent
     for k in range(1, degree + 1):
