@@ -236,7 +236,8 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
     bound = np.minimum(upper.delta(grid), 1.0)
     if composed:
       bound = _below_composition(composed[direction], grid, bound)
-    # Below a composition, the rankings for a delta are those of a smaller epsilon.
+    # A ranking gives proved lower bounds whatever epsilon it is made for. Where a
+    # composition sets `bound`, that of a smaller epsilon is the best for a delta.
     targets = np.multiply.outer([1.0, 0.97, 0.9] if composed else [1.0], grid[
         np.unique(np.searchsorted(-bound[:-1], -LEVELS))]).ravel()
     pair = _lower_pair(x, own[direction], own[_REVERSED[direction]])
@@ -312,6 +313,7 @@ class _Upper:
     # f'(a) is taken from its chord, f'(beta(a)) from the chord of the cell before. Each
     # end is a line in y. `best` and `least` are f'(a) and f'(beta(a)) at the nodes.
     # `Lines` holds the least of lines, so it gets the negatives, y f'(beta(a)) - f'(a).
+    # Rounding makes f'(a) larger and f'(beta(a)) smaller: Phi is bounded from above.
     best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
     width = np.diff(a)
     rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)
