@@ -262,7 +262,7 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
   """Returns the least width at which `buckets` buckets cover the likely losses."""
   mean, variance, single = 0.0, 0.0, 0.0  # Of the total; largest loss of a release.
   for pair, count in groups:
-    # Losses are likely unless they and all larger ones have a mass of at most RARE.
+    # Losses are likely unless they and all of larger modulus have a mass <= RARE.
     order = np.argsort(np.abs(pair.loss))
     mass_from_here = np.cumsum(pair.p[order][::-1])[::-1]
     likely = order[mass_from_here > RARE]
