@@ -402,8 +402,8 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
   `p` and `q` are masses of results in ascending order of loss. The search of any
   ranking bounds delta at `epsilon` from below; this ranking is found greedily.
   """
-  # Results rank by falling loss, except those of positive loss that gain if they rank
-  # higher. `table` and `slope` interpolate f'.
+  # From the worst on losses fall, except that results of positive loss rank higher
+  # where that gains. `table` and `slope` interpolate f'.
   sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
   table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
   slope = runs.derivative(table)
@@ -425,7 +425,8 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
     best = np.argmax(gains, axis=1)[:, None]
     first = np.clip(np.take_along_axis(first, best, 1) + near, 0, p.size - 1)
   place = -np.arange(p.size, dtype=np.float64)
-  # Moved results in one place are in order of loss.
+  # 0.5 puts a moved result above `first`; 0.4 of its share of ranks keeps several moved
+  # to one place in order of loss.
   wins = np.take_along_axis(gains, best, 1)[:, 0] > 0
   place[moved[wins, 0]] = 0.5 - first[wins, 0] + 0.4 * moved[wins, 0] / p.size
   return np.argsort(place)
