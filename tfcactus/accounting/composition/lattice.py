@@ -102,7 +102,7 @@ class Lattice:
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)
-    if delta >= 1 or self._empty:
+    if delta >= 1 or self._empty:  # Epsilon is zero, or inf if delta < the true p_inf.
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
     # About log of the delta of finite losses. It only guides the choice of tilts.
     log_delta = math.log(max(delta - p_high, delta * 1e-3, 5e-324))
