@@ -75,7 +75,7 @@ class AllocatedGaussian(base.ReleaseLoss):
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # Logs of true moments are this close to the bounds: for q < 0 within mu^2 |q| / 2.
+      # Logs of moments are this close to the bounds: for q < 0 within mu^2 |q| / 2.
       # Other values have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
