@@ -82,7 +82,10 @@ class TradeoffCurve:
   @classmethod
   def of(cls, accountant: TwoSidedAccountant, points: int | None = None,
          least: float = LEAST_RATE) -> TradeoffCurve:
-    """Returns the curve from a grid that reaches error rates of about `least`."""
+    """Returns the curve from a grid that reaches error rates of about `least`.
+
+    `points` is the number of epsilons >= 0 on it; None: fewer where delta is slow.
+    """
     parts = accountant.compositions().values()
     if points is None:
       quick = all(step.loss is not None for part in parts for step, _ in part.groups)
@@ -93,7 +96,7 @@ class TradeoffCurve:
     low, top = 0.0, 1.0
     while top < LARGEST_LOSS and accountant.get_delta(top) > last_delta:
       low, top = top, 2 * top
-    for _ in range(4):
+    for _ in range(4):  # Bisect roughly: the curve's bounds hold for any grid.
       middle = 0.5 * (low + top)
       low, top = (low, middle) if accountant.get_delta(middle) <= last_delta else (
           middle, top)
@@ -152,7 +155,8 @@ class TradeoffCurve:
     rate, missed = rate[rate <= missed], missed[rate <= missed]
     if not rate.size:
       return math.inf, LEAST_RATE
-    mu = -special.ndtri(rate) - special.ndtri(missed)  # Of the curve by each point.
+    # The mu whose curve goes through each point.
+    mu = -special.ndtri(rate) - special.ndtri(missed)
     decides = int(np.argmax(mu))
     return max(float(mu[decides]), 0.0), float(rate[decides])
 
@@ -165,7 +169,7 @@ class TradeoffCurve:
     Source: Gomez, Kulynych, Kaissis, du Pin Calmon, Hayes, Balle and Honkela, "Gaussian
     DP for Reporting Differential Privacy Guarantees in Machine Learning" (2025).
     """
-    if math.isinf(mu):  # Every release is as good as open.
+    if math.isinf(mu):  # Infinite mu promises nothing; every regret is in [0, 1].
       return Bounds(0.0, 0.5, 1.0)
     # Rates, dense near 0 and near 1. With fewer of them the regret's bounds are wider.
     x = np.append(special.ndtr(np.linspace(-8.0, 8.0, 20000)), 1.0)
@@ -200,6 +204,7 @@ def true_positive_rate(accountant: TwoSidedAccountant, false_positive: float) ->
     return delta + math.exp(loss) * rate if loss >= 0 else (
         1 - math.exp(loss) * (1 - rate - delta))
 
+  # Search for the best loss by estimates. The bounds below hold at whatever it finds.
   # The estimate is convex in e^loss, and at least 1 where the loss is -log(rate).
   low, high = 0.0, min(-math.log(rate), LARGEST_LOSS)
   if estimate(STEP) >= estimate(0.0):  # The least value is at a loss <= 0.

@@ -82,7 +82,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
     counts, non_private = dict(self._counts), self.non_private
     try:
       for step, repeats in event_steps.steps_of(event, self._sample):
-        if step is None:
+        if step is None:  # A release without noise.
           non_private |= repeats > 0
         elif not isinstance(step, self._takes):
           raise event_steps.Unsupported(event, f'{step} has no dominating pair')

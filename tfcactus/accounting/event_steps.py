@@ -339,7 +339,7 @@ def _(event: events.DistanceDpEvent, sample: Sample) -> Steps:
 
 @steps_of.register(events.RandomAllocationDpEvent)
 def _(event: events.RandomAllocationDpEvent, sample: Sample) -> Steps:
-  """Returns one step for an epoch, or all steps of its only batch."""
+  """Returns one step for an epoch; the event's own steps if one batch, or no noise."""
   _check_own_sample(event, sample)
   steps = list(steps_of(_merged(event.event), sample))
   if event.num_batches == 1 or all(step is None for step, _ in steps):
@@ -443,7 +443,8 @@ def _checked(event: dp_accounting.DpEvent, check: Callable[..., _Value],
 
 def _merged(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """Returns one Gaussian event for a composition of Gaussians; all else unchanged."""
-  # Precisions add. Nothing composed is a NoOpDpEvent.
+  # Precisions (1 / variance) add; the sum's noise is rounded down, so that epsilon is
+  # rounded up. Nothing composed is a NoOpDpEvent.
   if not isinstance(event, (dp_accounting.SelfComposedDpEvent,
                             dp_accounting.ComposedDpEvent)):
     return event

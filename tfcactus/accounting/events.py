@@ -190,7 +190,7 @@ class DistanceDpEvent(dp_accounting.DpEvent):
     p_below = np.append(0.0, np.cumsum(pair.p[order]))[first]
     added = shift * self.distance * (1 + np.exp(loss))
     with np.errstate(divide='ignore'):
-      # The factors cover rounding, and e^0.05 what lies between two losses.
+      # 1.01 covers rounding, and 1.07 also the e^0.05 between two losses.
       within = np.maximum.accumulate(1.07 * added / (p_below + np.exp(loss) * q_above))
       beyond = (1.01 * added + (1 + 1e-9) * (p_above + pair.p_inf - always)) / np.sum(
           pair.p)

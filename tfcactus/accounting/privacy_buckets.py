@@ -136,6 +136,7 @@ class Buckets:
                     ).astype(np.int64)
     below, above = label < first, label >= first + buckets
     place = np.clip(label - first, 0, buckets - 1)
+    # P-mass times e^-label of the lowest bucket: see `q_kept`.
     at_label = np.exp(np.minimum(_numerics.log_mass(pair.p) - first * width,
                                  LARGEST_EPSILON))
     kept = np.where(below, np.minimum(pair.q, at_label), pair.q)
@@ -240,7 +241,8 @@ def compose_buckets(groups: Sequence[tuple[composition.StepLoss, int]],
                     ) -> tuple[Buckets, Buckets]:
   """Returns all steps' buckets for the lower and the upper pairs; one object if exact.
 
-  From one bucket to the next P / Q grows by `factor`; None covers the likely losses.
+  From one bucket to the next P / Q grows by `factor`; None chooses the least factor
+  whose buckets cover the likely losses.
   """
   bounds = [(step.bounds(), count) for step, count in groups]
   width = math.log(factor) if factor is not None else _width(
@@ -260,7 +262,7 @@ def _width(groups: Sequence[tuple[pair_lib.DominatingPair, int]],
   """Returns the least width at which `buckets` buckets cover the likely losses."""
   mean, variance, single = 0.0, 0.0, 0.0  # Of the total; largest loss of a release.
   for pair, count in groups:
-    # Losses are likely unless they and all larger ones have a mass of at most RARE.
+    # Losses are likely unless they and all of larger modulus have a mass <= RARE.
     order = np.argsort(np.abs(pair.loss))
     mass_from_here = np.cumsum(pair.p[order][::-1])[::-1]
     likely = order[mass_from_here > RARE]

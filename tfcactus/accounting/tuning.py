@@ -236,7 +236,8 @@ def _searched(search: SearchDpEvent, relation: dp_accounting.NeighboringRelation
     bound = np.minimum(upper.delta(grid), 1.0)
     if composed:
       bound = _below_composition(composed[direction], grid, bound)
-    # Below a composition, the rankings for a delta are those of a smaller epsilon.
+    # A ranking gives proved lower bounds whatever epsilon it is made for. Where a
+    # composition sets `bound`, that of a smaller epsilon is the best for a delta.
     targets = np.multiply.outer([1.0, 0.97, 0.9] if composed else [1.0], grid[
         np.unique(np.searchsorted(-bound[:-1], -LEVELS))]).ravel()
     pair = _lower_pair(x, own[direction], own[_REVERSED[direction]])
@@ -312,6 +313,7 @@ class _Upper:
     # f'(a) is taken from its chord, f'(beta(a)) from the chord of the cell before. Each
     # end is a line in y. `best` and `least` are f'(a) and f'(beta(a)) at the nodes.
     # `Lines` holds the least of lines, so it gets the negatives, y f'(beta(a)) - f'(a).
+    # Rounding makes f'(a) larger and f'(beta(a)) smaller: Phi is bounded from above.
     best, least = runs.derivative(a), runs.derivative(np.minimum(beta, 1.0))
     width = np.diff(a)
     rise = np.append(0.0, np.maximum(np.diff(least), 0.0) / width)
@@ -400,8 +402,8 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
   `p` and `q` are masses of results in ascending order of loss. The search of any
   ranking bounds delta at `epsilon` from below; this ranking is found greedily.
   """
-  # Results rank by falling loss, except those of positive loss that gain if they rank
-  # higher. `table` and `slope` interpolate f'.
+  # From the worst on losses fall, except that results of positive loss rank higher
+  # where that gains. `table` and `slope` interpolate f'.
   sums = [np.append(0.0, np.cumsum(mass)) for mass in (p, q)]
   table = np.append(0.0, special.expit(np.arange(-36.0, 36.0, 0.04)))
   slope = runs.derivative(table)
@@ -423,7 +425,8 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
     best = np.argmax(gains, axis=1)[:, None]
     first = np.clip(np.take_along_axis(first, best, 1) + near, 0, p.size - 1)
   place = -np.arange(p.size, dtype=np.float64)
-  # Moved results in one place are in order of loss.
+  # 0.5 puts a moved result above `first`; 0.4 of its share of ranks keeps several moved
+  # to one place in order of loss.
   wins = np.take_along_axis(gains, best, 1)[:, 0] > 0
   place[moved[wins, 0]] = 0.5 - first[wins, 0] + 0.4 * moved[wins, 0] / p.size
   return np.argsort(place)

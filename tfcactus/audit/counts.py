@@ -141,7 +141,7 @@ class Errors:
     The errors are binomial and independent, with rates a and b >= curve(a) for an
     unknown a. The p-value is the supremum over a of the probability of at most as many
     errors of both kinds together. The search stops once it is known whether that is
-    above `enough`.
+    above `enough`; at zero, once the bound is close to the supremum.
     """
     # On a cell [a, a'] the rates (a, curve(a')) bound the probability.
     edges = np.linspace(0.0, 1.0, 33)  # The search splits cells further.

@@ -85,7 +85,8 @@ def _run(args: argparse.Namespace) -> None:
 def _densities(table: library.Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Returns points, a table's density there, and that of a Gaussian of equal variance.
 
-  For a radial table points are radii, and densities are of the radius.
+  Points are in units of sensitivity. For a radial table they are radii, and densities
+  are of the radius.
   """
   sigma = table.noise_multiplier
   if isinstance(table, noise_lib.ScalarTable):

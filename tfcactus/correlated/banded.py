@@ -164,7 +164,7 @@ class BandedStrategy(base.Correlation):
       with np.errstate(all='ignore'):
         value, gradient = error(coefficients)
       if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-        return 1e100, np.zeros_like(others)
+        return 1e100, np.zeros_like(others)  # So large that the search turns back.
       length = coefficients @ coefficients
       return (float(np.log(length) + np.log(value)),
               2 * others / length + gradient[1:] / value)

@@ -165,7 +165,8 @@ def _scales(shares: np.ndarray) -> np.ndarray:
 
 def _error(shares: np.ndarray, blocks: float) -> tuple[float, np.ndarray]:
   """Returns log of the mean squared error of prefix sums, and its gradient."""
-  # Draw z_i enters the prefix sums with factor scale_i at its own step i, and with
+  # scale_i is the norm of column i before it is scaled to one (see `_scales`). Draw z_i
+  # enters the prefix sums with factor scale_i at its own step i, and with
   # scale_i - scale_(i+1) share_(i+1) from the next step of its block on. There are
   # `blocks` blocks, a number that need not be whole.
   size = shares.size + 1

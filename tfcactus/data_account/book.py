@@ -176,7 +176,8 @@ def new_header(*, epsilon: float, delta: float,
                ) -> dict[str, Any]:
   """Returns the header of a new account; ValueError if slots exceed the budget.
 
-  Its `mu` is what epsilon and delta allow beside the slots and the leak.
+  Its `mu` is what epsilon and delta allow beside the slots and the leak; zero if that
+  is less than noise of `MOST_NOISE` takes.
   """
   delta = _checks.delta(delta)
   # With a tenth of delta, a few runs take about the least budget.

@@ -164,7 +164,8 @@ class Composition:
       bounds = Bounds(bounds.lower, min(bounds.estimate, top), top)
     if losses is None or not self._allocates and bounds.upper < math.inf:
       return bounds
-    # Sampling never costs privacy, and unsampled Gaussians compose to one Gaussian.
+    # Cap epsilon where the methods above may be loose: if `_allocates`, or if they gave
+    # inf. Sampling never costs privacy; unsampled Gaussians compose to one Gaussian.
     try:
       cap = _unsampled(losses).epsilon(delta).upper
     except IntractableError:  # delta is near the least float.
@@ -290,6 +291,7 @@ class Composition:
     """Returns constructors of the methods to try if some step has no `loss`."""
     methods: list[Callable[[], Method]] = []
     # The largest losses of all Laplace releases, and None for steps of other kinds.
+    # `LaplaceSum` needs one largest loss for all steps.
     tops = {step.scalar.top if isinstance(step.scalar, LaplaceLoss) else None
             for step, _ in self.groups}
     top = tops.pop()

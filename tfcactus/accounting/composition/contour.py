@@ -131,7 +131,7 @@ class Contour:
           return bounds
     saddles = self.saddles(epsilon=epsilon)
     log_chernoff, order = saddles.chernoff(epsilon)
-    if log_chernoff < LOG_NOTHING:
+    if log_chernoff < LOG_NOTHING:  # Delta is too small for a table, or zero.
       most = LOG_NOTHING + NOTHING_ROOM
       if not self._moments_are_proved:
         # Chernoff's bound, from a moment that is proved.
@@ -256,7 +256,10 @@ class Contour:
 
   def _end(self, order: float, variance: float, spacing: float, log_need: float
            ) -> tuple[float, float]:
-    """Returns t beyond which the integral can be dropped, and a bound on log |phi|."""
+    """Returns t beyond which the integral can be dropped, and log of a bound on |phi|.
+
+    The bound is an upper one for all larger t.
+    """
     # The part of the integral that may be dropped is exp(-log_need) times
     # M(order) exp(-order * epsilon); `variance` is the total loss's under the tilt.
     normal = max(math.sqrt(2 * max(log_need, 1.0) / max(variance, 1e-300)), 2 * spacing)

@@ -82,7 +82,7 @@ class MixedContours:
     """
     if delta <= self.p_inf[1]:
       raise IntractableError
-    # Bounds on the delta of finite losses.
+    # Bounds on the delta of finite losses. The larger one gives the smaller epsilon.
     most, least = infinite_mass.without(delta, self.p_inf)
     low = self._side('lower').epsilon(most)
     alike = most == least and all(part.lower is part.upper for part, _ in self.groups

@@ -235,6 +235,7 @@ def log_phi_of(tilted: Sequence[tuple[base.TiltedLoss, int]], spacing: float,
   log_phi, slack = np.zeros(count, np.complex128), np.zeros(count)
   for part, n in tilted:
     own = part.log_phi(spacing, count)
+    # Raise |phi| to LEAST, so that 1 / |phi| below is finite; `error` includes this.
     own = np.maximum(own.real, math.log(LEAST)) + 1j * own.imag
     log_phi += n * own
     at_zero = part.error(t[:1])

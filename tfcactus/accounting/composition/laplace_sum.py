@@ -108,12 +108,16 @@ def _delta(top: float, count: int, epsilon: float
 
 def _rational(a: fractions.Fraction, count: int, at: fractions.Fraction, bits: int
               ) -> tuple[fractions.Fraction, fractions.Fraction]:
-  """Returns (lower, upper) bounds on delta, with at least `bits` binary digits."""
+  """Returns (lower, upper) bounds on delta at epsilon `at`, for `count` releases.
+
+  They are computed with at least `bits` binary digits.
+  """
   bits = max(bits, *((x / 2).denominator.bit_length() for x in (a, at)))
   # Integers: h_k in units of 2^-bits.
   top, largest = (int(x * (1 << bits - 1)) for x in (a, count * a - at))
   # `growth` is e^h_0 rounded down, `rising` has the sums over j of W_0. For i from
   # e^2 h_0 on, h_0^i / i! <= e^-i: what is left out is below a unit per coefficient.
+  # 37 / 5 is above e^2.
   terms = max(count, math.ceil(fractions.Fraction(37 * largest, 5 << bits)), bits)
   growth = _horner(itertools.repeat(1, terms + 1), terms, largest, bits)
   rising = [0, *itertools.accumulate(math.comb(count - 1, j) for j in range(count))]

@@ -102,8 +102,9 @@ class Lattice:
     p_low, p_high = self.p_inf
     if delta < p_low:
       return Bounds(math.inf, math.inf, math.inf)
-    if delta >= 1 or self._empty:
+    if delta >= 1 or self._empty:  # Epsilon is zero, or inf if delta < the true p_inf.
       return Bounds(0.0, 0.0, math.inf if delta <= p_high else 0.0)
+    # About log of the delta of finite losses. It only guides the choice of tilts.
     log_delta = math.log(max(delta - p_high, delta * 1e-3, 5e-324))
     def reached(c: float, log_mass: float) -> float:
       """Returns the epsilon at which Chernoff's bound at tilt c is exp(log_delta)."""
@@ -114,6 +115,7 @@ class Lattice:
     bulks = [share * near / self.steps or -math.inf for share in BULK_SHARES
              ] if 0 < near < math.inf else [-math.inf]
     for bulk in bulks:
+      # Outcomes left out have total losses of at most steps * bulk: results hold above.
       tilt, bound = self._tilt(reached, bulk)
       if bulk > 0 and not self.steps * bulk < bound < math.inf:
         continue
@@ -172,7 +174,7 @@ class Lattice:
       exponent = _numerics.log_mass(pair.p) + order * pair.loss
       low, high = ((pair.p > 0) & side for side in (
           pair.loss <= bulk, pair.loss > bulk))
-      if not np.any(low):
+      if not np.any(low):  # No outcome has small losses only: none is left out.
         return sum(
             n * float(_numerics.log_sum(
                 _numerics.log_mass(b.upper.p) + order * b.upper.loss))

@@ -218,6 +218,8 @@ class Repeated:
         chain.append(lines(chain[-1]))
       levels = np.concatenate(chain)
       levels = levels[levels < 1]
+      # If the last line decides and delta still falls there, append larger epsilons;
+      # else put more of them near those that decide.
       beyond = np.any(lines.index(levels) == lines.slope.size - 1)
       if beyond and x[-1] * (1 + 1 / FIRST) <= LARGEST and high[-1] > TINY and (
           high[-1] < FALLS * high[-1 - FIRST]):

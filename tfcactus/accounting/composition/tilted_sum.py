@@ -57,8 +57,8 @@ class Window:
              effects: tuple[float, float], max_points: tuple[int, int]) -> Window:
     """Chooses the window for `steps` losses; `log_mgf` is that of their sum.
 
-    Each of `effects` is a wanted move of epsilon, which asks for a number of points, at
-    most its `max_points`. The largest number is taken.
+    Each of `effects` is how much of epsilon the lattice may cost. It asks for a number
+    of points, cut to its `max_points`. The largest number is taken.
     """
     base = log_mgf(tilt)
     step = 1e-4 * max(tilt, 1e-2)

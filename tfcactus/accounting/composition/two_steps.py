@@ -85,6 +85,7 @@ class TwoSteps:
     cells = self._cells(near)
     near = root(lambda x: self._at(cells, x).estimate, delta, near=near,
                 width=1e-5 * (1e-3 + near), precision=0.1 * CLOSE, limit=MAX_EPSILON)
+    # The first moves from `near` to try as ends; `epsilon_bounds` checks both ends.
     at = self._at(cells, near)
     move = CLOSE * near + LOSS_ROUNDOFF
     step = 1e-6 * (near + 1e-3)

@@ -102,6 +102,8 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
     raise convex_program.SolverError(
         f'Expected an optimum of the linear program, got: {result.message}')
   w = result.x[:problem.cells]
+  # Masses that never increase may end in empty cells, which only shorten the range.
+  # Otherwise empty cells may lie between others, which no table holds: fill them.
   least = NEGLIGIBLE * np.max(w)
   w = within_budget(problem, np.minimum.accumulate(np.where(w < least, 0.0, w))
                     if monotone else np.maximum(w, least))

@@ -129,6 +129,7 @@ def _divergence(cp: ModuleType, objective: str, shift: convex_program.Shift, p: 
   if objective == 'kl':
     edges = cp.rel_entr(a, b) + cp.rel_entr(b, a)
     return cp.sum(cp.multiply(weight, edges)) + shift.tail * p[-1], []
+  # For chi2, phi is b^2 / a + a^2 / b - a - b.
   forth, back = cp.Variable(weight.size), cp.Variable(weight.size)
   cones = [_square_over(cp, a, b, forth), _square_over(cp, b, a, back)]
   edges = forth + back - a - b

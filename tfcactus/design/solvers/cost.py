@@ -112,6 +112,7 @@ class FunctionCost(Cost):
         low, high = ((low, middle) if ends[1] - ends[0] > ends[2] - ends[1]
                      else (middle, high))
       ends = self.at(np.array([low, high]))
+      # At zero a steep rise, such as that of |z|^0.1, looks like a jump: allow both.
       if low > 0 and ends[1] - ends[0] > _JUMP * ends[1]:
         raise _violation(
             'a continuous cost', f'a jump from {ends[0]:.6g} to {ends[1]:.6g} at '

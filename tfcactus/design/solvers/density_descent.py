@@ -62,7 +62,8 @@ def solve(problem: Problem) -> tuple[np.ndarray, int]:
 def smooth_start(problem: Problem) -> np.ndarray:
   """Returns the decrements of the density of least Fisher information; (cells - 1,)."""
   # It is the best for many releases: psi^2, where psi is the ground state of -psi'' +
-  # kappa z^2 psi, and kappa follows from the bound on utility.
+  # kappa z^2 psi, and kappa follows from the bound on utility. It is sinh(x), as it may
+  # have either sign and any size.
   n, width = problem.cells, 1.0 / problem.bins
   potential = np.concatenate([problem.cost[::-1], problem.cost])
   potential = potential / problem.budget
@@ -82,7 +83,8 @@ def smooth_start(problem: Problem) -> np.ndarray:
 
   low, high = -25.0, 25.0
   if excess(low) <= 0 or excess(high) >= 0:
-    # The optimum is little more than the middle cells, or close to uniform.
+    # The optimum is little more than the middle cells, or close to uniform: any shape
+    # will do as a start.
     found = -problem.cost / problem.budget
   else:
     found = log_masses(math.sinh(optimize.brentq(excess, low, high, xtol=1e-8)))
@@ -92,7 +94,8 @@ def smooth_start(problem: Problem) -> np.ndarray:
 def _coarse_start(problem: Problem) -> np.ndarray | None:
   """Returns decrements of the optimum on the widest cells that tile the range."""
   # None if these are the problem's own cells or fewer than two, or if the budget is
-  # close to the cost of the narrowest noise on these cells or to that of uniform noise.
+  # within a tenth of the cost of the narrowest noise on these cells, or of uniform
+  # noise: few shapes are then left to choose from.
   bins = next(n for n in range(1, problem.bins + 1)
               if problem.bins % n == 0 and problem.cells * n % problem.bins == 0)
   coarse = dataclasses.replace(
@@ -111,8 +114,9 @@ def descend(problem: Problem, decrements: np.ndarray, value: Value
             ) -> tuple[np.ndarray, int]:
   """Minimises the log of an objective over decrements of the log density.
 
-  The search starts from `decrements`, shape (cells - 1,). Returns (w, evaluations):
-  masses at a local minimum, the global one if the objective is convex in the masses.
+  `value` is the objective of masses. The search starts from `decrements`, shape
+  (cells - 1,). Returns (w, evaluations): masses at a local minimum, the global one if
+  the objective is convex in the masses.
   """
   density = _Fitted(problem, value)
   evaluations = 0
@@ -166,7 +170,10 @@ class _Fitted:
     return np.append(0.0, -np.cumsum(decrements)) - FLATTEST * cost / cost[-1]
 
   def fit(self, decrements: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns (masses, power): the shape to the power that fits the budget, or to 1."""
+    """Returns (masses, power): the shape to the power at which it costs the budget.
+
+    The power is 1 if `better_within_budget` was True and the shape costs less.
+    """
     shape = self._shape(decrements)
     if self._free:
       w = _normalized(shape)

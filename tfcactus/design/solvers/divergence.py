@@ -79,6 +79,7 @@ def _parse(name: str) -> Divergence:
 
   def report(total):
     """Returns log(1 + A (A - 1) total) / (A - 1); for KL and chi2 a multiple."""
+    # `_subsampled` divides phi by rate^2, and has half of chi2.
     total = rate**2 * total
     if chi2:
       return float(total if rate == 1 else 2 * total)
@@ -133,6 +134,7 @@ def _subsampled(order: float, rate: float) -> tuple[Pairwise, Pairwise, Pairwise
 
   def generator(v):
     """Returns G(v) = ((1 + v)^A - 1 - A v) / (A (A - 1)), A being the order."""
+    # The direct formula loses digits at small v: use the power series there.
     series = np.ones_like(v)
     for k in range(_TERMS, 2, -1):
       series = 1 + (order - k + 1) / k * v * series

@@ -43,6 +43,7 @@ def tail_shape(objective: str, cost: Cost, budget: float,
   def density(log_price):
     """Returns slopes of minus the log density, and log masses, at every radius."""
     slope = np.exp(np.interp(log_price + log_cost, log_pull, log_s))
+    # radius[0] is the distance of neighbouring radii.
     log_mass = (dim - 1) * np.log(radius) - np.cumsum(slope) * radius[0]
     return slope, log_mass - np.max(log_mass)
 
@@ -97,7 +98,8 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
 
   Source: Theorem 2 of Alghamdi et al., "Cactus Mechanisms" (ISIT 2022).
   """
-  # The last unknown stands for a geometric series of cells on either side.
+  # The last unknown stands for a geometric series of cells on either side. The cost
+  # leaves out its terms below e^-80.
   ratio = np.exp(log_ratio)
   mass = np.full(cells + 1, 2.0)
   mass[0] = 1.0
@@ -179,6 +181,7 @@ def radial_program(objective: str, dim: int, layout: Layout, cost: Cost,
   beyond = np.maximum(np.arange(shells) - cells, 0) * log_ratio
   index = np.minimum(np.arange(shells), cells)
   relative = beyond + log_volume - log_volume[index]
+  # Pairs of shells from `cells` on add a multiple of the last unknown, `tail`.
   inner, far = i < cells, i >= cells
   tail = np.sum(chance[far] * divergence.parse(objective).value(
       np.exp(relative[i[far]]),

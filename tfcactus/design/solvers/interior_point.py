@@ -101,7 +101,7 @@ def solve(program: convex_program.Program, start: np.ndarray, *, warm: bool = Fa
             float(program.cost @ state.p) / program.budget - 1)
         if gap < 10 * target:
           stale += 1
-        if certified < 0.7 * least or best is None:
+        if certified < 0.7 * least or best is None:  # A clear gain.
           best, least, stale = state, certified, 0
         if least < target or stale >= _PATIENCE:
           break
@@ -281,7 +281,8 @@ def _newton(matrix: _Laplacian, border: np.ndarray, corner: np.ndarray, k: int,
     particular = matrix.solve(first[None, :])[0]
     right = rows @ particular
     right[:-1] -= second
-    # Eliminating du leaves the Schur complement for y, the multiplier of `unit`, top.
+    # Eliminating du leaves the Schur complement for y, which holds dual, the multiplier
+    # of `unit` and top.
     y = scale * linalg.lu_solve(factors, scale * np.append(right, -third))
     return particular - y[:-1] @ inverse, y[:-2], float(y[-1])
 

@@ -76,6 +76,8 @@ def bound(problem: Problem, w: np.ndarray, order: float) -> tuple[float, np.ndar
 def _directed(p: np.ndarray, q: np.ndarray, problem: Problem, order: float
               ) -> tuple[float, np.ndarray, np.ndarray]:
   """Returns the bound of one direction, and its gradients with respect to p and q."""
+  # The bound is steps * omega + exp(steps * gamma - order * epsilon). Here omega is the
+  # P-mass where Q has none, and gamma the log moment of finite losses at the order.
   steps = problem.steps
   both = (p > 0) & (q > 0)
   loss = np.log(p[both]) - np.log(q[both])

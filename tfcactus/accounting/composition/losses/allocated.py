@@ -68,14 +68,15 @@ class AllocatedGaussian(base.ReleaseLoss):
     # Bounds by convexity, replaced by estimates where these have kept their digits.
     # Both only guide the choice of tilts: bounds on delta use `log_moment`.
     q, sign = self._power(orders), 1 if self.direction == 'remove' else -1
-    bound, near = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
-    step = self._law.log_bound(q + near) - bound
-    found = np.stack([bound, sign * step / near,
+    bound, move = self._law.log_bound(q), 1e-6 * np.maximum(np.abs(q), 1.0)
+    rise = self._law.log_bound(q + move) - bound
+    found = np.stack([bound, sign * rise / move,
                       np.full_like(q, self.mu**2 / self.bins)])
     known = np.flatnonzero(orders <= self.max_order)
     if known.size:
       exact = self._law.log_moments(q[known]) * np.array([[1.0], [sign], [1.0]])
-      # True moments are this close to the bounds. Other values have lost all digits.
+      # Logs of moments are this close to the bounds: for q < 0 within mu^2 |q| / 2.
+      # Other values have lost all digits.
       good = np.isfinite(exact).all(axis=0) & (
           exact[0] <= bound[known] + 1e-6) & (
               exact[0] >= bound[known] - 1 - 0.51 * self.mu**2 * np.abs(q[known]))

@@ -142,7 +142,7 @@ class PartLoss(quadrature.SampledGaussian):
             0.5 * (strip / self.mu)**2)
 
   def _growth(self, strip: np.ndarray, order: float, t: np.ndarray) -> np.ndarray:
-    """Returns the base class's bound, with sums over cells for both integrals.
+    """Returns `SampledGaussian._growth`'s bound, by sums over cells; (strips, n).
 
     Raises IntractableError beyond `MAX_RANGE`.
     """

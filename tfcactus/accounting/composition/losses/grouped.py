@@ -65,8 +65,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
                 ) -> tuple[GroupedGaussian, float]:
     """Returns the loss of a person of fewer rows, and a bound on P's change in mass.
 
-    Samples with more rows count as samples with the number kept. That is the least
-    number >= 1 for a mass of at most `most`, or `last` if this is less.
+    Samples with more rows than the number kept count as samples with that number. It is
+    the least >= 1 for which such samples have a mass of at most `most`, but never above
+    `last`.
     """
     beyond = np.append(np.cumsum(np.exp(self.log_weights)[::-1])[::-1][1:], 0.0)
     beyond *= 1 + TAIL_ROUNDOFF
@@ -249,8 +250,9 @@ class GroupedGaussian(quadrature.SampledGaussian):
     return found
 
   def _convex(self, orders: np.ndarray) -> np.ndarray:
-    """Returns upper bounds on log M, and their derivatives, by Jensen's inequality."""
-    # M(c) is at most the sum of w_j e^(c (c + 1) size_j), the moment with j rows in.
+    """Returns upper bounds on log M and their two derivatives, shape (3, orders)."""
+    # M(c) is at most the sum of w_j e^(c (c + 1) size_j), the moment with j rows in
+    # (Jensen's inequality).
     j, log_w = self._rows
     size = 0.5 * (j * self._shift)**2
     exponent = log_w + size * orders * (orders + 1)

@@ -54,7 +54,8 @@ class Lattice:
 
     Raises IntractableError if the correlation takes more than `MAX_PRODUCTS`.
     """
-    # The trapezoidal rule in y aims at relative errors of exp(-digits).
+    # The trapezoidal rule in y aims at relative errors of exp(-digits). The choice
+    # of `lift` and `widths` needs no proof: `_errors` bounds the errors that follow.
     lift = min(abs(angle) / mu, 1.5)
     rest = abs(angle) - mu * lift
     widths = _SHARES * min((0.5 * math.pi - rest) / mu, 6.0)
@@ -140,6 +141,7 @@ class Lattice:
     """Returns bounds on the errors of `_coefficients`, given its `_weights`."""
     # `own`, shape (n + 2, nodes), holds for each k the sum over y of the terms' moduli;
     # `sides`, shape (n + 1, nodes), holds such sums with y on the sides of its strip.
+    # Factors of 1.01 cover the rounding of these sums and of the bounds themselves.
     mu, step, rest = self.mu, self._inner, self._rest
     k = np.arange(self.n + 1)[:, None]
     side = math.cos(rest + mu * self.width)
@@ -173,7 +175,7 @@ class Lattice:
           far * base.PHASE_ROUNDOFF)
     # `_beyond` bounds the terms beyond the ends of y, which the sums leave out. The
     # rule's error there is its small factor times moduli of about that size: 1.01
-    # allows for it. `lost` counts terms that underflow.
+    # allows for this too. `lost` counts terms that underflow.
     lost = self.y.size * (NOTHING + 5e-324 * weights.max(axis=0))
     return lost[:, None] + rule + rounded + 1.01 * self._beyond(k, log_factor, log_unit)
 
@@ -235,7 +237,9 @@ def power(coefficients: np.ndarray, exponent: int) -> np.ndarray:
   """
   degree = len(coefficients) - 1
   if exponent >= degree and exponent > 1:
-    # All factors of this recurrence are positive.
+    # All factors of this recurrence are positive, as exponent >= k: nothing cancels if
+    # the coefficients are positive. For a smaller exponent the square-and-multiply loop
+    # below needs few products.
     out = np.empty_like(coefficients)
     out[0] = coefficients[0]**exponent
     for k in range(1, degree + 1):

@@ -175,6 +175,7 @@ class SampledGaussian(base.ReleaseLoss):
     if self.direction == 'remove':
       bottom, top = -REACH, self._top(high) + REACH
     else:
+      # `_mode` is right to 0.01, from above.
       bottom, top = self._mode(high) - REACH - 0.01, self._mode(low) + REACH
     # Terms are tiny at more than REACH beyond the mode of the tilted density.
     count = int(math.ceil((top - bottom) / step)) + 1
@@ -247,6 +248,7 @@ class SampledGaussian(base.ReleaseLoss):
     y = np.stack([y, y + 0.5 * step])
     a, b = self._power
     power = a * order + b
+    # Log M(order) by both rules, and a lower bound on it: the result is over M.
     bases = _numerics.log_sum(self._log_density(y) + power * self.log_u(y))
     log_mgf = np.min(bases) - abs(bases[0] - bases[1])
     # The best strip for many small losses, and wide ones for few large losses.
