@@ -169,3 +169,20 @@ def check_masses(noise, seen):
       else:
         assert found <= 2.1 * cells.LEAST_CELL
   assert checked > 20
+
+
+@pytest.mark.parametrize('signs', [(1, -1), (-1, 1), (1, 1), (-1, -1)])
+def test_lower_pairs_are_dominated_whichever_way_masses_are_off(signs):
+  edges, off = np.linspace(-2.0, 2.0, 9), 1e-6
+  q = np.exp(-0.5 * edges[:-1]) * np.array([3, 1, 2, 2, 1, 1, 2, 3])
+  p = q * np.exp(0.5 * (edges[1:] + edges[:-1]))
+  p, q = p / p.sum(), q / q.sum()
+  found = cells.from_cells(
+      edges, p * (1 + signs[0] * off), q * (1 + signs[1] * off), 0.0, off=off).lower
+  alpha = np.exp(np.linspace(0.0, 2.0, 60))
+  for one, other, low_one, low_other in (
+      (p, q, found.p, found.q), (q, p, found.q, found.p)):
+    exact = np.maximum(one - alpha[:, None] * other, 0.0).sum(axis=1)
+    low = np.maximum(low_one - alpha[:, None] * low_other, 0.0).sum(axis=1)
+    assert np.all(low <= exact + 1e-15)
+    assert np.all(low >= exact - 10 * off)

@@ -54,8 +54,13 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   relative errors of its two masses beyond `MASS_ROUNDOFF`.
   """
   real = (p > 0) & (q > 0)
-  lower = pair_lib.DominatingPair(
-      np.log(p[real]) - np.log(q[real]), (p * (1 - off))[real], (q * (1 - off))[real])
+  # Errors bring the two masses of a cell closer, up to where they are equal.
+  closer = np.where(p > q, off, -np.asarray(off))
+  low_p, low_q = p * (1 - closer), q * (1 + closer)
+  low_p = np.where((low_p > low_q) == (p > q), low_p, low_q)
+  size = max(float(np.sum(low_p)), float(np.sum(low_q)), 1.0)
+  low_p, low_q = low_p[real] / size, low_q[real] / size
+  lower = pair_lib.DominatingPair(np.log(low_p) - np.log(low_q), low_p, low_q)
   raised = raised_masses(edges, p * (1 + off), q * (1 + off), width, off)
   real = raised > 0
   loss, raised = edges[real], raised[real]
