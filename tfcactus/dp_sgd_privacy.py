@@ -70,7 +70,8 @@ def compute_dp_sgd_privacy_statement(
   Args:
     used_microbatching: Whether means of several examples were clipped. Pass False if
       each example was clipped by itself, as `privatize` always does.
-    max_examples_per_user: Number of examples whose joint epsilon is in the text too.
+    max_examples_per_user: Number of examples whose joint epsilon is in the text too;
+      None or 1 for none.
     accountant_type: 'RDP', 'PLD' or TensorFlow Privacy's enum; changes no number.
 
   Raises:

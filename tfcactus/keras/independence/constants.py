@@ -129,9 +129,12 @@ def _transpose(node: Node) -> Axes:
 
 
 def _reshape(node: Node) -> Axes | None:
-  """Returns the output's axes that are in a group with a varying axis of the input."""
+  """Returns the axes along which a reshaped constant may differ; None if not known.
+
+  They are the output's axes that are in a group with a varying axis of the input.
+  """
   # A group is a shortest run of axes of the input, with the run of axes of the output
-  # whose sizes have the same product.
+  # whose sizes have the same product: a reshape keeps entries within their groups.
   # Zero stands for a size that is not known: then groups are not known either.
   before, after = ([size or 0 for size in shape] for shape in (
       node.shape(0), node.out()))

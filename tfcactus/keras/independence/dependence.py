@@ -177,7 +177,10 @@ def static(tensor: tf.Tensor, known: dict[str, np.ndarray | None] | None = None
 
 def _entries(tensor: tf.Tensor, known: dict[str, np.ndarray | None]
              ) -> np.ndarray | None:
-  """Returns what `static` returns for a tensor that is not in `known`."""
+  """Computes the entries of a constant tensor from its inputs'; None if not known.
+
+  `known` is as for `static`, which calls this for a tensor that is not in it.
+  """
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
