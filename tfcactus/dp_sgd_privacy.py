@@ -90,7 +90,8 @@ def compute_dp_sgd_privacy_statement(
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
   passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
-  if used_microbatching:  # The epsilon of allocated batches is for clipped examples.
+  if used_microbatching:
+    # Leaves out AllocatedBatches, whose epsilon is for examples clipped one by one.
     passed = passed.partition(' AllocatedBatches')[0]
   parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '

@@ -373,6 +373,8 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
                      f'{relations.label(relation)}, got {search.event!r}.')
   if validation is not None:
     events.check_split(validation.by, relation)
+    # To a record on the validation side a run releases its validation, and the score
+    # that picks the best run is a function of that.
     return _of_sides([validation], *(search_guarantee(
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(

@@ -227,7 +227,7 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
       return
     drawn, noise = steps * plan.expected_batch_size, step_counts.stddevs(plan)
     scheme = sampling.of_code(self._ledger.counter.coming()[0])
-    if scheme is not None and scheme.draws_epochs:  # Batches may be smaller than that.
+    if scheme is not None and scheme.draws_epochs:  # An epoch draws each once.
       drawn = min(drawn, plan.num_examples)
     logs[NOISY_ACCURACY] = float(total / drawn + 0.5)
     # Of n examples, each drawn with probability q, the count has variance n q / 4 at

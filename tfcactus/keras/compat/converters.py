@@ -113,7 +113,7 @@ _SIZES = (
 
 
 def _loop(pfor_input: Any) -> Any:
-  """Runs an operation row by row in a tf.while_loop."""
+  """Runs an operation row by row in a tf.while_loop; returns outputs (rows, ...)."""
   # Raises InvalidArgumentError, once it runs, if rows have outputs of other shapes.
   op = pfor_input.op
   if not op.outputs or any(

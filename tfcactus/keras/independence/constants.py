@@ -46,6 +46,7 @@ def value(node: Node) -> Value | list[Value]:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
     return node.values
+  # Equal entries, or a single one, stay equal in any shape and order.
   if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
