@@ -355,7 +355,7 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   count = max(float(sums.value[0]), 1.0)
   first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
   # Means of u and 1 - u^2, so that u has the variance 1 - rest - first^2. `least`,
-  # three deviations of a mean's noise, keeps it positive and normalised inputs moderate.
+  # three deviations of a mean's noise, keeps it positive, and normalised inputs modest.
   least = min(3 * clip * noise.noise_multiplier / count, 1.0)
   mean = low + half * (1 + first)
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)
