@@ -462,7 +462,7 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
 
 
 def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
-  """Returns the sum of outer products, lookups or both; None if only `Dense` has it."""
+  """Returns the sum of outer products, lookups or both; None if it must be `Dense`."""
   outer = [each for each in gradients if isinstance(each, Outer)]
   rows = [each for each in gradients if isinstance(each, Rows)]
   if len(outer) + len(rows) < len(gradients) or len({
