@@ -362,11 +362,10 @@ def transposed(op: tf.Operation) -> tuple[bool, bool]:
 def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
   """Raises NotRowWise if input `i`, a constant, may differ from example to example.
 
-  Raises it, too, for a number of examples; passes rows of examples. `axis` is the
-  input's axis along which an operation pairs it with the examples, and `size` is the
-  length of the examples' axis, None if unknown. A constant passes if it lacks the axis
-  (negative), has one entry there, which is broadcast, or has this size and does not
-  vary there.
+  Raises it, too, if the input depends on the number of examples. `axis` is the input's
+  axis along which an operation pairs it with the examples, and `size` is the length of
+  the examples' axis, None if unknown. A constant passes if it lacks the axis (negative),
+  has one entry there, which is broadcast, or has this size and does not vary there.
   """
   kind = node.values[i].dependence
   if kind == Dependence.BATCH_SIZE:
