@@ -364,8 +364,9 @@ def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
 
   Raises it, too, if the input depends on the number of examples. `axis` is the input's
   axis along which an operation pairs it with the examples, and `size` is the length of
-  the examples' axis, None if unknown. A constant passes if it lacks the axis (negative),
-  has one entry there, which is broadcast, or has this size and does not vary there.
+  the examples' axis, None if unknown. A constant passes if it lacks the axis (negative)
+  or has one entry there, which is broadcast, or if it has this size and does not vary
+  there.
   """
   kind = node.values[i].dependence
   if kind == Dependence.BATCH_SIZE:
