@@ -130,7 +130,7 @@ def _transpose(node: Node) -> Axes:
 
 
 def _reshape(node: Node) -> Axes | None:
-  """Returns the axes along which a reshaped constant may differ; None if not known.
+  """Returns the axes along which a reshaped constant may differ; None for any axis.
 
   They are the output's axes that are in a group with a varying axis of the input.
   """
