@@ -70,7 +70,7 @@ def compute_dp_sgd_privacy_statement(
   Args:
     used_microbatching: Whether means of several examples were clipped. Pass False if
       each example was clipped by itself, as `privatize` always does.
-    max_examples_per_user: Number of examples whose joint epsilon is in the text too.
+    max_examples_per_user: Number of examples whose joint epsilon is added; or None.
     accountant_type: 'RDP', 'PLD' or TensorFlow Privacy's enum; changes no number.
 
   Raises:
@@ -89,7 +89,7 @@ def compute_dp_sgd_privacy_statement(
   most = 1 if max_examples_per_user is None else _checks.integer(
       'max_examples_per_user', max_examples_per_user, 1, plan.num_examples)
   passed = plan.guarantee(passes, 'replace', sampling=OnePassSampling).statement
-  if used_microbatching:  # The epsilon of allocated batches is for clipped examples.
+  if used_microbatching:  # AllocatedBatches' epsilon is for single clipped examples.
     passed = passed.partition(' AllocatedBatches')[0]
   parts = [
       f'DP-SGD on {plan.num_examples} examples, {batch_size} a batch, for {num_epochs} '

@@ -212,7 +212,8 @@ def _release_event(release: object) -> dp_accounting.DpEvent:
         'Expected releases to hold results of tfcactus.release or DpEvents, got '
         f'{release!r}.')
   try:
-    # Composes under a relation that the event has, if the event names its relations.
+    # Under the first relation that is proved for the event, if the event names such;
+    # else under the default relation of `PhiAccountant`.
     accounting.PhiAccountant(*getattr(event, 'proved_relations', ())[:1]).compose(event)
   except (dp_accounting.UnsupportedEventError, ValueError, TypeError) as error:
     raise ValueError(
@@ -281,15 +282,16 @@ def guarantee(event: dp_accounting.DpEvent, count: int, delta: float,
 
   `statement` tells what was released and what is taken as public. If `proven` is False
   the numbers are no guarantee, which the statement then says. `rows_of_one`,
-  `sampled_alike` and `distance` are those of `PhiAccountant`. There is a condition if a
-  dominating pair came from a user, and for a search. If releases are on one side of a
-  split, and persons have one row, the guarantee is the maximum of both sides. Raises
+  `sampled_alike` and `distance` are those of `PhiAccountant`. The result has conditions
+  for searches and for dominating pairs that a user gave. If releases are on one side of
+  a split, and persons have one row, the guarantee is the maximum of both sides. Raises
   ValueError if a release has no known cost for the relation.
   """
   relation, releases = relations.check(relation), tuple(releases)
   split = [each for each in validations(releases) if each.by]
   for validation in split:
     events.check_split(validation.by, relation)
+  # A person with several rows may be on both sides: then all releases add up.
   if split and rows_of_one == 1:
     beside = [each for each in releases if each not in split]
     training_side = guarantee(
@@ -371,6 +373,8 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
                      f'{relations.label(relation)}, got {search.event!r}.')
   if validation is not None:
     events.check_split(validation.by, relation)
+    # To a record on the validation side a run releases its validation, and the score
+    # that picks the best run is a function of that.
     return _of_sides([validation], *(search_guarantee(
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(

@@ -65,8 +65,9 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
     noise: Noise in units of what one unit can change: Gaussian for Normalization,
       log-concave for the others.
     bounds: Public (low, high) for numbers, never computed from the data: each a number,
-      or an array with one for each feature of a Normalization.
-    delta: Largest probability that words of one unit alone enter a vocabulary.
+      or an array with one for each feature of a Normalization. None for vocabularies.
+    delta: Largest probability that words of one unit alone enter a vocabulary; None
+      for Normalization and Discretization.
     words_per_unit: Most words of a unit that count, a uniformly random choice.
     units: The id of the owner of each row of an array or list; None makes rows units.
     seed: For repeatable experiments; None draws from the system.
@@ -91,7 +92,7 @@ def adapt(layer: keras.layers.Layer, data: Any, *, noise: noise_lib.Noise,
 
 def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
              account: DataAccount | None, label: str) -> release.Release:
-  """Enters a release in an account, changes the layer and returns the release."""
+  """Enters a release in an account if given, changes the layer, returns the release."""
   released, change = adapted
   if account is not None:
     if released.seeded:
@@ -99,6 +100,7 @@ def _changed(layer: keras.layers.Layer, adapted: _Adapted, of_units: bool,
                        'knows the noise.')
     if not isinstance(account, DataAccount):
       raise ValueError(f'Expected account to be a DataAccount, got {account!r}.')
+    # First, so that a refusal leaves the layer as it was. There is no digest of it yet.
     event = accounting.AdaptedDpEvent([released.event], '', of_units)
     account.spend(event, label=label, unit=account.unit)
   change()
@@ -148,7 +150,8 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
           block: int = _NUMBERS) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields (rows made by `array`, `block` values at most; numbers of their owners).
 
-  A row of more values is yielded alone. Raises ValueError for another number of owners.
+  A row of more values is yielded alone. `owners` is for data of one array; None makes
+  each row its own owner. Raises ValueError for another number of owners than rows.
   """
   start = 0
   for batch in _records.batches(data, array):
@@ -253,7 +256,10 @@ def _readable(word: Any) -> Any:
 
 def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
                 **settings: Any) -> _Adapted:
-  """Releases the vocabulary; ValueError if the layer has one, or is of 'tf_idf'."""
+  """Returns (release of the vocabulary, function that puts it into the layer).
+
+  Raises ValueError if the layer has a vocabulary, or is of 'tf_idf'.
+  """
   lookup = models.lookup(layer)
   if lookup.output_mode == 'tf_idf' or models.has_vocabulary(layer):
     raise ValueError(
@@ -270,6 +276,7 @@ def _vocabulary(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None,
   found = release.vocabulary(sets, **settings)
   chosen = list(found.value)
   if lookup.max_tokens is not None:
+    # Tokens of a new layer are those of its mask and of unknown words.
     chosen = chosen[:max(0, lookup.max_tokens - layer.vocabulary_size())]
 
   def change() -> None:
@@ -316,7 +323,8 @@ def _bins(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
   first = np.diff(owner[order], prepend=-1) > 0
   counts = release.thresholds(
       cell[order][first], num_values=_CELLS, noise=noise, seed=seed)
-  # Quantiles: the cells where cumulative counts, made monotone, reach equal ranks.
+  # Quantiles: upper edges of the cells in which cumulative counts, made monotone, reach
+  # equally spaced ranks.
   cumulative = np.maximum.accumulate(counts.value)
   ranks = max(cumulative[-1], 1) * np.arange(1, layer.num_bins) / layer.num_bins
   place = np.minimum(np.searchsorted(cumulative, ranks), _CELLS - 1) + 1
@@ -346,8 +354,8 @@ def _moments(layer: keras.layers.Layer, data: Any, owners: np.ndarray | None, *,
       l2_norm_clip=clip, noise=noise, dim=2 * dim + 1, seed=seed)
   count = max(float(sums.value[0]), 1.0)
   first, rest = np.clip(sums.value[1:] / count, -1, 1).reshape(2, *low.shape)
-  # Means of u and 1 - u^2, so that u has the variance 1 - rest - first^2. Noise must
-  # not make it negative, nor, below three deviations of noise, normalised inputs huge.
+  # Means of u and 1 - u^2, so that u has the variance 1 - rest - first^2. `least`,
+  # three deviations of a mean's noise, keeps it positive, and normalised inputs modest.
   least = min(3 * clip * noise.noise_multiplier / count, 1.0)
   mean = low + half * (1 + first)
   variance = half**2 * np.clip(1 - np.maximum(rest, 0) - first**2, least, 1)

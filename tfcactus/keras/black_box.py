@@ -152,7 +152,8 @@ def _of_split(held_in: Any, held_out: Any) -> tuple[data_sources.Rows, ...]:
         "Expected the training and the validation side of one Split by='coin', of "
         'records without units, got others; divide once: '
         'training, validation = Split(0.5).sides(x, y).')
-  # A record that is kept was on either side with probability 1/2.
+  # The larger side keeps a record with probability `share` < 1, the smaller one all
+  # (share >= 1): a record that is kept was on either side with probability 1/2.
   odds = one.split.fraction / (1 - one.split.fraction)
   return tuple(
       each.rows(np.flatnonzero(KeyStream().below(share, each.num_examples)))[:2]
@@ -174,23 +175,28 @@ def _described(members: np.ndarray, others: np.ndarray, bounds: evidence.Audit
 
 def _interval(members: np.ndarray, others: np.ndarray, rate: float,
               significance: float) -> audit_lib.Interval:
-  """Returns an interval for the true positive rate at a false positive `rate`."""
+  """Returns an interval for the true positive rate at a false positive `rate`.
+
+  `members` and `others` (records not in the training data) are scores, ascending.
+  """
   # The false positive rate above the k-th largest score of n others has the law
   # Beta(k, n - k + 1), or is smaller if scores are equal. Each side of the interval
-  # takes a quarter of `significance` for its threshold, and one for the members beyond.
+  # takes a quarter of `significance` for its threshold, and one for the members beyond:
+  # one end of a `clopper_pearson` interval, whose significance is for both ends.
   n, part = others.size, 0.25 * significance
   k = np.arange(1, n + 1)
   reached = special.betainc(k, n - k + 1, rate)  # P(rate above the k-th <= `rate`).
-  # Thresholds whose false positive rate is at most, and more than, `rate`, each but for
-  # a probability of `part`.
-  surely, hardly = k[reached >= 1 - part], k[reached <= part]
+  # Ranks k of thresholds whose false positive rate is at most, and more than, `rate`,
+  # each but for a probability of `part`. The tightest of them bound the true positive
+  # rate: from below with scores equal to the threshold left out, from above with them.
+  at_most, above = k[reached >= 1 - part], k[reached <= part]
   lower, upper = 0.0, 1.0
-  if surely.size:
-    count = int(np.sum(members > others[n - surely[-1]]))
+  if at_most.size:
+    count = int(np.sum(members > others[n - at_most[-1]]))
     lower = audit_lib.clopper_pearson(
         count, members.size, significance=2 * part).lower
-  if hardly.size:
-    count = int(np.sum(members >= others[n - hardly[0]]))
+  if above.size:
+    count = int(np.sum(members >= others[n - above[0]]))
     upper = audit_lib.clopper_pearson(
         count, members.size, significance=2 * part).upper
   return audit_lib.Interval(lower, upper)

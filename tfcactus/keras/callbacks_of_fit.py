@@ -99,6 +99,8 @@ class Limit(keras.callbacks.Callback):
           f'{coming.steps - ahead} were released and '
           f'{"the next would bring" if ahead else "brought"} epsilon '
           f'to {_format.upper(guarantee.upper)}{remedy}')
+    # The target allows more, but the plan does not: `steps_within` gives no more steps
+    # than the plan has.
     if self._max_steps is not None and coming.steps > self._max_steps:
       raise ValueError(
           f'Expected a plan of more than {self._max_steps} steps with target_epsilon='
@@ -150,6 +152,7 @@ class Limit(keras.callbacks.Callback):
     """
     if self._target is not None:
       passes = self._steps_beyond(0) > 0
+      # Where epochs count as a whole, `_max_steps` is None: ask for the next epoch.
       if not passes and self._training.ledger().counts_epochs:
         guarantee, _ = self._training.ledger(ahead=1).guarantee()
         passes = guarantee is None or guarantee.upper > self._target
@@ -224,7 +227,7 @@ class NoisyAccuracyLog(keras.callbacks.Callback):
       return
     drawn, noise = steps * plan.expected_batch_size, step_counts.stddevs(plan)
     scheme = sampling.of_code(self._ledger.counter.coming()[0])
-    if scheme is not None and scheme.draws_epochs:  # Batches may be smaller than that.
+    if scheme is not None and scheme.draws_epochs:  # An epoch draws each once.
       drawn = min(drawn, plan.num_examples)
     logs[NOISY_ACCURACY] = float(total / drawn + 0.5)
     # Of n examples, each drawn with probability q, the count has variance n q / 4 at

@@ -117,6 +117,7 @@ def merged(model: keras.Model) -> keras.Model:
         'Expected a built model with layers after enable_lora(rank), got none in '
         f'{model.name!r}; a model without them needs no merging.')
   config = _without_lora(keras.saving.serialize_keras_object(model))
+  # The config is of a model in this process, whose Lambda layers may run.
   copy = keras.saving.deserialize_keras_object(config, safe_mode=False)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, 'merged.weights.h5')

@@ -107,12 +107,14 @@ def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   w, _ = density_descent.descend(
       problem, start, lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)
-  # Where a bound or a mass was capped, the slope is no tangent.
+  # The bound is convex: its tangent at w is nowhere above it, so the tangent's least
+  # value over all tables is a lower bound. Where a bound or a mass was capped, the
+  # slope is no tangent, and the lower bound is -inf.
   masses = np.concatenate([m for pair in problem.pairs(w) for m in pair])
   exact = value < math.exp(LARGEST) and np.min(masses[masses > 0]) > SMALLEST and (
       np.max(np.abs(slope)) < LARGEST_SLOPE)
   # Non-increasing masses mix uniforms on the first k cells: the least slope @ w within
-  # the budget is a linear program.
+  # the budget is a linear program. `costs` are relative to the budget, less 1.
   count = np.arange(1, slope.size + 1)
   values = np.cumsum(slope) / count
   costs = np.cumsum(problem.cost) / count / problem.budget - 1

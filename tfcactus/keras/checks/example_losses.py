@@ -100,7 +100,10 @@ def loss_per_example(loss: Any) -> LossFn:
 
 
 def _check_classes(loss: Any, targets: tf.Tensor, predictions: tf.Tensor) -> None:
-  """Raises ValueError for labels with a loss of one-hot targets, and the reverse."""
+  """Raises ValueError for labels with a loss of one-hot targets, and the reverse.
+
+  Does nothing if a rank is unknown.
+  """
   name, rank = _name(loss), predictions.shape.rank
   if rank is None or targets.shape.rank is None:
     return
@@ -201,6 +204,7 @@ def _weighted(losses: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 def _per_example(call: LossFn, loss: Any) -> LossFn:
   """Makes `call` a loss per example; its trace raises ValueError if examples mix."""
+  # The first two of `_ONE_BY_ONE` are classes, the others functions.
   known_to_mix = isinstance(loss, _ONE_BY_ONE[:2]) or loss in _ONE_BY_ONE
 
   def compute(targets: tf.Tensor, predictions: tf.Tensor,

@@ -71,8 +71,9 @@ class OutputLosses:
     """Returns targets of the outputs that have a loss; ValueError if any is missing.
 
     `y` has the structure of the model's outputs, or is a dict by their names. The
-    result is a dense tensor if the model returns one, else a list with one per term. A
-    tensor is replaced by `Weighted` where `sample_weight` has weights of parts.
+    result is a dense tensor if the model returns one, else a list with one tensor per
+    output with a loss (a term). `Weighted` takes the place of a tensor where
+    `sample_weight` has weights of parts.
     """
     found = self._conformed('y', y, outputs, broadcast=False)
     given = self._conformed('sample_weight', sample_weight, outputs, broadcast=True)
@@ -132,8 +133,9 @@ class OutputLosses:
   def metric_weights(self, weights: tf.Tensor, outputs: Any, targets: Any) -> Any:
     """Returns sample weights for metrics, in the structure of `outputs`.
 
-    `weights` are those that `weights` returns. An output without a loss gets the
-    column of the first output that has one.
+    `weights` are those that `weights` returns, `targets` those that `targets` returns.
+    An output gets its weights of parts, if `targets` have any, else its column of
+    `weights`; an output without a loss gets the column of the first that has one.
     """
     terms = self.terms(outputs)
     if not _is_nested(outputs):

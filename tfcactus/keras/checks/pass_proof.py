@@ -73,6 +73,7 @@ def trace(model: keras.Model, run: Callable[[Any], Pass], batch: Any) -> TracedP
     return [*passes[-1].rows, *passes[-1].beside]
 
   function = tf.function(traced, autograph=False).get_concrete_function(batch)
+  # A trace with stand-ins, or with placeholders for seeds, serves the proof only.
   return TracedPass(
       function.graph, function.graph.inputs[:len(tf.nest.flatten(batch))], replaced,
       passes[-1], None if replaced or seeds else function)

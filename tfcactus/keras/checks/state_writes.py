@@ -107,7 +107,7 @@ def check_graph(graph: tf.Graph, what: str, model: keras.Model | None,
   for part in (graph, *replaced):
     functions = {function.signature.name
                  for function in part.as_graph_def().library.function}
-    for node in graphs.nodes(part):
+    for node in graphs.nodes(part):  # Goes into functions: a call by itself is allowed.
       if node.op not in functions and not _is_allowed(node):
         raise ValueError(_refusal(node, what))
       if node.op == 'LookupTableFindV2':

@@ -113,7 +113,7 @@ _SIZES = (
 
 
 def _loop(pfor_input: Any) -> Any:
-  """Runs an operation row by row in a tf.while_loop."""
+  """Runs an operation row by row in a tf.while_loop; returns outputs (rows, ...)."""
   # Raises InvalidArgumentError, once it runs, if rows have outputs of other shapes.
   op = pfor_input.op
   if not op.outputs or any(
@@ -232,7 +232,7 @@ def _convert_segments(pfor_input: Any) -> Any:
   """Reduces the segments of each row; ids out of range are left out."""
   # TensorFlow gives n segments to each row and adds n times the row's index to its ids.
   # An id n would then be the next row's first segment, and until 2.14 an id -1 the last
-  # segment of the row before.
+  # segment of the row before. The operation leaves out negative ids.
   pfor_input.stack_inputs([0, 1])
   data, ids, number = (pfor_input.input(i).t for i in range(3))
   if pfor_input.input(2).is_stacked:

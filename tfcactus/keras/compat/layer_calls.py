@@ -22,9 +22,11 @@ from tfcactus.keras.compat.versions import keras
 
 @contextlib.contextmanager
 def batched(model: keras.Model) -> Iterator[None]:
-  """Runs time steps as rows of a batch, both directions as layers, and `as_loops`.
+  """Runs TimeDistributed, Bidirectional and recurrent layers so that proofs can follow.
 
-  Without this a Bidirectional of Keras 3 may run one fused kernel, not its layers.
+  In the block, TimeDistributed runs time steps as rows of a batch, Bidirectional runs
+  its two layers (in Keras 3 it may run one fused kernel instead), and recurrent layers
+  run as `recurrent.as_loops` says.
   """
   never = {name: lambda *args, **kwargs: False for name in (
       '_can_attempt_fused_lstm', '_can_attempt_fused_gru')}
@@ -57,7 +59,10 @@ def called_by(function: Callable[..., Any], layer: keras.layers.Layer
 
 def _over_steps(layer: keras.layers.Layer, call: Callable[..., Any], *args: Any,
                 **kwargs: Any) -> Any:
-  """Calls the inner layer on the time steps of all examples; their number is static."""
+  """Returns a TimeDistributed's outputs: its inner layer's on (batch * steps, ...).
+
+  Raises ValueError unless the number of steps is static.
+  """
   given = inspect.signature(call).bind(*args, **kwargs).arguments
   sequences, inner = given['inputs'], layer.layer
   shape = tf.nest.flatten(sequences)[0].shape

@@ -165,7 +165,7 @@ def drop_in_arguments(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
   """
   config = dict(optimizer.get_config())
   if config.get('gradient_accumulation_steps', 1) is None:
-    del config['gradient_accumulation_steps']
+    del config['gradient_accumulation_steps']  # Drop-in versions take an integer.
   schedule = config.get('learning_rate')
   if isinstance(schedule, dict):
     config['learning_rate'] = keras.optimizers.schedules.deserialize(schedule)

@@ -136,7 +136,7 @@ class BatchMarks(Marks):
     """
     super().__init__(scheme, seeded)
     self._units = units
-    self._columns = 3 if canaries else 2
+    self._columns = 3 if canaries else 2  # Feed, serial number, canary or 0.
     self._scheme = scheme
     self._length = length
     self._serials = itertools.count()

@@ -198,6 +198,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
         f'Expected examples to draw from, got {type(x).__name__}, a Sequence of Keras, '
         'which gives batches that somebody else chose; pass its arrays, or a class '
         'with __len__ and __getitem__ that gives the pair (x, y) of one example.')
+  # An object with a length and items is a source, unless NumPy knows it as an array.
   if not isinstance(x, (ExampleData, tf.data.Dataset)) and (
       isinstance(x, (np.ndarray, tf.Tensor, list, tuple, dict, str, bytes)) or not (
           hasattr(x, '__len__') and hasattr(x, '__getitem__')) or
@@ -351,7 +352,7 @@ def columns(x: Any) -> Any:
     return {key: columns(part) for key, part in x.items()}
   if hasattr(x, 'to_numpy') and hasattr(x, 'columns'):
     parts = {str(name): np.asarray(x[name]) for name in x.columns}
-    # Whether each column may hold texts.
+    # The answers, for all columns, to whether a column may hold texts.
     texts = {part.dtype.kind in 'SUT' or part.dtype.kind == 'O' and any(
         isinstance(each, (str, bytes)) or _is_missing(each) for each in part.flat)
              for part in parts.values()}

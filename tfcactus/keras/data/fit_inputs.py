@@ -68,6 +68,7 @@ def make_feed(plan: PrivacyPlan, x: Any, y: Any, batch_size: object,
     raise ValueError(f'Expected num_examples={plan.num_examples} examples as in the '
                      f'plan, got {" and ".join(map(str, sorted(found)))}.')
   rows, x = RowMarks(plan.num_examples), data_sources.as_fed(x)
+  # From two rows Keras builds metrics and slots where there are several replicas.
   example = None if replicas.number(strategy) == 1 else tf.nest.map_structure(
       lambda part: None if part is None else part[:2], (x, y, sample_weight))
   return Feed(rows, rows.mark(x), None, class_weight, example=example)
@@ -232,9 +233,9 @@ def _weighing(class_weight: Any) -> Callable[..., Any]:
 
   def weigh(x, y, weight):
     """Returns (x, y, weight times the class weight of y, by default 1)."""
-    _, y_rows, weight_rows, _, each = batch_marks.unmarked(x, y, weight)
+    _, y_rows, weight_rows, _, rows_each = batch_marks.unmarked(x, y, weight)
     weighed = weigh_rows(y_rows, weight_rows)
-    return x, y, weighed if each == 1 else tf.reshape(weighed, tf.shape(weight))
+    return x, y, weighed if rows_each == 1 else tf.reshape(weighed, tf.shape(weight))
 
   def weigh_rows(y, weight):
     """Returns the weights of rows times the class weights of their targets.

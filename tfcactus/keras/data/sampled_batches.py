@@ -103,7 +103,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
       self._data = self._data.drawn_by(seed)
     drawn = scheme if part_of is None else scheme.of_part(self.size)
     self._next_draw = drawn.drawer(self._stream)
-    self._share_begins = False
+    self._share_begins = False  # Whether `share` was called for the next iteration.
     self._canaries: np.ndarray | None = None
     self._drawn = 0
     self._lock = threading.Lock()
@@ -266,6 +266,8 @@ class SampledBatches(Fixed, keras.utils.Sequence):
           f'Expected at most the {self.steps_per_epoch} batches of an epoch, which '
           f'{type(self.scheme).__name__} draws as a whole, got steps={steps}; iterate '
           'over the dataset once for each epoch.')
+    # A weak reference to the dataset, which is made after its generator, and which the
+    # generator must not keep alive.
     own: list[Callable[[], Any]] = []
     dataset = self._dataset(
         self.scheme.draws_epochs, None, WHOLE, lambda: self._check_private(own[0]()))

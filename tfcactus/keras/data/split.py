@@ -132,6 +132,7 @@ class Split:
     if not 0 < held.sum() < held.size:
       raise ValueError('Expected a split with examples on both sides, got none on one '
                        f'of them, from {self!r}; use more data or another fraction.')
+    # Shows that two sides are of one division. Without the key it tells nothing else.
     name = hashlib.blake2b(held.tobytes(), key=self.key, digest_size=8).hexdigest()
     return Sides(*(
         _part(data, np.flatnonzero(held == side), Side(self, side, data, name))

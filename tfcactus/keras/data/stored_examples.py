@@ -109,7 +109,10 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
 
 
 def _write(blocks: Iterator[Any], directory: str) -> dict[str, Any]:
-  """Writes blocks to files, one per array; returns the index. ValueError if mixed."""
+  """Writes blocks to files, one per array; returns the index.
+
+  Raises ValueError for texts, and for blocks of different structures, shapes or dtypes.
+  """
   count, first, files = 0, dict[str, Any](), list[Any]()
   with contextlib.ExitStack() as stack:
     for block in blocks:
@@ -119,6 +122,7 @@ def _write(blocks: Iterator[Any], directory: str) -> dict[str, Any]:
         raise ValueError(
             'Expected examples of numbers, got texts, whose lengths differ; write them '
             'to TFRecord files, and read those by TFRecordExamples.')
+      # By JSON, so that tuples are lists, as in an index that is read back.
       found = {'parts': [{'dtype': array.dtype.str, 'shape': list(array.shape[1:])}
                          for array in arrays],
                'structure': json.loads(json.dumps(

@@ -122,6 +122,7 @@ class UnitData(ExampleData):
     # Places of the kept rows within their units: owners ascend.
     first = np.searchsorted(owner, np.arange(index.size))
     place = np.arange(owner.size) - first[owner]
+    # For each place of each unit: the row's index in `found`, or -1.
     slots = np.full((index.size, self.examples_per_unit), -1)
     slots[owner, place] = kept
     present = slots >= 0

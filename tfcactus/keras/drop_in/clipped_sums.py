@@ -41,8 +41,9 @@ def of_tile(rows: Sequence[tf.Tensor], var_list: Sequence[tf.Variable],
 
 def of_tiles(tile: Callable[[tf.Tensor], list[tf.Tensor]], size: int, batch: tf.Tensor,
              var_list: Sequence[tf.Variable], l2_norm_clip: tf.Tensor) -> Sums:
-  """Returns `of_tile` summed over a batch, `size` examples at a time; only in a graph.
+  """Returns sums of clipped gradients over a batch, and whether all were finite.
 
+  Holds gradients of `size` examples at a time, in a loop; must be called in a graph.
   `tile` maps the index of an example to the per-example gradients of that example and
   the `size` - 1 after it, zeros past the batch. `batch` is the number of examples.
   """

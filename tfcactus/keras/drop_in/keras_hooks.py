@@ -85,6 +85,7 @@ class Keras3Optimizer(optimizer.DPOptimizer):
       if not self.built:
         self.build(var_list)
     losses, self._private.here.losses = self._private.here.losses, None
+    # None in `minimize`: `_compute_gradients` has clipped its gradients already.
     if losses is not None:
       # Replaces the unclipped gradients of `fit`, which the graph then never computes.
       variables = [models.local(models.tf_variable(v)) for v in var_list]

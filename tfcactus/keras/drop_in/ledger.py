@@ -133,7 +133,7 @@ def _released(optimizer: Any, model: keras.Model) -> tuple[int, str, list[Any]]:
   own = optimizer.released_steps
   problem = _OTHER_PLAN.format(own) if own and len(_plans(optimizer)) > 1 else ''
   optimizers = [optimizer]
-  for trainer in earlier:
+  for trainer in earlier:  # A `Record` counts steps of a `PrivateModel`.
     if isinstance(trainer, Record) or (
         trainer.noise.digest != optimizer.noise.digest or
         trainer.l2_norm_clip != optimizer.l2_norm_clip or

@@ -141,8 +141,9 @@ def batched(model: keras.Model, routes: Routes, compute_loss: LossFn,
   """Runs one forward and one backward pass over the whole batch.
 
   The layers must not mix examples. `compute_loss` maps (targets, predictions) to losses
-  of shape (rows,) or (rows, outputs), or to None; `batch` has a known number of rows.
-  Must be called while a graph is traced.
+  of shape (rows,) or (rows, outputs), or to None if only layers add losses; `batch` is
+  (inputs, targets, weights) of a known number of rows. Must be called while a graph is
+  traced.
 
   Raises:
     NoRule: if weights are used in a way that no rule covers.

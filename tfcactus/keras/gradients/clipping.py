@@ -61,7 +61,7 @@ def check_roundings(examples: int, rows: int, bands: int = 1) -> None:
   more = 4 * bands if bands > 1 else 0
   if _roundings(examples + 1, rows, more=more) <= MOST_ROUNDINGS:
     return
-  best = math.isqrt(examples + 1)
+  best = math.isqrt(examples + 1)  # At the root of N, n + N / n is least.
   raise ValueError(
       "Expected with arithmetic='integer' a physical batch size n with N (n + N / n "
       f'+ 2 + {replicas.number()} replicas{f" + 4 * {bands} bands" if more else ""}) '

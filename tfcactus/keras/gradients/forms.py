@@ -46,6 +46,7 @@ def squared_norms(values: tf.Tensor) -> tf.Tensor:
     # One pass over memory; a matrix product could round its factors.
     roots = tf.math.reduce_euclidean_norm(
         tf.reshape(values, [values.shape[0], entries // terms, terms]), -1)
+  # The last term covers squares flushed to zero: norms must not come out too small.
   return tf.reduce_sum(tf.square(tf.cast(roots, tf.float64)), 1) + entries * (
       _FLUSHED64 if values.dtype == tf.float64 else _FLUSHED)
 
@@ -461,7 +462,7 @@ def added(gradients: Sequence[GradientForm]) -> GradientForm:
 
 
 def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
-  """Returns the sum of outer products, lookups or both; None if only `Dense` has it."""
+  """Returns the sum of outer products, lookups or both; None if it must be `Dense`."""
   outer = [each for each in gradients if isinstance(each, Outer)]
   rows = [each for each in gradients if isinstance(each, Rows)]
   if len(outer) + len(rows) < len(gradients) or len({
@@ -481,6 +482,8 @@ def _in_one(gradients: Sequence[GradientForm]) -> GradientForm | None:
   if not isinstance(table, Rows) or not isinstance(kernel, Outer):
     return None
   tied = Tied(table, kernel)
+  # Gram norms of `Tied` take float32, and are worth it if a Gram matrix, of positions^2
+  # entries, is smaller than the gradient written out.
   alike = kernel.inputs.shape[2] == table.vocabulary and (
       table.values.dtype == kernel.inputs.dtype == kernel.outputs.dtype == tf.float32)
   return tied if alike and gram_positions(tied)**2 < math.prod(tied.shape) else None

@@ -57,6 +57,7 @@ def squared_norms_of_tied(ids: tf.Tensor, values: tf.Tensor, inputs: tf.Tensor,
   # The inner product of e(i) v^T and a g^T is a_i (v . g): `found` has these a_i.
   found = tf.cast(tf.gather(inputs, ids, axis=2, batch_dims=1), tf.float64)
   cross = found * tf.matmul(tf.cast(outputs, tf.float64), exact, transpose_b=True)
+  # d + p + T^2 of `allowance`, with T positions of both kinds together.
   terms = inputs.shape[2] + outputs.shape[2] + (inputs.shape[1] + ids.shape[1])**2
   return _bounded(
       computed + tf.reduce_sum(squares, 1) + 2 * tf.reduce_sum(cross, [1, 2]),

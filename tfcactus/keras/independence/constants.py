@@ -46,6 +46,7 @@ def value(node: Node) -> Value | list[Value]:
     return draws_lib.drawn(node)
   if kind == 'IdentityN':
     return node.values
+  # Equal entries, or a single one, stay equal in any shape and order.
   if kind in ('Reshape', 'ExpandDims', 'Transpose', 'Squeeze') and (
       node.values[0].varies == frozenset() or
       node.op.outputs[0].shape.num_elements() == 1):
@@ -129,9 +130,12 @@ def _transpose(node: Node) -> Axes:
 
 
 def _reshape(node: Node) -> Axes | None:
-  """Returns the output's axes that are in a group with a varying axis of the input."""
+  """Returns the axes along which a reshaped constant may differ; None for any axis.
+
+  They are the output's axes that are in a group with a varying axis of the input.
+  """
   # A group is a shortest run of axes of the input, with the run of axes of the output
-  # whose sizes have the same product.
+  # whose sizes have the same product: a reshape keeps entries within their groups.
   # Zero stands for a size that is not known: then groups are not known either.
   before, after = ([size or 0 for size in shape] for shape in (
       node.shape(0), node.out()))

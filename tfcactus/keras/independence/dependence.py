@@ -177,7 +177,10 @@ def static(tensor: tf.Tensor, known: dict[str, np.ndarray | None] | None = None
 
 def _entries(tensor: tf.Tensor, known: dict[str, np.ndarray | None]
              ) -> np.ndarray | None:
-  """Returns what `static` returns for a tensor that is not in `known`."""
+  """Computes the entries of a constant tensor from its inputs'; None if not known.
+
+  `known` is as for `static`, which calls this for a tensor that is not in it.
+  """
   found = tf.get_static_value(tensor)
   if found is not None:
     return np.asarray(found)
@@ -357,12 +360,13 @@ def transposed(op: tf.Operation) -> tuple[bool, bool]:
 
 
 def check_same(node: Node, i: int, axis: int, size: int | None) -> None:
-  """Raises NotRowWise if input `i` has no examples and may differ between them.
+  """Raises NotRowWise if input `i`, a constant, may differ from example to example.
 
-  `axis` is the input's axis along which an operation pairs it with the examples, and
-  `size` is the length of the examples' axis, None if unknown. A constant passes if it
-  lacks the axis (negative), has one entry there, which is broadcast, or has this size
-  and does not vary there.
+  Raises it, too, if the input depends on the number of examples. `axis` is the input's
+  axis along which an operation pairs it with the examples, and `size` is the length of
+  the examples' axis, None if unknown. A constant passes if it lacks the axis (negative)
+  or has one entry there, which is broadcast, or if it has this size and does not vary
+  there.
   """
   kind = node.values[i].dependence
   if kind == Dependence.BATCH_SIZE:

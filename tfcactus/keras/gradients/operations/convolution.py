@@ -144,6 +144,7 @@ def patches(images: tf.Tensor, windows: Sequence[Window]) -> tf.Tensor:
     return tf.reshape(_identity(images, windows), shape)
   wide = columns.kernel * channels
   # Few channels make short copies: windows along a row first become longer channels.
+  # Window(1, 1, 1, 0, n) leaves an axis of n places as it is.
   if dense and channels < _SHORT_COPY and wide <= _IDENTITY_MAX_DEPTH:
     images = _identity(images, [Window(1, 1, 1, 0, images.shape[1]), columns])
     columns = Window(1, 1, 1, 0, columns.size)

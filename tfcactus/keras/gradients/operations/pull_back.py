@@ -254,7 +254,7 @@ def _filled(parts: Sequence[tuple[int, forms.Dense]], shape: Sequence[int], axis
 
   `parts` has sorted pairs (start along `axis`, form) that do not overlap.
   """
-  # Transposed parts of the last axis are joined as they are held.
+  # Transposed parts of the last axis (axis 1 of their values) are joined as they are.
   transposed = axis == len(shape) - 1 and all(each.transposed for _, each in parts)
   place, pieces, end = 1 if transposed else axis + 1, list[tf.Tensor](), 0
   for start, each in parts:
@@ -298,7 +298,10 @@ def _of_factor(op: tf.Operation, place: int, gradients: Gradients) -> Gradients:
 
 
 def _times(gradients: Gradients, matrix: tf.Tensor, axis: int) -> Gradients:
-  """Contracts axis `axis` of gradients of a matrix with the rows of `matrix`."""
+  """Contracts axis 0 or 1 of gradients of a matrix with the rows of `matrix`.
+
+  In the result, that axis runs over the columns of `matrix`.
+  """
   matrix = tf.cast(matrix, _tensors(gradients)[-1].dtype)
   if isinstance(gradients, Products):
     return gradients.times(matrix, axis)

@@ -57,6 +57,7 @@ def _elementwise(use: Use) -> Rule:
       own, out)):
     raise no_rule(op)
   others = [i for i in range(len(op.inputs)) if i != use.place]
+  # An operand without examples must be broadcast along the axis of the examples.
   if op.type not in SPREADING and any(
       i not in use.data and _aligned(op.inputs[i].shape, len(out))[use.out.axis] != 1
       for i in others):

@@ -327,9 +327,11 @@ def _use(meeting: _Meeting, handles: dict[str, int], shapes: Sequence[Any],
 
 
 def _core(op: tf.Operation) -> tuple[tf.Operation, list[int | None]]:
-  """Returns the operation that computes an operation, and the sources of its inputs.
+  """Returns (the one operation that computes in `op`, sources of its inputs).
 
-  Raises NoRule if a called function computes with several, casts and reshapes aside.
+  It is `op` itself, or the one in a function that `op` calls. A source is the index of
+  an input of `op`, or None for a constant. Raises NoRule if a called function computes
+  with several operations, casts and reshapes aside.
   """
   if graphs.has_own_gradient(op):
     raise no_rule(op)
