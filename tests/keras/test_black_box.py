@@ -40,6 +40,12 @@ def test_an_attack_on_a_model_that_remembers():
   assert 'One run (Steinke' in said and 'No claim was tried' in said
 
 
+def test_losses_that_are_infinite_under_both_models_have_a_score():
+  members, others = [np.inf, 1.0, 2.0], [np.inf, 3.0, 4.0]
+  found = attacked(members, others, reference=by_loss())
+  assert found.area == 0.5
+
+
 @pytest.mark.more
 def test_nothing_is_found_where_nothing_leaks():
   rng = np.random.default_rng(1)

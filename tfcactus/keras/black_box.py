@@ -133,7 +133,7 @@ def _scores(model: keras.Model, reference: keras.Model | None, loss: Any, held_i
     score = -_losses(model, data, loss)
     if reference is not None:
       score += _losses(reference, data, loss)
-    scores.append(np.clip(score, -1e300, 1e300))  # Losses may be infinite.
+    scores.append(score)
   fewer, total = min(map(len, scores)), sum(map(len, scores))
   if 2 * special.bdtr(fewer, total, 0.5) < _UNLIKELY:  # A binomial test.
     raise ValueError(
@@ -219,4 +219,4 @@ def _losses(model: keras.Model, data: data_sources.ExampleData, loss: Any
     raise ValueError(
         'Expected records whose losses are numbers, got '
         f'{int(np.sum(np.isnan(values)))} of {values.size} that are not.')
-  return values
+  return np.clip(values, -1e300, 1e300)  # So that differences of losses are finite.
