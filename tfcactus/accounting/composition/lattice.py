@@ -274,7 +274,8 @@ class _View:
     r = int(passing[0])
     if r == 0:
       return max(float(x[0]), 0.0)
-    # Between x[r-1] and x[r] delta is p[r] - e^(epsilon - near) q[r], and its error.
+    # Between x[r-1] and x[r] delta is p[r] - e^(epsilon - near) q[r], and its error,
+    # which falls with the loss: that at x[r-1] covers all epsilon up to x[r].
     room = p[r] + self._excess[r - 1] - delta
     if q[r] <= 0 or room <= 0:
       return max(float(x[r]), 0.0)

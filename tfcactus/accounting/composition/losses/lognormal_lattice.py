@@ -115,7 +115,8 @@ class Lattice:
     return self.mu * self.y - 0.5 * self.mu**2 - math.log(self.count)
 
   def _weights(self, rows: int) -> np.ndarray:
-    """Returns moduli of exp(-t X / T)'s factors in A_k (unit / t)^k, (inner, rows)."""
+    """Returns moduli of the factors of exp(-t X / T) in A_k (unit / t)^k."""
+    # Shape (inner, rows).
     k = np.arange(rows)
     exponent = (self.lift**2 - self.y**2)[:, None] / 2 + k * (
         self._log_x[:, None] + self._log_unit) - special.gammaln(k + 1)
