@@ -288,8 +288,9 @@ class PrivacyPlan:
         'are the same at every place in the batch')
     step_counts.check_none(self, 'a drop-in optimizer or query')
     if guarantee_lib.validations(self.releases):
-      raise ValueError('Expected a plan without private validation, got one with; only '
-                       'privatize(model, plan) keeps the sides apart.')
+      raise ValueError(
+          'Expected a plan without private validation, got one with; only '
+          'privatize(model, plan) keeps training and validation records apart.')
     if self.unit != 'example':
       raise ValueError(
           f"Expected a plan of unit='example', got unit={self.unit!r}, whose rows only "
@@ -381,6 +382,7 @@ class PrivacyPlan:
         releases=self.releases, proven=self.accounting == 'proven',
         rows_of_one=rows, sampled_alike=scheme.rows_alike,
         distance=arithmetic_lib.distance(self, scheme.most_steps(count)))
+    # The units of these events were checked before.
     checked = accounting.AdaptedDpEvent, accounting.ValidationDpEvent
     if self.unit == 'example' or all(isinstance(x, checked) for x in self.releases):
       return found

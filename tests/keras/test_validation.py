@@ -481,7 +481,7 @@ def test_a_plan_without_the_validation_is_refused():
 
 
 def test_drop_in_optimizers_take_no_plan_with_validation():
-  with pytest.raises(ValueError, match='keeps the sides apart'):
+  with pytest.raises(ValueError, match='keeps training and validation records apart'):
     plan_of(releases=[validation_of()]).check_drop_in()
 
 

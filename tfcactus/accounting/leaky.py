@@ -62,7 +62,8 @@ def part(accountant: PairAccountant, left: Part) -> Part:
   The accountant must have `rows_of_one` 1, add no total variation distance to its
   releases, and hold no `TCDPDpEvent`: its `compositions` show none of these. Unsampled
   Gaussian releases take no leak. Else leak / left.leak is about (mu / left.mu)^2. The
-  part may exceed `left`; its mu is inf if no mu is proved. Raises ValueError for an accountant of one direction.
+  part may exceed `left`; its mu is inf if no mu is proved. Raises ValueError for an
+  accountant of one direction.
   """
   accountant.check_both()
   if accountant.non_private:

@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _draw(account: DataAccount, path: str) -> None:
-  """Draws the shares of adaptive part and slots that are spent, to the file `path`."""
+  """Draws what is spent of the adaptive part and of each slot, to the file `path`."""
   axis = pictures.axes(1, 8, 3 + 0.3 * len(account.slots))
   bars: dict[str, str] = {}
   start = np.zeros(2)

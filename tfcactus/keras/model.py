@@ -436,7 +436,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
 
   @classmethod
   def from_config(cls, config: Any, custom_objects: Any = None) -> PrivateModel:
-    """Returns a model from its config, with fresh randomness; reads its journal.
+    """Returns a model from its config, with fresh randomness and its journal.
 
     Raises:
       ValueError: if the model cannot train the variables that it was saved training.

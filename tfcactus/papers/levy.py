@@ -264,8 +264,13 @@ class LevyComposition:
                np.full(np.shape(t), self._mass_error))
 
   def _period(self, epsilon: float) -> float:
-    """Returns a period X, a power of two; mostly little mass is beyond epsilon + X."""
-    # Powers of two let several epsilons share nodes.
+    """Returns a period X, a power of two, which affects width and speed only.
+
+    Tries to leave P-mass of at most 1e-14 above epsilon + X, and e^LOG_TAIL below
+    epsilon - X.
+    """
+    # At most e^-x of P's mass is below -x. Powers of two let several epsilons share
+    # nodes. Stops where a period 16 times as long would not halve the mass above.
     reach = max(abs(epsilon), abs(epsilon - self._centre)) - LOG_TAIL
     period = 2.0**math.ceil(math.log2(reach))
     while period < MAX_PERIOD and self.tail(epsilon + period) > max(

@@ -94,7 +94,7 @@ class Lines:
     return np.minimum(self.slope[line] * level + self.height[line], 1.0)
 
   def preimages(self, value: np.ndarray) -> np.ndarray:
-    """Returns for each value the one positive level where it is the bound, if any."""
+    """Returns the positive levels at which the bound is a value, at most one each."""
     # A first line of slope zero, as lower bounds have, is the bound at many levels. The
     # least of them is a kink.
     rises = (self.slope[0] > 0) | (value < self.height[0])

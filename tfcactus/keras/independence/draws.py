@@ -115,7 +115,8 @@ def secret_seed() -> tf.Tensor:
 def seed_of(node: Node) -> str:
   """Returns the name of the one secret seed whose bits the output keeps, or ''.
 
-  Once the seed was joined with constants, `_MIXED` and that operation's name follow.
+  Once the seed was joined with constants, `_MIXED` and that operation's name follow,
+  by which `Draws.check` tells seeds that were joined in different ways apart.
   """
   op = node.op
   if op.type == 'Placeholder':
@@ -123,7 +124,7 @@ def seed_of(node: Node) -> str:
   found = [value.seed for value in node.values if value.seed]
   if len(set(map(_root, found))) != 1 or op.type not in _KEEPING:
     return ''
-  seed = max(found, key=len)
+  seed = max(found, key=len)  # The name with `_MIXED`, if there is one.
   # The other inputs must be static, or they could change between loop iterations.
   if any(dependence.static(tensor) is None for tensor, value in zip(
       op.inputs, node.values) if not value.seed):
