@@ -45,8 +45,7 @@ class PoissonBatches(SampledBatches):
         with a length and `__getitem__`, read as examples are drawn.
       y: Targets, shape (num_examples, ...), an array or a structure of arrays; or None.
       sampling_prob: The sampling probability q in (0, 1]; or pass batch_size.
-      batch_size: Expected batch size, in place of q; q is batch_size / num_examples,
-        of all workers together with `part_of`.
+      batch_size: Expected batch size of all workers, q times their examples; sets q.
       steps_per_epoch: Batches per epoch; by default 1 / q rounded, so that an epoch
         uses each example once on average.
       physical_batch_size: Pads batches to a multiple; by default pads only empty ones.
