@@ -156,6 +156,31 @@ def test_a_group_of_steps_names_each_number_once(capsys):
   assert 'each name once' in capsys.readouterr().err
 
 
+def test_a_probability_that_vanishes_by_rounding_is_not_zero():
+  """A record in a sample of a sample once cost nothing if the product underflowed."""
+  rare = dp_accounting.PoissonSampledDpEvent(1e-200, _STEP)
+  assert PhiAccountant().compose(rare).get_delta(0.0) > 0
+  for event in (dp_accounting.PoissonSampledDpEvent(1e-200, rare),
+                dp_accounting.SampledWithoutReplacementDpEvent(10**400, 1, _STEP)):
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+      PhiAccountant().compose(event)
+  # Nor is a delta below all floats.
+  assert PhiAccountant().compose(rare).get_delta(50.0) > 0
+
+
+def test_losses_and_masses_are_as_right_as_accountants_assume():
+  p, q = np.array([0.9999, 1e-4]), np.array([1e-4, 0.9999])
+  loss = np.log(p) - np.log(q)
+  # The account of a loss lowered by 6e-12 was too small by as much.
+  with pytest.raises(ValueError, match='log'):
+    DominatingPairDpEvent(DominatingPair(loss - 6e-12, p, q))
+  # After many steps a missing share of 1e-12 is no longer small.
+  low = DominatingPair.from_masses([0.5001 - 9e-13, 0.4999], [0.4999, 0.5001])
+  assert math.fsum(low.p) == pytest.approx(1, abs=1e-15)
+  assert PhiAccountant().compose(
+      DominatingPairDpEvent(low), 10**9).get_delta(0.0) >= 1 - 1e-9
+
+
 _HALF = np.array([0.5, 0.5])
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import attr
 import dp_accounting
 from dp_accounting import pld
 import numpy as np
@@ -177,6 +178,47 @@ def test_discrete_pairs_are_events():
     worst = max(worst, total)
   assert got.lower <= worst <= got.upper
   assert got.upper - got.lower < 1e-4
+
+
+class _PlainDpEvent(accounting.SteppedDpEvent):
+  """Randomised response, as a plain class, which does not say what is equal."""
+
+  proved_relations = (ADD_REMOVE,)
+
+  def __init__(self, keep):
+    object.__setattr__(self, 'keep', keep)
+
+  def pair_bounds(self, relation, direction):
+    del relation, direction
+    masses = [self.keep, 1 - self.keep]
+    return accounting.PairBounds.exact(DominatingPair.from_masses(masses, masses[::-1]))
+
+
+@attr.s(frozen=True, auto_attribs=True)
+class _OuterDpEvent(accounting.SteppedDpEvent):
+  """A scheme that holds the event of a pair."""
+
+  inner: accounting.DominatingPairDpEvent
+
+  proved_relations = (ADD_REMOVE,)
+
+  def pair_bounds(self, relation, direction):
+    del relation, direction
+    return self.inner.bounds
+
+
+@pytest.mark.parametrize('make', [
+    lambda pair: accounting.DominatingPairDpEvent(pair),
+    lambda pair: _OuterDpEvent(accounting.DominatingPairDpEvent(pair)),
+    lambda pair: _PlainDpEvent(float(np.max(pair.p)))])
+def test_events_of_different_pairs_are_different(make):
+  """They once were equal: the second counted as the first, or was missing."""
+  cheap, dear = (make(DominatingPair.from_masses([p, 1 - p], [1 - p, p]))
+                 for p in (0.51, 0.9))
+  assert cheap != dear and cheap == cheap and len({cheap, dear}) == 2
+  accountant = PhiAccountant().compose(cheap).compose(dear)
+  assert accountant.get_epsilon(1e-9) == pytest.approx(math.log(0.51 / 0.49 * 9))
+  assert accountant.ledger == dp_accounting.ComposedDpEvent([cheap, dear])
 
 
 def test_truncated_noise_keeps_its_mass_at_infinity_when_removed():

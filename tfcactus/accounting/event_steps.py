@@ -74,6 +74,10 @@ class Sample:
     return groups.poisson_weights(self.rows, self.sampling_prob)
 
 
+LEAST_PROB = 1e-300
+"""Least probability of a record in a sample of a sample: products of smaller ones lose
+digits, and may vanish."""
+
 MERGED_ROUNDOFF = 1e-14
 """Bound on the relative error of the joint noise multiplier of merged Gaussians. Their
 precisions have 2.5 EPS: a power, a count, a product and `fsum`; the root adds EPS."""
@@ -290,8 +294,8 @@ def _(event: dp_accounting.PoissonSampledDpEvent, sample: Sample) -> Steps:
 @steps_of.register(dp_accounting.SampledWithoutReplacementDpEvent)
 def _(event: dp_accounting.SampledWithoutReplacementDpEvent, sample: Sample) -> Steps:
   """Returns the steps of the inner event on a sample of fixed size of `sample`."""
-  total = _checked(event, _checks.integer, 'source_dataset_size',
-                   event.source_dataset_size, 1)
+  total = _checked(event, _checks.count, 'source_dataset_size',
+                   event.source_dataset_size)
   taken = _checked(event, _checks.integer, 'sample_size', event.sample_size, 0)
   if taken > total:
     raise Unsupported(event, 'the sample size is not within the data size')
@@ -393,9 +397,12 @@ def _steps_of_sample(event: dp_accounting.DpEvent, prob: float,
   fixed_size = drawn is not None
   if outer.fixed_size or (fixed_size and outer.sampling_prob < 1):
     raise Unsupported(event, 'samples of samples are accounted for Poisson only')
-  prob *= outer.sampling_prob
   if prob == 0:
     return iter(())
+  prob *= outer.sampling_prob
+  if prob < LEAST_PROB:
+    raise Unsupported(
+        event, f'a record is sampled with a probability below {LEAST_PROB:g}')
   # If the sample is all records, only added or removed ones displace others.
   fixed_size = fixed_size and (prob < 1 or outer.relation == relations.ADD_OR_REMOVE)
   return steps_of(event.event if prob == 1 else _merged(event.event), Sample(

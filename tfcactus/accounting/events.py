@@ -13,7 +13,7 @@ from tfcactus.noise.base import known_pair, Noise
 from tfcactus.pairs import dominating_pair as pair_lib, envelope
 
 
-@attr.s(frozen=True, slots=True, auto_attribs=True, repr=False, eq=False)
+@attr.s(frozen=True, slots=True, auto_attribs=True, repr=False)
 class DominatingPairDpEvent(dp_accounting.DpEvent):
   """A release known by its dominating pair only, such as a discrete mechanism.
 
@@ -75,7 +75,8 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
 
   A new sampling scheme with a proof of its own has a subclass as its event. One event
   is one step, sampling included; accountants refuse it where another event samples it.
-  A subclass is a frozen attrs class: accountants count equal events together.
+  A subclass is a frozen attrs class: accountants count equal events together. Events of
+  a class that does not say which are equal are equal only to themselves.
 
   Attributes:
     proved_relations: Neighbouring relations for which `pair_bounds` is proved;
@@ -83,6 +84,10 @@ class SteppedDpEvent(dp_accounting.DpEvent, abc.ABC):
   """
 
   proved_relations: tuple[dp_accounting.NeighboringRelation, ...]
+
+  # DpEvent's own comparison sees no fields: all events of a class would be equal.
+  __eq__ = object.__eq__
+  __hash__ = object.__hash__
 
   @abc.abstractmethod
   def pair_bounds(self, relation: dp_accounting.NeighboringRelation,

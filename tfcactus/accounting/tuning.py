@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Union
+from typing import Any, Union
 
 import attr
 import dp_accounting
@@ -98,7 +98,7 @@ class _Profile:
         np.exp(self.x), np.minimum(self.high * (1 + _ROUNDOFF), 1.0))
 
 
-@attr.s(frozen=True, auto_attribs=True, eq=False)
+@attr.s(frozen=True, auto_attribs=True, eq=False)  # By identity: lists have no hash.
 class SearchDpEvent(events.SteppedDpEvent):
   """The best of a secret number of private runs; all else about them stays secret.
 
@@ -121,10 +121,6 @@ class SearchDpEvent(events.SteppedDpEvent):
   event: Setting
   score: str = attr.ib(kw_only=True)
 
-  # By identity: DpEvent's own comparison sees no fields, and lists have no hash.
-  __eq__ = object.__eq__
-  __hash__ = object.__hash__
-
   def __attrs_post_init__(self) -> None:
     if not isinstance(self.runs, run_laws.RunLaw):
       raise ValueError(
@@ -141,6 +137,7 @@ class SearchDpEvent(events.SteppedDpEvent):
       raise ValueError(
           'Expected the event of a run to have a dominating pair, got '
           f'{self.event!r}; add noise, and count all of it.')
+    object.__setattr__(self, 'event', _frozen(self.event))
 
   @property
   def settings(self) -> tuple[tuple[float, dp_accounting.DpEvent], ...]:
@@ -184,13 +181,21 @@ class SearchDpEvent(events.SteppedDpEvent):
   def pair_bounds(self, relation: dp_accounting.NeighboringRelation,
                   direction: str) -> PairBounds:
     """Returns pairs that bracket the search; see `SteppedDpEvent.pair_bounds`."""
-    if relation not in self.proved_relations:  # A list in an event may have changed.
-      raise ValueError(f'Expected runs with an account for {relation.name}, got '
-                       f'{self.event!r}.')
     epsilon, high, events_won = _searched(self, relation)
     other = _REVERSED[direction]
     return PairBounds(_pair_of_events(events_won[direction], events_won[other]),
                       _Profile.of(epsilon, high[direction], high[other]).pair())
+
+
+def _frozen(value: Any) -> Any:
+  """Returns an event, or its field, with tuples for all lists, which might change."""
+  if isinstance(value, (list, tuple)):
+    return tuple(map(_frozen, value))
+  if isinstance(value, dp_accounting.DpEvent) and attr.has(type(value)):
+    return attr.evolve(value, **{
+        field.name: _frozen(getattr(value, field.name))
+        for field in attr.fields(type(value))})
+  return value
 
 
 def _has_account(event: dp_accounting.DpEvent,

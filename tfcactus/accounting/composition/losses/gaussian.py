@@ -15,6 +15,9 @@ from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
 from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
 
+LEAST = 5e-324
+"""The least float, and a bound on the rounding of products that are below 1e-308."""
+
 
 @dataclasses.dataclass(frozen=True)
 class GaussianLoss(SampledGaussian):
@@ -77,7 +80,8 @@ class GaussianLoss(SampledGaussian):
     # The threshold's own rounding moves delta by at most its slope.
     slip = ROUNDOFF * (1 + np.abs(threshold) + s / odds) * np.exp(np.minimum(
         threshold + special.log_ndtr(-0.5 * mu - threshold / mu), 0.0))
-    error = scale * (error + slip + ROUNDOFF * value)
+    # A delta below all floats is not zero.
+    error = scale * (error + slip + ROUNDOFF * value) + LEAST
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
             # Odds near zero may have been rounded to zero.
