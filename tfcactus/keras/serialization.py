@@ -61,9 +61,14 @@ class SavedModel(keras.Model):
     super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
-    """Loads weights; the counts of releases never decrease."""
-    with self._ledger.keeping_counts(optimizer=optimizers.bare_optimizer(self)), (
-        trainability.loading(self.inner)):
+    """Loads weights; the counts of releases never decrease.
+
+    A model that took steps in this process, and never had these weights, then counts
+    the releases of the file's run beside its own.
+    """
+    with self._ledger.keeping_counts(
+        loads=True, optimizer=optimizers.bare_optimizer(self)), (
+            trainability.loading(self.inner)):
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:
