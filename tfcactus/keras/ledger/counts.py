@@ -117,6 +117,7 @@ class Record:
       counted steps were trained or saved.
     validated: {event: number of releases}, see `PrivateValidation`; {rule: 0} for a
       `NoisyAccuracy`, by which training may end as well.
+    unpaid: Steps taken in this process by models without an account.
     ended: Why the steps have no epsilon of their own, a sentence; or ''.
   """
 
@@ -134,6 +135,7 @@ class Record:
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     self.validated: dict[Any, int] = {}
+    self.unpaid = Counts()
     _records.add(self)
 
   @property
