@@ -515,6 +515,27 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
     whole_model.check_model(model)
 
 
+class _KeepsInputs(layers.Layer):
+  """Keeps its inputs whenever it does not train, as a layer with statistics may."""
+
+  def build(self, shape):
+    self.kernel = self.add_weight(name='kernel', shape=(6, 3))
+    self.kept = self.add_weight(name='kept', shape=(6,), trainable=False)
+
+  def call(self, x, training=False):
+    if not training:
+      self.kept.assign(x[0])
+    return x @ self.kernel
+
+
+def test_no_example_is_seen_where_fit_builds_a_model(make_plan):
+  private = privatize(tf.keras.Sequential([_KeepsInputs()]), make_plan())
+  private.compile('sgd', MEAN, run_eagerly=True)
+  private.fit(PoissonBatches(*_data(), 0.25, steps_per_epoch=1), verbose=0)
+  assert private.guarantee().steps == 1
+  assert not np.any(private.inner.layers[0].kept)
+
+
 @pytest.mark.more
 def test_a_model_without_an_input_layer_trains_eagerly(make_plan):
   private = privatize(tf.keras.Sequential([layers.Dense(3)]), make_plan())

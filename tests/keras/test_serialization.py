@@ -4,8 +4,11 @@ import fcntl
 import inspect
 import json
 import os
+import pickle
+import zipfile
 
 import dp_accounting
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -237,6 +240,24 @@ def test_a_loaded_drop_in_optimizer_equals_the_saved_one(tmp_path, make, noise):
     assert int(again.optimizer.iterations) == 12
 
 
+def test_files_hold_no_sums_over_examples(tmp_path):
+  """Keras 2 saves the sums of metrics: exact losses, and how many examples ran."""
+  private = _trained(plan_of(), tmp_path / 'm.keras')
+  total = private.metrics[0].variables[0]
+  total.assign(0.123)
+  private.save(tmp_path / 'm.keras')
+  private.save_weights(tmp_path / 'm.weights.h5')
+  assert float(total) == np.float32(0.123)  # The log goes on.
+  zipfile.ZipFile(tmp_path / 'm.keras').extract('model.weights.h5', tmp_path)
+  for name in ('model.weights.h5', 'm.weights.h5'):
+    with h5py.File(tmp_path / name) as file:
+      assert file.visititems(lambda path, part: path if hasattr(part, 'shape') and (
+          np.any(np.asarray(part) == np.float32(0.123))) else None) is None
+  pickled = pickle.loads(pickle.dumps(private))
+  assert not any(np.any(each) for metric in pickled.metrics
+                 for each in metric.variables)
+
+
 @representatives('name', ['m.keras', 'm.weights.h5', 'm.h5'])
 def test_files_of_weights_trained_outside_have_no_epsilon(tmp_path, name):
   if versions.KERAS_3 and name == 'm.h5':
@@ -326,6 +347,9 @@ def test_tensorflow_saves_a_trained_model(tmp_path):
   tf.saved_model.save(private, str(tmp_path))
   found = tf.saved_model.load(str(tmp_path))
   assert int(found.released_steps.numpy()) == 4
+  path = str(tmp_path / 'variables' / 'variables')
+  assert not any(np.any(tf.train.load_variable(path, name))
+                 for name, _ in tf.train.list_variables(path) if 'metrics' in name)
 
 
 def test_a_callback_takes_no_plan_without_the_models_releases():

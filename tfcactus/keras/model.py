@@ -415,7 +415,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
     compile_arguments.check_optimizer(self.optimizer)  # It may have been replaced.
     x = self._step.shaped(x, y)
     if not self.inner.built:
-      self.inner(tf.nest.map_structure(lambda part: part[:1], x))
+      # On zeros: whatever the first call writes or initialises, it is not of the data.
+      self.inner(tf.nest.map_structure(lambda part: tf.zeros_like(part[:1]), x))
       self.built = True
     self._check_inner()
     training.remember_inputs(self, x)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
 import os
 from typing import Any
 
 from tfcactus import correlated, noise as noise_lib, step_counts
 from tfcactus.accounting import event_configs
-from tfcactus.keras.compat import optimizers, trainability
+from tfcactus.keras.compat import models, optimizers, trainability
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.plan import PrivacyPlan
@@ -36,7 +38,40 @@ class SavedModel(keras.Model):
           f'{asked}: other formats do not hold the plan and what was released. '
           "For inference alone, export('folder') writes a SavedModel of the "
           'plain model, and private_model.inner.save(...) takes any format.')
-    super().save(filepath, *args, **kwargs)
+    with self._without_logs():
+      super().save(filepath, *args, **kwargs)
+
+  @contextlib.contextmanager
+  def _without_logs(self) -> Iterator[None]:
+    """Resets metrics in the block: Keras 2 saves what they sum up, without noise."""
+    variables = [models.tf_variable(each) for metric in self._all_metrics()
+                 for each in metric.variables]
+    # Each replica has a part of a sum.
+    parts = [part for each in variables for part in getattr(each, 'values', [each])]
+    before = [part.numpy() for part in parts]
+    for metric in self._all_metrics():
+      metric.reset_state()
+    try:
+      yield
+    finally:
+      for part, value in zip(parts, before):
+        part.assign(value)
+
+  def _all_metrics(self) -> list[Any]:
+    """Returns the metrics of this model, and any of the wrapped one."""
+    return [*self.metrics, *self.inner.metrics]
+
+  def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: Any) -> Any:
+    """Returns what TensorFlow saves; resets metrics if it is a SavedModel."""
+    if save_type == 'savedmodel':
+      for metric in self._all_metrics():
+        metric.reset_state()
+    return super()._trackable_children(save_type, **kwargs)
+
+  def __reduce__(self) -> Any:
+    """Returns what `pickle` needs: the bytes of a .keras file."""
+    with self._without_logs():
+      return super().__reduce__()
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
     """Exports only the wrapped model, for inference, without plan and counts."""
@@ -58,12 +93,18 @@ class SavedModel(keras.Model):
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights and counts; voids the account if weights changed uncounted."""
     self._ledger.check_weights(optimizers.bare_optimizer(self))
-    super().save_weights(*args, **kwargs)
+    with self._without_logs():
+      super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
-    """Loads weights; the counts of releases never decrease."""
-    with self._ledger.keeping_counts(optimizer=optimizers.bare_optimizer(self)), (
-        trainability.loading(self.inner)):
+    """Loads weights; the counts of releases never decrease.
+
+    A model that took steps in this process, and never had these weights, then counts
+    the releases of the file's run beside its own.
+    """
+    with self._ledger.keeping_counts(
+        loads=True, optimizer=optimizers.bare_optimizer(self)), (
+            trainability.loading(self.inner)):
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:

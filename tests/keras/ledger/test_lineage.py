@@ -133,6 +133,20 @@ def test_copied_weights_bring_the_steps_of_their_model(make_plan):
   assert first.guarantee().steps == 8
 
 
+def test_weights_that_a_file_has_of_another_run_add_its_steps(make_plan, tmp_path):
+  first, second = (privatized(make_plan(), inner(seed=99)) for _ in range(2))
+  for model, name in ((first, 'a.weights.h5'), (second, 'b.weights.h5')):
+    model.fit(poisson(), verbose=0)
+    model.save_weights(tmp_path / name)
+  second.load_weights(tmp_path / 'b.weights.h5')  # Its own: nothing is added.
+  assert second.guarantee().steps == 4
+  for _ in range(2):  # The second time it knows the weights.
+    second.load_weights(tmp_path / 'a.weights.h5')
+    assert second.guarantee().steps == int(second.released_steps) == 8
+  second.fit(poisson(), verbose=0)
+  assert second.guarantee().steps == 12
+
+
 def test_weights_of_a_step_bring_its_model_to_a_model_without_steps(make_plan):
   first, fresh = (privatized(make_plan(), inner(seed=97)) for _ in range(2))
   start = first.get_weights()

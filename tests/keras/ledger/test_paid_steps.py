@@ -120,6 +120,19 @@ def test_steps_from_before_are_entered_first(account):
   assert [entry['count'] for entry in account.entries] == [100, 40, paid_steps.BLOCK]
 
 
+def test_steps_from_before_are_entered_beside_those_of_another_model(account):
+  """The other model's steps in the slot are more than those of this one."""
+  other, model = privatized(account=account), privatized()
+  for each in (other, model):
+    each.fit(_batches(20), verbose=0)
+  again = privatize(model.inner, plan_of(), account=account)
+  again.compile('sgd', MEAN)
+  for _ in range(2):  # The second time nothing is owed.
+    again.fit(_batches(1), verbose=0)
+  assert [entry['count'] for entry in account.entries] == [
+      100, paid_steps.BLOCK, 20, paid_steps.BLOCK]
+
+
 @pytest.mark.parametrize('options, data, words', [
     ({}, lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(10), 'on one worker'),
     ({}, lambda: PoissonBatches(X, Y, 0.25, steps_per_epoch=2, seed=1),

@@ -64,10 +64,10 @@ def make_variables(model: keras.Model, example: Any = None) -> None:
 
   TensorFlow traces a function again if its first trace creates variables. With several
   replicas the weights are made too, outside of the replicas, from `example`: (x, y,
-  weights) of any examples, or None.
+  weights) of any examples, of which the shapes count, or None.
   """
   if replicas.number() > 1 and example is not None and not model.inner.built:
-    model.inner(tf.nest.map_structure(tf.convert_to_tensor, example[0]))
+    model.inner(tf.nest.map_structure(tf.zeros_like, example[0]))
     model.built = True
   if model.built:
     optimizer = bare_optimizer(model)

@@ -117,6 +117,7 @@ class Record:
       counted steps were trained or saved.
     validated: {event: number of releases}, see `PrivateValidation`; {rule: 0} for a
       `NoisyAccuracy`, by which training may end as well.
+    unpaid: Steps taken in this process by models without an account.
     ended: Why the steps have no epsilon of their own, a sentence; or ''.
   """
 
@@ -134,6 +135,7 @@ class Record:
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     self.validated: dict[Any, int] = {}
+    self.unpaid = Counts()
     _records.add(self)
 
   @property
@@ -142,11 +144,14 @@ class Record:
     return max(training.number(self.counters['released_steps']),
                self._known.released_steps)
 
+  def _found(self) -> Counts:
+    """Returns the counts that the counters hold, which a file may have set."""
+    return Counts(**{name: training.number(v) for name, v in self.counters.items()})
+
   def merge_counts(self, also: Counts | None = None) -> Counts:
     """Merges the counters, their copy and `also` into the first two; returns them."""
     with self._lock:
-      found = Counts(**{name: training.number(v) for name, v in self.counters.items()})
-      self._known = self._known.merged(found)
+      self._known = self._known.merged(self._found())
       if also is not None:
         self._known = self._known.merged(also)
       for name, value in self._known._asdict().items():
@@ -206,6 +211,19 @@ class Record:
         # No account adds up the validations of two models.
         self.changed = self.changed or bool(each.validated)
       self.merge_counts(total)
+
+  def count_loaded(self, model: keras.Model, before: Counts) -> None:
+    """Adds the counts of a file, which the counters hold, to those from `before` it.
+
+    Adds nothing if this model once had the weights of the file, or took no step in this
+    process: the file is then of one run with it. Else the file is of another run, and
+    what this model releases next may depend on both (its optimizer keeps its moments).
+    Voids the account if there are private validations, as `count_others`.
+    """
+    with self._lock:
+      if self.weights.stepped and not self.weights.is_known(int(self.digest(model))):
+        self.changed = self.changed or bool(self.validated)
+        self.merge_counts(before.plus(self._found()))
 
   def keep(self, model: keras.Model) -> None:
     """Adds to the known weights those that a method of a private model has set."""

@@ -99,9 +99,9 @@ class ModelLedger:
           f'Expected a file of a PrivateModel with {sorted(missing)}, got one '
           "without; load a plain model's weights by private_model.inner."
           'load_weights.')
-    with self.keeping_counts(weights=False):
-      for name, variable in own.items():
-        variable.assign(store[name][()])
+    self.record.merge_counts()  # Whatever the file says, none of these are forgotten.
+    for name, variable in own.items():
+      variable.assign(store[name][()])
 
   def check_counters(self, weights: Iterable[tuple[tf.Variable, Any]]) -> None:
     """Raises ValueError if a counter among (variable, value) pairs is no integer."""
@@ -141,25 +141,26 @@ class ModelLedger:
       yield
 
   @contextlib.contextmanager
-  def keeping_counts(self, weights: bool = True, others: bool = False,
+  def keeping_counts(self, others: bool = False, loads: bool = False,
                      optimizer: Any = None) -> Iterator[None]:
-    """Keeps the counters from decreasing where the block restores older ones.
+    """Keeps the counters from decreasing where the block sets weights, and maybe them.
 
-    `weights` tells whether the block sets the weights; `others`, whether it may compute
-    them from weights of other private models. It may also use and set the state of
-    `optimizer`. The account is void if weights or state were not known before.
+    `others` tells whether the block may compute weights from those of other private
+    models; `loads`, whether it loads a file, which may be of another run. It may also
+    use and set the state of `optimizer`. The account is void if weights or state were
+    not known before.
     """
     before = self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
-    if weights:
-      self.record.void_if_changed(self._model)
+    self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
       self.record.count_others(self._model, before)
+    if loads and self._model.built:
+      self.record.count_loaded(self._model, before)
     self.record.merge_counts()
     self.counter.keep_optimizer(optimizer)
-    if weights:
-      self.record.keep(self._model)
+    self.record.keep(self._model)
 
   def ledger(self, ahead: int = 0) -> Ledger:
     """Returns the ledger, with `ahead` further steps and epochs on current data."""

@@ -52,11 +52,12 @@ class PaidSteps:
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
     self._waiting = list(plan.releases)
 
-  def begin(self, marks: Marks, known: Counts) -> None:
+  def begin(self, marks: Marks, known: Counts, unpaid: Counts) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
 
     Enters the plan's releases in the account. Spends steps or epochs that `known` has
-    counted and the slot has not.
+    counted and the slot has not, and at least all that are `unpaid`: steps in the slot
+    may be of other models.
     Raises ValueError if the batches have no account, the slot is used up or for another
     event, or too little is left of the account.
     """
@@ -79,9 +80,11 @@ class PaidSteps:
       self._account.reserve(event, count, label=self.label, unit=unit)
     self._check_slot(self._account.slots[self.label])
     used, _ = self._in_slot(self._account)
-    released = known.epochs_begun if self._by_epochs else known.released_steps
-    if released > used:  # A journal counts more, or steps were taken without account.
-      self._account.spend(event, released - used, label=self.label, unit=unit)
+    released, unpaid_ones = (each.epochs_begun if self._by_epochs else
+                             each.released_steps for each in (known, unpaid))
+    # A journal counts more, or steps were taken without account.
+    if (owed := max(released - used, unpaid_ones)) > 0:
+      self._account.spend(event, owed, label=self.label, unit=unit)
     _, self._left = self._in_slot(self._account)
     slot = self._account.slots[self.label]
     if not self._left + self._held:

@@ -107,7 +107,8 @@ class StepCounter:
     self._record.merge_counts()
     self._record.void_if_changed(self._model)
     if self._paid is not None:
-      self._paid.begin(marks, self._record.merge_counts())
+      self._paid.begin(marks, self._record.merge_counts(), self._record.unpaid)
+      self._record.unpaid = Counts()
     self._record.merge_counts(agreement.begin(
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
@@ -246,6 +247,9 @@ class StepCounter:
     total = self._record.step(
         Counts(*map(int, counters)), int(weights), int(last), taken.sampling,
         taken.epochs, seeded)
+    if self._paid is None:
+      self._record.unpaid = self._record.unpaid.stepped(
+          taken.sampling, taken.epochs, Seeded.NOTHING)
     # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
