@@ -120,6 +120,7 @@ def test_steps_from_before_are_entered_first(account):
   assert [entry['count'] for entry in account.entries] == [100, 40, paid_steps.BLOCK]
 
 
+@pytest.mark.more
 def test_steps_from_before_are_entered_beside_those_of_another_model(account):
   """The other model's steps in the slot are more than those of this one."""
   other, model = privatized(account=account), privatized()
