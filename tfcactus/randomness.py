@@ -30,7 +30,8 @@ with probability pi / 4, so these are almost always enough; if not, more are dra
 def in_threads(task: Callable[..., None], *items: Iterable[Any]) -> None:
   """Calls `task(*each)` for each of zip(*items), in threads if there are several.
 
-  Where Python starts no more threads, calls `task` for all, one after the other.
+  Where Python starts no more threads, calls `task` for all, one after the other; again
+  for those that were begun, so a second call must change nothing.
   """
   listed = [*zip(*items)]
   if len(listed) > 1:

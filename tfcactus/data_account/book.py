@@ -53,7 +53,7 @@ class Book:
   """Contents of an account's file: header, slots as they are now, and entries."""
 
   def __init__(self, header: dict[str, Any]):
-    """Reads a header; KeyError, TypeError or ValueError if it is none."""
+    """Reads a header; KeyError, TypeError, ValueError, AttributeError if it is none."""
     _checks.integer('version', header['account'], 1, 1)
     self.header = header
     self.delta = _checks.delta(header['delta'])

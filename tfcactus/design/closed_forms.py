@@ -76,7 +76,7 @@ def match_std(build: Callable[[float], Table], target: float) -> Table:
   """Returns the table of a family whose noise multiplier is `target` to `STD_ERROR`.
 
   `build` maps a scale to a table whose noise multiplier increases with the scale.
-  Raises ValueError if no scale within a factor of e of `target` gives such a table.
+  Raises ValueError if no scale from half to twice `target` gives such a table.
   """
   def error(log_factor: float) -> float:
     """Returns log(noise multiplier / target) at the scale target * e^log_factor."""
@@ -219,7 +219,7 @@ class DiscretizedLaplace:
 class DiscretizedSinhNormal:
   """Request for sinh-normal noise on cells, with a geometric tail beyond the last one.
 
-  By default, with narrow cells, the tail starts where about 1e-32 of the mass is left.
+  By default, with narrow cells, the tail starts with less than 1e-32 of the mass.
   The tail is heavier than that of sinh-normal noise: all moments of the table's privacy
   loss are finite. The table's noise multiplier is not fitted to that of the noise.
 

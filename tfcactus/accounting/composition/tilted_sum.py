@@ -139,7 +139,7 @@ class TiltedSum:
   @staticmethod
   def _without_bulk(tilted: Sequence[tuple], points: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the transform without outcomes of small losses only, and its error."""
+    """Returns the transform less that of all-small losses, and its error."""
     # The first result is A - B, to relative accuracy. A is the product of all steps'
     # phi, the transform of a step's tilted masses; B is that of s, the transform of the
     # masses of its small losses. The second result bounds the error of A - B over that
@@ -172,6 +172,8 @@ class TiltedSum:
       far = (ratio - share).real > APART
       error += count * (rare * kept + np.where(far, kept + base, base * np.abs(
           _numerics.expm1(np.where(far, 0.0, ratio - share)))))
+    # One transform of a step moves A - B by at most its own error: the step's masses sum
+    # to at most one, and so do those of all others.
     return phi, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:

@@ -249,7 +249,9 @@ def _whole_moments(mu: float, count: int) -> np.ndarray:
   """Returns upper bounds on log E[L^k], k = 0, 1, ..., as far as they are finite."""
   k = np.arange(int(min(30 / mu, MAX_WHOLE)) + 3)
   bound = 0.5 * mu**2 * k * (k - 1)
-  # E[L^k] is k! times a coefficient of a power. In these units all terms are floats.
+  # `bound` is log E[X^k], at least log E[L^k] by convexity. E[L^k] is also k! times the
+  # coefficient of t^k in the `count`-th power of the sum of E[X^k] (t / count)^k / k!.
+  # In units of `log_unit` all terms are floats.
   log_unit = k * math.log(k[-1] / math.e) - special.gammaln(k + 1)
   with np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore'):
     terms = np.exp(bound + log_unit - k * math.log(count))[:, None]

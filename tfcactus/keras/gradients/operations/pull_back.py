@@ -204,7 +204,10 @@ class Parts:
 
   def _of_one(self, gradients: Sequence[Gradients], shape: Sequence[int]
              ) -> forms.Dense:
-    """Returns the sum of gradients of one part, in the rank of the whole."""
+    """Returns the sum of gradients of one part.
+
+    `shape` is that of the whole for one example, -1 at the joined axis.
+    """
     total = forms.added([written(each) for each in gradients])
     if isinstance(total, forms.Dense) and len(total.shape) == len(shape):
       return total
