@@ -172,8 +172,8 @@ class TiltedSum:
       far = (ratio - share).real > APART
       error += count * (rare * kept + np.where(far, kept + base, base * np.abs(
           _numerics.expm1(np.where(far, 0.0, ratio - share)))))
-    # One transform of a step moves A - B by at most its own error: the step's masses sum
-    # to at most one, and so do those of all others.
+    # One transform of a step moves A - B by at most its own error, as masses of a step
+    # sum to at most one.
     return phi, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:
