@@ -268,8 +268,8 @@ def _entries(case: Case) -> Given:
     draw = lambda i=i: case.tensor(case.unlike(base), i)
     listed = arg.number_attr or arg.type_list_attr
     given.append([draw() for _ in range(case.whole(1, 3))] if listed else draw())
-  words = {'message': 'no number', 'pattern': '[a-c]', 'rewrite': 'x', 'num_buckets': 5, 'key': [3, 4],
-           'boundaries': [-.5, .5], 'shape': [
+  words = {'message': 'no number', 'pattern': '[a-c]', 'rewrite': 'x',
+           'num_buckets': 5, 'key': [3, 4], 'boundaries': [-.5, .5], 'shape': [
                None if size == ROWS or case.coin(.3) else size for size in base]}
   return given, {name: value for name, value in words.items()
                  if name in {attr.name for attr in case.op_def.attr}}
@@ -551,8 +551,8 @@ def _broadcast_to(case: Case) -> Given:
 def _tile(case: Case) -> Given:
   """Draws a tensor and how often each axis is repeated."""
   shape = case.shape(0)
-  return [case.tensor(shape), case.sizes(
-      [case.pick((1, 0), (1, 0), (1, 0), (2, 0), (0, 0), (1, 1)) for _ in shape], 1)], {}
+  times = [case.pick((1, 0), (1, 0), (1, 0), (2, 0), (0, 0), (1, 1)) for _ in shape]
+  return [case.tensor(shape), case.sizes(times, 1)], {}
 
 
 def _fill(case: Case) -> Given:
@@ -584,9 +584,9 @@ def _gather_nd(case: Case) -> Given:
 def _one_hot(case: Case) -> Given:
   """Draws indices, their number and two values."""
   shape = case.shape(0)
-  return [case.tensor(shape, 0, high=4), case.argument(case.pick(0, 1, 3, case.rows), 1),
-          case.tensor([], 2), case.tensor([], 3)], {
-              'axis': case.pick(-1, case.whole(0, len(shape)))}
+  depth = case.argument(case.pick(0, 1, 3, case.rows), 1)
+  return [case.tensor(shape, 0, high=4), depth, case.tensor([], 2), case.tensor([], 3)
+          ], {'axis': case.pick(-1, case.whole(0, len(shape)))}
 
 
 def _pad(case: Case) -> Given:

@@ -18,7 +18,7 @@ _UNLIKE = 'takes inputs that may have unlike shapes'
 
 
 def _check_order(node: Node) -> None:
-  """Raises NotRowWise unless both inputs have one shape; entries pair in their order."""
+  """Raises NotRowWise unless inputs, paired in their order, have one shape."""
   pairs = _unlike_axes(node, range(max(len(node.shape(0)), len(node.shape(1)))))
   # As TensorFlow compares the numbers of entries, one axis may be unknown.
   if any(None not in pair or -1 in pair for pair in pairs) or len(pairs) > 1:
@@ -53,23 +53,23 @@ def _check_merged(node: Node) -> None:
 
 
 def _check_windows(node: Node) -> None:
-  """Raises NotRowWise if an operation pools over images or channels, or leaves some out.
-
-  TensorFlow ignores such strides, but infers a static shape with them.
-  """
+  """Raises NotRowWise if an operation pools over, or strides, images or channels."""
+  # TensorFlow ignores such strides, but infers a static shape with them.
   for axis in (0, node.op.get_attr('data_format').index(b'C')):
     if any(node.op.get_attr(name)[axis] != 1 for name in ('ksize', 'strides')):
       raise unknown('pools over images or channels')
 
 
 def _check_pooled(node: Node) -> None:
-  """Raises NotRowWise unless input 1 has the shape of pooled images of shape input 0."""
+  """Raises NotRowWise unless pooling shape input 0 makes the shape of input 1."""
   # TensorFlow compares neither, and reads entries of other images, or beyond the last.
   _check_windows(node)
   value, valid = node.values[1], node.op.get_attr('padding') == b'VALID'
   windows = [node.op.get_attr(name) for name in ('ksize', 'strides')]
   asked = dependence.sizes_by_batch(node.op.inputs[0], node.values[0])
-  for number, sizes in zip(dependence.BATCH_SIZES, asked or [[], []]):
+  if asked is None:
+    raise unknown(_UNLIKE)
+  for number, sizes in zip(dependence.BATCH_SIZES, asked):
     shape = node.shape(1)
     if value.dependence == Dependence.ROW_WISE and shape[value.axis] is None:
       shape[value.axis] = number * abs(value.block)
