@@ -125,6 +125,8 @@ def _false_detail(found: Value, runs: list[tuple[list[int], np.ndarray]]) -> str
       continue
     if found.sizes is not None:
       one, other = (np.asarray(sizes, float) for sizes in found.sizes)
+      if max(np.abs(one).max(), np.abs(other).max()) > 2**20:
+        continue  # Products may overflow.
       with np.errstate(all='ignore'):
         powers = np.nan_to_num(np.log(other / one) / np.log(
             BATCH_SIZES[1] / BATCH_SIZES[0])).round()
