@@ -572,6 +572,10 @@ def _in_order(x, y, dy):
   return tf.reshape(tf.transpose(found, [1, 0, 2]), [-1, x.shape[1]])
 
 
+def _places(x):
+  return tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
+
+
 def _images(x):
   return tf.reshape(x, [-1, 2, 2, 1])
 
@@ -600,6 +604,33 @@ _UNLIKE_OTHERS = {
         lambda x: x + tf.raw_ops.ResizeBilinearGrad(
             grads=_BY_PLACE[..., None], original_image=tf.ones([1, 1, _D, 1])
         )[:, 0, :, 0], [_B, _D]),
+    'rows resized to fewer channels': (lambda x: tf.reduce_sum(tf.reshape(
+        tf.raw_ops.ResizeBilinearGrad(
+            grads=tf.reshape(x, [-1, 2, 2, 2]), original_image=_images(x[:, :4])),
+        [-1, 4]), 1), [_B, 8]),
+    'places resized to the size of one': (lambda x: x * tf.cast(
+        tf.shape(tf.raw_ops.ResizeBilinearGrad(
+            grads=_places(x)[:, None, None, None],
+            original_image=tf.ones([1, 1, 1, _TWO])))[0], tf.float32), [None, _D]),
+    'gradients of pooled images of another size': (lambda x: tf.raw_ops.AvgPoolGrad(
+        orig_input_shape=[_B, 4, 4, 1], grad=_images(x), ksize=[1, 1, 1, 1],
+        strides=[1, 1, 1, 1], padding='VALID'), [_B, 4]),
+    'a vector of one gradient': (lambda x: tf.raw_ops.TanhGrad(
+        y=x, dy=tf.ones([])), [None]),
+    'one part of another size': (lambda x: tf.raw_ops.SplitV(
+        value=tf.transpose(x[:, :_TWO]), size_splits=[1], axis=0, num_split=1)[0][0],
+                                 [_B, _D]),
+    'statistics that are never set': (lambda x: x + tf.raw_ops.FusedBatchNormV3(
+        x=x[:, None, None], scale=[1.0] * _D, offset=[0.0] * _D, mean=[0.0] * _D,
+        variance=[1.0] * _D, is_training=False)[3], [_B, _D]),
+    'channels left out by pooling': (lambda x: tf.raw_ops.AvgPool(
+        value=x, ksize=[1] * 4, strides=[1, 1, 1, 2], padding='VALID'), [_B, 2, 2, 2]),
+    'gradients of pooled channels': (lambda x: tf.raw_ops.AvgPoolGrad(
+        orig_input_shape=[_B, 2, 2, 2], grad=_images(x), ksize=[1, 1, 1, 2],
+        strides=[1, 1, 1, 2], padding='VALID'), [_B, 4]),
+    'volumes dilated by unlike rates': (lambda x: tf.raw_ops.Conv3D(
+        input=x, filter=tf.ones([1, 2, 1, 1, 1]), strides=[1] * 5, padding='VALID',
+        dilations=[1, 1, 2, 1, 1]), [_B, 3, 3, 3, 1]),
     'a size joined along the number of examples': (lambda x: tf.reduce_sum(tf.reshape(
         x, tf.stack([-1, _D * _joined_along(tf.shape(x)[0])])), 1), [None, _D]),
     'a constant that is read as one row': (lambda x: x + _read(_beside(
@@ -645,6 +676,8 @@ _UNLIKE_OTHERS = {
     'labels broadcast to a matrix': (
         lambda x: tf.raw_ops.SoftmaxCrossEntropyWithLogits(
             features=tf.zeros([_B, _B]), labels=x)[0], [_B]),
+    'labels of one row': (lambda x: tf.raw_ops.SoftmaxCrossEntropyWithLogits(
+        features=x, labels=tf.ones([1, _D]))[0], [None, _D]),
     'channels first in volumes': (lambda x: tf.transpose(tf.raw_ops.FusedBatchNormV3(
         x=tf.transpose(x, [1, 2, 3, 4, 0]), scale=tf.ones([_B]), offset=tf.zeros([_B]),
         mean=[], variance=[], data_format='NCDHW')[0], [4, 0, 1, 2, 3]),
@@ -673,6 +706,15 @@ def test_operations_with_unlike_arguments_are_not_proved(name):
   function, shape = _UNLIKE_OTHERS[name]
   graph = tf.function(function).get_concrete_function(tf.TensorSpec(shape)).graph
   assert graph_proof.first_dependence(graph, graph.inputs[:1], graph.outputs, shape[0])
+
+
+def test_one_example_has_an_axis():
+  graph = tf.function(lambda x: tf.reshape(x, [_D, -1])).get_concrete_function(
+      tf.TensorSpec([_D, 1, 1])).graph
+  found, = graph_proof.analyse(
+      graph, {graph.inputs[0].name: dependence.ROW_WISE._replace(axis=2)},
+      graph.outputs)
+  assert found == dependence.ROW_WISE._replace(axis=1)
 
 
 def test_a_list_like_one_of_other_blocks_is_not_proved():

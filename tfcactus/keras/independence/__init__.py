@@ -2,5 +2,5 @@
 
 `graph_proof` runs the analysis, and `dependence` has its abstract values. Rules for
 operations are in `operations`, `rearrangements`, `constants` and `lists`, those for
-random draws in `draws`.
+random draws in `draws`. `shape_checks` has what TensorFlow does not check.
 """

@@ -266,6 +266,8 @@ def shapes(node: Node) -> list[list[int | None]]:
 
 def sized(values: Sequence[np.ndarray]) -> Value:
   """Returns the BATCH_SIZE value of integers, given for each of `BATCH_SIZES`."""
+  if not all(map(np.size, values)):  # Tuples do not tell the shape.
+    return BATCH_SIZE
   return BATCH_SIZE._replace(sizes=tuple(map(_nested_tuple, values)))
 
 

@@ -14,6 +14,7 @@ from tfcactus.keras.independence import (
   draws as draws_lib,
   lists,
   operations,
+  shape_checks,
 )
 from tfcactus.keras.independence.dependence import (
   BATCH_SIZE,
@@ -95,6 +96,8 @@ def _evaluate(op: tf.Operation, values: list[Value],
   constant = worst.dependence == Dependence.CONSTANT
   found: Value | list[Value]
   try:
+    if worst.dependence < Dependence.UNKNOWN and op.type in shape_checks.CHECKS:
+      shape_checks.CHECKS[op.type](node)
     if worst.dependence >= Dependence.UNKNOWN:
       found = worst
     elif constant and (seed := draws_lib.seed_of(node)):
@@ -119,6 +122,7 @@ def _evaluate(op: tf.Operation, values: list[Value],
   found = found if isinstance(found, list) else [found] * len(op.outputs)
   if worst.dependence >= Dependence.UNKNOWN:
     return found
+  found = shape_checks.written(op, found)
   # The violation is in this operation or in a function that it calls.
   return [value._replace(operation=op.name)
           if value.dependence >= Dependence.UNKNOWN else value for value in found]

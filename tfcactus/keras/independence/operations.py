@@ -6,8 +6,6 @@ To support another operation, write its transfer function and list it in `TRANSF
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import tensorflow as tf
 
@@ -42,31 +40,6 @@ def _aligned(node: Node, i: int) -> Value:
   """Returns a ROW_WISE input's value in an output that has more first axes."""
   value = node.values[i]
   return value._replace(axis=value.axis + len(node.out()) - len(node.shape(i)))
-
-
-def check_alike(node: Node) -> None:
-  """Raises NotRowWise if inputs 0 and 1 of an operation in `ALIKE` may be unlike."""
-  first = node.op.type in _RESIZE_GRADS  # Then only axis 0 is compared.
-  pairs = list(itertools.zip_longest(
-      node.shape(0)[:1 if first else None], node.shape(1)[:1 if first else None],
-      fillvalue=-1))
-  if len(node.rows()) == 2:  # The rules make sure that both have one size there.
-    del pairs[node.values[0].axis]
-  # As TensorFlow compares the numbers of entries, one axis may be unknown.
-  if any(None not in pair and pair[0] != pair[1] for pair in pairs) or sum(
-      None in pair for pair in pairs) > (not first):
-    raise unknown('takes inputs that may have unlike shapes')
-
-
-def _alike(rule: Transfer) -> Transfer:
-  """Returns a transfer function that calls `rule`, and then `check_alike`."""
-  def checked(node: Node) -> Value | list[Value]:
-    """Follows an operation whose inputs must have like shapes."""
-    found = rule(node)
-    check_alike(node)
-    return found
-
-  return checked
 
 
 def _broadcast_to(node: Node) -> Value:
@@ -388,19 +361,6 @@ ELEMENTWISE: list[str] = (
 """Operations that compute each entry from the (broadcast) entries at its position."""
 
 
-_ORDER_GRADS = frozenset((
-    'InvGrad', 'ReciprocalGrad', 'RsqrtGrad', 'SigmoidGrad', 'SqrtGrad', 'TanhGrad'))
-_RESIZE_GRADS = frozenset(('ResizeBilinearGrad', 'ResizeBicubicGrad'))
-
-ALIKE = _ORDER_GRADS | _RESIZE_GRADS
-"""Operations that need inputs of like shapes, which TensorFlow does not compare.
-
-Those in `_ORDER_GRADS` pair entries in their order if both inputs have as many. Those
-in `_RESIZE_GRADS` make as many rows as input 0 has, but their static shape has as many
-as input 1.
-"""
-
-
 def _select(node: Node) -> Value | list[Value]:
   """Follows Select, whose condition has the shape of the data or one entry per row."""
   if len(node.shape(0)) == len(node.shape(1)):
@@ -438,7 +398,6 @@ _ALONG = 'goes along the examples'
 TRANSFER: dict[str, Transfer] = {
     **rearrangements.TRANSFER,
     **dict.fromkeys(ELEMENTWISE, _broadcast),
-    **dict.fromkeys(_ORDER_GRADS, _alike(_broadcast)),
     'BroadcastTo': _broadcast_to,
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys(('ArgMax', 'ArgMin'), _arg_reduce),
@@ -464,9 +423,8 @@ TRANSFER: dict[str, Transfer] = {
         'ResizeNearestNeighbor', 'ResizeBicubic', 'ResizeArea', 'LRN',
         'ResizeNearestNeighborGrad', 'DepthToSpace', 'SpaceToDepth',
         'Dilation2D', 'ExtractImagePatches'), _leading(0)),
-    **dict.fromkeys(_RESIZE_GRADS, _alike(_leading(0, 1))),
-    **dict.fromkeys(('ImageProjectiveTransformV2', 'ImageProjectiveTransformV3'),
-                    _leading(0, 1)),
+    **dict.fromkeys(('ImageProjectiveTransformV2', 'ImageProjectiveTransformV3',
+                     'ResizeBilinearGrad', 'ResizeBicubicGrad'), _leading(0, 1)),
     **dict.fromkeys(('AvgPoolGrad', 'AvgPool3DGrad'), _leading(1, sizes=0)),
     **dict.fromkeys(('MaxPoolGrad', 'MaxPool3DGrad'), _leading(0, 1, 2)),
     **dict.fromkeys(('Conv2DBackpropInput', 'Conv3DBackpropInputV2',

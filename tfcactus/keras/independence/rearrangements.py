@@ -55,9 +55,9 @@ def _reshape(node: Node) -> Value:
   # If only axes after the examples' axis change, that axis keeps its size.
   behind = out[value.axis + 1:]
   length = shape[value.axis]
-  if out[:value.axis] == before and None not in after + behind and (
+  if len(out) > value.axis and out[:value.axis] == before and (
       None not in before or out[value.axis] == length is not None) and (
-          _product(after) == _product(behind) > 0):
+          None not in after + behind and _product(after) == _product(behind) > 0):
     return value
   # A negative block is a repeated batch: its repeats may get an axis of their own.
   if value.block < 0 and length is not None and None not in out and out == [
