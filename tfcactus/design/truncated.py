@@ -116,7 +116,7 @@ class Truncated:
         bins, cells, norm,
         tiling.check_utility(self.utility, cells, bins, norm),
         fields.check_epsilon(self.epsilon),
-        _checks.integer('steps', self.steps, 1),
+        _checks.count('steps', self.steps),
         _checks.sampling_prob(self.sampling_prob))
 
   def solve(self) -> scalar_table.ScalarTable:

@@ -95,6 +95,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')
   epsilon = _checks.non_negative('epsilon', epsilon)
+  steps = _checks.count('steps', steps)
   sampling_prob = _checks.sampling_prob(sampling_prob)
   event = accounting.noise_event(noise)
   if sampling_prob < 1:

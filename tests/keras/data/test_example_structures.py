@@ -176,7 +176,7 @@ def test_every_kind_of_draw_in_a_dataset_gives_the_warning(draw):
 def test_a_dataset_that_shuffles_inside_a_function_gives_no_warning(recwarn):
   PoissonBatches(tf.data.Dataset.from_tensors((X, DIGITS)).flat_map(
       lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(5)), None, 0.5)
-  assert not recwarn
+  assert not [each for each in recwarn if 'read once' in str(each.message)]
 
 
 def test_a_plan_by_batch_size_and_epochs():
