@@ -1,7 +1,10 @@
 """Checks of arguments: numbers that no float holds are refused by name."""
 
 import fractions
+import pathlib
+import re
 
+import numpy as np
 import pytest
 
 from tfcactus import _checks
@@ -31,3 +34,24 @@ def test_arrays_of_other_things_than_real_numbers_are_refused_by_name(check, val
 def test_arrays_of_real_numbers_of_any_kind_are_taken():
   found = _checks.vector('sizes', [1, 2.5, fractions.Fraction(1, 4)])
   assert found.tolist() == [1.0, 2.5, 0.25] and not found.flags.writeable
+
+
+@pytest.mark.parametrize('check, words', [
+    (lambda: _checks.instance('plan', 'x', float, 'give one'),
+     "Expected plan to be a float, got plan='x'; give one."),
+    (lambda: _checks.items('caps', 3, 'numbers'),
+     'Expected caps to be a list of numbers, got caps=3.'),
+    (lambda: _checks.items('caps', 'ab', 'numbers'), "got caps='ab'"),
+    (lambda: _checks.items('caps', np.array(3), 'numbers'), 'got caps=array'),
+    (lambda: _checks.path('file', None), 'Expected file to be a path, got file=None'),
+    (lambda: _checks.path('file', ''), "got file=''"),
+    (lambda: _checks.path('file', b'a'), "got file=b'a'")])
+def test_other_things_than_were_asked_for_are_refused_by_name(check, words):
+  with pytest.raises(ValueError, match=re.escape(words)):
+    check()
+
+
+def test_lists_and_paths_are_taken():
+  assert _checks.items('caps', np.array([1, 2]), 'numbers') == (1, 2)
+  assert _checks.items('caps', [], 'numbers') == ()
+  assert _checks.path('file', pathlib.PurePosixPath('a/b')) == 'a/b'

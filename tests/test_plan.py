@@ -159,7 +159,7 @@ def test_every_statement_says_what_is_public(cost):
       assert relation == 'add-or-remove' and 'a pass over all' in str(error)
       continue
     assert 'num_examples=60000' in guarantee.statement
-    assert 'sampling_prob=0.00416666' in guarantee.statement
+    assert f'sampling_prob={250 / 60000!r} ' in guarantee.statement
     assert 'are public constants' in guarantee.statement
     assert ('same number of examples' in guarantee.statement) == (
         relation != 'add-or-remove')

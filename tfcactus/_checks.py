@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 import math
 import numbers
+import os
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,50 @@ smaller norms could be zero in float64, and clipped float32 entries denormal."""
 
 LARGEST_COUNT = 2**53
 """Largest number of things that are counted: float64 has all integers up to it."""
+
+
+def instance(name: str, value: object, kind: type[Any], remedy: str) -> Any:
+  """Returns `value`, a `kind`; the message for others ends with `remedy`."""
+  if not isinstance(value, kind):
+    raise ValueError(
+        f'Expected {name} to be a {kind.__name__}, got {name}={value!r}; {remedy}.')
+  return value
+
+
+def plan(value: Any) -> Any:
+  """Returns `value`, a `PrivacyPlan`, whose module is above this one."""
+  if not hasattr(value, 'check_vector'):
+    raise ValueError(f'Expected plan to be a PrivacyPlan, got plan={value!r}; '
+                     'PrivacyPlan.for_training makes one.')
+  return value
+
+
+def function(name: str, value: Any, remedy: str) -> Any:
+  """Returns `value`, which can be called; the message for others ends with `remedy`."""
+  if not callable(value):
+    raise ValueError(
+        f'Expected {name} to be a function, got {name}={value!r}; {remedy}.')
+  return value
+
+
+def items(name: str, value: object, what: str) -> tuple[Any, ...]:
+  """Returns a tuple of the items of `value`, which is neither a text nor a mapping."""
+  try:
+    if isinstance(value, (str, bytes, Mapping)):
+      raise TypeError('Expected a list.')
+    return tuple(value)  # type: ignore[arg-type]
+  except TypeError:
+    raise ValueError(
+        f'Expected {name} to be a list of {what}, got {name}={value!r}.') from None
+
+
+def path(name: str, value: object) -> str:
+  """Returns the path of a file or folder as a text."""
+  found = os.fspath(value) if isinstance(value, os.PathLike) else value
+  if not isinstance(found, str) or not found:
+    raise ValueError(f'Expected {name} to be a path, got {name}={value!r}; give a str '
+                     'or a pathlib.Path.')
+  return found
 
 
 def real(name: str, value: object) -> float:

@@ -144,7 +144,8 @@ def log_kernel(order: float | np.ndarray) -> float | np.ndarray:
   By Chernoff, delta(epsilon) <= M exp(-order epsilon) times this maximum, where M is
   the mean of exp(order loss) over P.
   """
-  return order * np.log(order) - (1 + order) * np.log1p(order)
+  # Within a few ulps: both terms have one sign.
+  return -(order * np.log1p(1 / order) + np.log1p(order))
 
 
 def log_binomial(k: np.ndarray, trials: int, prob: float) -> np.ndarray:

@@ -366,12 +366,15 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
   """
   if not isinstance(search, accounting.SearchDpEvent):
     raise ValueError(f'Expected search to be a SearchDpEvent, got {search!r}.')
-  relation, releases = relations.check(neighboring_relation), tuple(releases)
-  searches = _checks.integer('searches', searches, 1)
+  relation = relations.check(neighboring_relation)
+  releases = _checks.items('releases', releases, 'DpEvents')
+  searches = _checks.count('searches', searches)
   if relation not in search.proved_relations:
     raise ValueError('Expected runs with an account for '
                      f'{relations.label(relation)}, got {search.event!r}.')
   if validation is not None:
+    _checks.instance('validation', validation, accounting.ValidationDpEvent,
+                     'give the event of a PrivateValidation')
     events.check_split(validation.by, relation)
     # To a record on the validation side a run releases its validation, and the score
     # that picks the best run is a function of that.

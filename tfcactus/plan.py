@@ -491,6 +491,7 @@ def _least_noise(target: float, cost: Callable[[Guarantee], float],
                  sampling: type[SamplingScheme] | None = None, **settings: Any
                 ) -> noise_lib.Noise:
   """Returns the least noise whose `cost(guarantee)` is at most `target`."""
+  _checks.function('make_noise', make_noise, 'such as tfcactus.Gaussian')
   plan = PrivacyPlan(noise=make_noise(0.5), **settings)  # Any size: replaced below.
   noise = make_noise(calibration.calibrate_noise(
       target, lambda multiplier: cost(plan._guarantee(

@@ -45,7 +45,7 @@ _PROTECTED_ROWS = {
 def check(value: Relation) -> dp_accounting.NeighboringRelation:
   """Returns the relation that `value` is, or names by one of `NAMES`, or ValueError."""
   relation = NAMES.get(value, value) if isinstance(value, str) else value
-  if relation not in NAMES.values():
+  if not isinstance(relation, dp_accounting.NeighboringRelation):
     raise ValueError(
         'Expected neighboring_relation ADD_OR_REMOVE_ONE, REPLACE_ONE or '
         f'REPLACE_SPECIAL of dp_accounting, or one of {tuple(NAMES)}, got {value!r}.')

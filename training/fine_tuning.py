@@ -24,6 +24,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
+from tfcactus import _format  # noqa: E402
 from tfcactus.keras import PoissonBatches, privatize  # noqa: E402
 from tfcactus.keras.fine_tuning import features  # noqa: E402
 from training import datasets, networks, options  # noqa: E402
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
       args.target_epsilon, tfcactus.Gaussian, **settings), **settings)
   print(f'Private: {count} images of the digits 5 to 9, epsilon '
         f'{args.target_epsilon} at delta {args.delta}, noise multiplier '
-        f'{plan.noise.noise_multiplier:.3f}. Public: the digits 0 to 4.')
+        f'{_format.lower(plan.noise.noise_multiplier, 4)}. Public: the digits 0 to 4.')
   start = time.process_time()
   backbone = pretrained(split(data.train, False), args.public_epochs)
   inputs, tests = (features(backbone, x) for x in (private[0], test[0]))

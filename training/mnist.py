@@ -29,6 +29,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import tensorflow as tf  # noqa: E402
 
 import tfcactus  # noqa: E402
+from tfcactus import _format  # noqa: E402
 from training import checkpoints, datasets, features, optimizers, strategies  # noqa: E402
 from training.options import build_model, longer_plan, make_plan, parse  # noqa: E402
 
@@ -70,7 +71,7 @@ def announce(args: argparse.Namespace, data: datasets.Dataset,
   """Prints data, noise and warnings before training."""
   print(f'Data: {data.description}.')
   print(f'Noise: {plan.noise.name} {plan.noise.digest}, noise multiplier '
-        f'{plan.noise.noise_multiplier:.6g}.')
+        f'{_format.lower(plan.noise.noise_multiplier)}.')
   if plan.strategy is not None and plan.groups > 1:
     # The denominator is the root mean square error of independent noise.
     left = plan.strategy.error(plan.steps) / math.sqrt((plan.steps + 1) / 2)

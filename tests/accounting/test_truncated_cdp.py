@@ -92,6 +92,14 @@ def test_composition_keeps_the_least_omega():
   assert TCDP.from_zcdp(0.3) == TCDP(0.3)
 
 
+def test_compositions_beyond_the_largest_float_are_refused_in_words():
+  """Failed with an OverflowError of math.fsum, and with an AttributeError."""
+  with pytest.raises(ValueError, match='Expected rho to be finite'):
+    TCDP(1e308).compose(TCDP(1e308))
+  with pytest.raises(ValueError, match="to be a TCDP, got guarantee='x'"):
+    TCDP(1.0).compose('x')
+
+
 def test_groups():
   assert TCDP(0.01, 10).group(4) == TCDP(0.16, 2.5)
   with pytest.raises(ValueError, match='large_group'):

@@ -146,13 +146,14 @@ def test_statements_name_what_was_released_and_what_is_public(case):
       assert words in statement
 
 
-def test_statements_round_probabilities_down():
+def test_statements_give_no_probability_below_the_true_one():
+  """Failed when they were rounded down: epsilon of the text was below the true one."""
   plan = tfcactus.PrivacyPlan(
       noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, num_examples=60000,
       sampling_prob=250 / 60000, steps=1, delta=1e-6)
   statement = plan.guarantee().statement
-  assert 'probability 0.00416666 per' in statement
-  assert 'sampling_prob=0.00416666 ' in statement
+  assert 'probability 0.00416667 per' in statement
+  assert f'sampling_prob={250 / 60000!r} ' in statement
 
 
 def test_draws_are_counted_as_steps_or_epochs(case):

@@ -142,7 +142,7 @@ def test_a_target_belongs_into_the_plan():
 def test_the_card_says_what_was_released_and_what_is_not_covered():
   card = make_run_card(model_of())
   assert card[NAME] == {'count_stddev': 2.0, 'output': None}
-  assert any("1.033 times the plan's" in line for line in card['layers'])
+  assert any("1.032 times the plan's" in line for line in card['layers'])
   first, second, *rest = card['not_covered']
   assert first == 'metrics and losses without noise on training data, printed or logged'
   assert second.startswith('early stopping by anything but noisy_accuracy, and choices')

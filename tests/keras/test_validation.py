@@ -447,6 +447,7 @@ def test_the_card_lists_what_private_validation_leaves_open():
 @pytest.mark.parametrize('make, text', [
     (lambda: validation_of(metrics=['auc']), 'Expected metrics of'),
     (lambda: validation_of(metrics=[]), 'different names'),
+    (lambda: validation_of(metrics=None), 'metrics to be a list of'),
     (lambda: validation_of(metrics=['accuracy', 'accuracy']), 'different names'),
     (lambda: validation_of(metrics=[('loss', -1)]), 'the bound of loss'),
     (lambda: validation_of(divided().training), 'got its training side'),

@@ -62,7 +62,7 @@ def test_bad_noise(bad, words):
 
 def test_bad_arguments():
   table = tfcactus.search.truncated_noise(4, utility=1.2, epsilon=0.3, bins=4).noise
-  for change, words in (({'epsilon': -1}, 'epsilon'), ({'steps': 0}, 'count'),
+  for change, words in (({'epsilon': -1}, 'epsilon'), ({'steps': 0}, 'steps'),
                         ({'sampling_prob': 0}, 'sampling_prob')):
     with pytest.raises(ValueError, match=words):
       truncated.account(table, **{'epsilon': 0.1, **change})

@@ -88,6 +88,7 @@ def test_more_rows_than_have_an_account_leave_users():
     ({'rows_per_user': []}, 'rows_per_user'),
     ({'rows_per_user': 'abc'}, 'rows_per_user'),
     ({'caps': [0]}, 'caps >= 1'), ({'caps': [2.5]}, 'caps'), ({'caps': []}, 'caps'),
+    ({'caps': 3}, 'caps to be a list of numbers of rows, got caps=3'),
     ({'alike': 1.5}, r'alike in \[0, 1\]'), ({'batch_size': 0}, 'batch_size'),
     ({'target_epsilon': 0}, 'target_epsilon'), ({'delta': 2}, 'delta'),
     ({'steps': 0}, 'steps')])

@@ -305,7 +305,8 @@ def randomized_response_event(noise_parameter: float, num_buckets: int
 
 def noise_event(noise: Noise) -> dp_accounting.DpEvent:
   """Returns the event of one release with `noise`, of dp_accounting if it has one."""
-  return noise.dp_event
+  return _checks.instance(
+      'noise', noise, Noise, 'such as tfcactus.Gaussian(noise_multiplier)').dp_event
 
 
 def dominating_pair(noise: Noise, *, shift: int = 1) -> pair_lib.PairBounds:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, special
 
-from tfcactus import _checks, _numerics
+from tfcactus import _checks, _format, _numerics
 
 MOST = 10_000
 """Largest public number of runs, and largest `eta` or rate of a law."""
@@ -75,7 +75,8 @@ class RunLaw(abc.ABC):
 
   def __str__(self) -> str:
     least = '' if self.most == math.inf else f' and at most {self.most}'
-    return f'{type(self).__name__} (mean {self.expected:.6g}{least})'
+    mean = _format.upper(float(f'{self.expected:.12g}'))  # Without rounding of sums.
+    return f'{type(self).__name__} (mean {mean}{least})'
 
   def capped(self, most: int) -> ListedRuns:
     """Returns the law of min(K, most), `most` being public, from 1 to 10,000."""

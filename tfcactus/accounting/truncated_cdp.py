@@ -90,9 +90,12 @@ class TCDP:
 
   def compose(self, *others: TCDP) -> TCDP:
     """Returns the guarantee of this release and `others` together (Lemma 2)."""
-    parts = (self,) + others
-    return TCDP(math.fsum(part.rho for part in parts),
-                min(part.omega for part in parts))
+    parts = (self, *map(check_guarantee, others))
+    try:
+      rho = math.fsum(part.rho for part in parts)
+    except OverflowError:
+      rho = math.inf
+    return TCDP(rho, min(part.omega for part in parts))
 
   def self_compose(self, count: int) -> TCDP:
     """Returns the guarantee of `count` releases that each have this guarantee."""
@@ -294,10 +297,7 @@ def certificate(divergence: Callable[[float], float], omega: float, *,
 
 def check_guarantee(value: object) -> TCDP:
   """Returns `value`; ValueError unless it is a TCDP."""
-  if not isinstance(value, TCDP):
-    raise ValueError(
-        f'Expected guarantee to be a TCDP, got {value!r}; use TCDP(rho, omega).')
-  return value
+  return _checks.instance('guarantee', value, TCDP, 'use TCDP(rho, omega)')
 
 
 def check_omega(value: object) -> float:

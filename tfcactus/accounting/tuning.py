@@ -126,7 +126,7 @@ class SearchDpEvent(events.SteppedDpEvent):
       raise ValueError(
           'Expected runs to be a law of the number of runs, such as '
           f'LogarithmicRuns(mean=10), got {self.runs!r}.')
-    if self.score not in SCORES:
+    if not isinstance(self.score, str) or self.score not in SCORES:
       raise ValueError(
           f'Expected score to be one of {", ".join(SCORES)}, got {self.score!r}. A '
           'score that reads private data without noise has no account: the best of '

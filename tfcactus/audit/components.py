@@ -90,6 +90,8 @@ class Observations:
     canaries than those that are scored: the multiplier that the program drew with may
     be wrong, and its scores would hide that.
     """
+    noise_multiplier = _checks.non_negative('noise_multiplier', noise_multiplier)
+    sampling_prob = _checks.sampling_prob(sampling_prob)
     # Sums log(1 - q + q e^ratio) over steps, where q is the sampling probability.
     ratio = (self.values - 0.5) / max(noise_multiplier, _LEAST_NOISE)**2
     with np.errstate(divide='ignore'):

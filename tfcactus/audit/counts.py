@@ -143,6 +143,8 @@ class Errors:
     errors of both kinds together. The search stops once it is known whether that is
     above `enough`; at zero, once the bound is close to the supremum.
     """
+    _checks.function('curve', curve, 'such as gaussian_curve(1.0)')
+    enough = _checks.non_negative('enough', enough)
     # On a cell [a, a'] the rates (a, curve(a')) bound the probability.
     edges = np.linspace(0.0, 1.0, 33)  # The search splits cells further.
     least = _checks.shares('the curve', curve(edges))
@@ -227,6 +229,7 @@ class OneRun:
     Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One
     Run" (2024).
     """
+    _checks.function('curve', curve, 'such as gaussian_curve(1.0)')
     significance = _checks.delta(significance, 'significance')
     # The paper's recursion (its r and h) from the observed number of right guesses down
     # to none, if that number is reached with probability `significance`. `right` and

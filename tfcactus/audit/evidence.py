@@ -166,6 +166,8 @@ def audit_run(seen: Observations, claim: Claim, *, guesses: int | None = None,
   Raises:
     ValueError: if an argument is out of range, or the claim's noise is not Gaussian.
   """
+  _checks.instance('seen', seen, Observations, 'PrivateModel.audit() makes them')
+  _checks.instance('claim', claim, Claim, 'such as Claim.of_plan(plan)')
   chosen = _pilot(seen.present, pilot, seed)
   sigma = float(np.sqrt(np.mean(seen.values[:, chosen & ~seen.present]**2)))
   found = _audit(seen.scores(sigma, claim.sampling_prob), seen.present, chosen, 0.0,
@@ -203,6 +205,7 @@ def _audit(scores: np.ndarray, present: np.ndarray, pilot: np.ndarray,
   The pilot sets `threshold` and `guesses` if they are None, the claim `delta`.
   """
   if claim is not None:
+    _checks.instance('claim', claim, Claim, 'such as Claim.of_plan(plan)')
     independent = independent and claim.independent
     delta = claim.delta if delta is None else delta
   if delta is None:

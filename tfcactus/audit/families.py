@@ -14,7 +14,7 @@ import math
 import dp_accounting
 from scipy import special
 
-from tfcactus import accounting
+from tfcactus import _checks, accounting
 from tfcactus.accounting import attacks
 from tfcactus.audit.counts import Curve, largest
 from tfcactus.noise import Gaussian
@@ -38,6 +38,7 @@ REACH, STRIDE = 5.0, 0.25
 
 def gaussian_curve(mu: float) -> Curve:
   """Returns the trade-off function of mu-GDP (Gaussian differential privacy)."""
+  mu = _checks.real('mu', mu)
   return lambda rate: special.ndtr(-special.ndtri(rate) - mu)
 
 
@@ -46,12 +47,14 @@ def gaussian_mu(refutes: Refutes, *, tolerance: float = 1e-3) -> float:
 
   It is too small by at most `tolerance`, unless `LARGEST_MU` is refuted.
   """
+  _checks.function('refutes', refutes, 'such as Errors(...).refutes')
+  tolerance = _checks.positive('tolerance', tolerance)
   return largest(lambda mu: refutes(gaussian_curve(mu)), 0.0, LARGEST_MU, tolerance)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
   """Returns a lower bound on the epsilon of mu-GDP at `delta`."""
-  if mu <= 0:
+  if _checks.real('mu', mu) <= 0:
     return 0.0
   event = dp_accounting.GaussianDpEvent(1 / mu)
   return accounting.PhiAccountant().compose(event).epsilon_bounds(delta).lower
@@ -91,7 +94,7 @@ class Claim:
     between data with a canary and data without: 'zero-out' if absent canaries have a
     place without a row. Statistics released beside the steps see no canary.
     """
-    plan = dataclasses.replace(plan, releases=())
+    plan = dataclasses.replace(_checks.plan(plan), releases=())
     normal = isinstance(plan.noise, Gaussian)
 
     def account(noise: float, sampled: float) -> accounting.PhiAccountant:
@@ -119,6 +122,7 @@ class Claim:
     The family has the claim's scheme and steps, and other noise multipliers. The bound
     is the epsilon of the least noise multiplier that `refutes` still refutes, or zero.
     """
+    _checks.function('refutes', refutes, 'such as Errors(...).refutes')
     if not refutes(gaussian_curve(0.0)):  # Not even guessing is refuted.
       return 0.0
     # The noise is multiplied by exp(-less). If a value of `less` is refuted, so are all

@@ -98,7 +98,7 @@ def _told(args: argparse.Namespace, found: truncated.TruncatedNoise) -> str:
   return '\n'.join([
       f'delta <= {_format.upper(found.delta.upper)} at epsilon '
       f'{_format.upper(found.epsilon)} after {found.steps} release(s) of a scalar '
-      f'query at sampling probability {_format.lower(found.sampling_prob)}',
+      f'query at sampling probability {_format.upper(found.sampling_prob)}',
       f'accounted by the {by}; {_format.upper(found.omega, 4)} of delta is for outputs '
       'that only one of two neighbours can have',
       f'{norm} {_format.upper(found.utility)}, |noise| <= '

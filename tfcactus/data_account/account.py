@@ -15,6 +15,7 @@ from typing import Any, Callable, TypeVar
 import dp_accounting
 
 from tfcactus import (
+  _checks,
   _format,
   _record_file,
   accounting,
@@ -81,7 +82,7 @@ class DataAccount:
         delta is missing to begin an account, slots exceed the budget, or the file is
         damaged, of other contents or a copy.
     """
-    self.path = os.path.abspath(os.fspath(path))
+    self.path = os.path.abspath(_checks.path('path', path))
     self._mutex, self._data, self._head = threading.RLock(), b'', ''
     self._read: Book | None = None
     given = {name: value for name, value in (

@@ -30,7 +30,7 @@ CERTIFIED_GAP = 1e-4
 MOMENTS_GAP = 1e-2
 """Maximum relative gap to the lower bound of a proved optimum of the moments bound."""
 
-NO_DELTA = 1e-10
+NO_DELTA = 1e-9
 """Deltas below this are beyond the linear program's accuracy."""
 
 _SMALLEST = 1e-300
@@ -47,7 +47,7 @@ class Truncated:
   was proved:
 
   - steps=1, 'direct' or 'lp': a linear program; the global optimum to 1e-4,
-    proved by its multipliers unless delta is below 1e-10.
+    proved by its multipliers unless delta is below 1e-9.
   - steps>1, 'direct': the composed delta by its exact gradient; a local
     optimum, the better of one or two starts.
   - 'ma': the Extended Moments Accountant's bound, convex at a fixed order; the
@@ -116,7 +116,7 @@ class Truncated:
         bins, cells, norm,
         tiling.check_utility(self.utility, cells, bins, norm),
         fields.check_epsilon(self.epsilon),
-        _checks.integer('steps', self.steps, 1),
+        _checks.count('steps', self.steps),
         _checks.sampling_prob(self.sampling_prob))
 
   def solve(self) -> scalar_table.ScalarTable:

@@ -80,20 +80,19 @@ class EpsilonCallback(keras.callbacks.Callback):
       ValueError: if an argument is invalid.
     """
     super().__init__()
-    if plan is not None and not hasattr(plan, 'check_vector'):
-      raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
     if batches is not None and (not isinstance(batches, SampledBatches) or
                                 batches.scheme.draws_epochs):
       raise ValueError(
           'Expected batches to be PoissonBatches or FixedSizeBatches, each of '
           f'which is a draw of its own, got {batches!r}.')
-    self._given_plan = plan
+    self._given_plan = None if plan is None else _checks.plan(plan)
     self._batches = batches
     self.target_epsilon = (None if target_epsilon is None else
                            _checks.positive('target_epsilon', target_epsilon))
     self._verbose = verbose
     self._run_card = run_card
-    self._also = [relations.check(each) for each in also]
+    self._also = [relations.check(each) for each in _checks.items(
+        'also', also, 'relations')]
     self._rows_of_one = None if rows_of_one is None else (
         _checks.integer('rows_of_one', rows_of_one, 1))
     self._every = None if every is None else _checks.integer('every', every, 1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcactus import _format
 from tfcactus._checks import Fixed
 from tfcactus.audit import evidence
 from tfcactus.guarantee import Guarantee
@@ -191,7 +192,8 @@ class PrivateModel(Fixed, serialization.SavedModel):
         'difference that they make to the weights is clipped.')
     factor = self.plan.release_sensitivity
     more = '' if factor == 1 else (
-        f"\nGradient noise: {factor:.4g} times the plan's, as counts share the draw.")
+        f"\nGradient noise: {_format.lower(factor, 4)} times the plan's, as counts "
+        'share the draw.')
     return f'{how}{more}\nPhysical batch: {self.physical_batch_size} {unit}s.'
 
   def _check_inner(self) -> None:

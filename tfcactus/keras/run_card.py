@@ -227,15 +227,16 @@ def _randomness(model: PrivateModel) -> str:
 
 def check_path(path: PathLike) -> None:
   """Raises ValueError unless the path names a file in a folder that exists."""
-  folder = os.path.dirname(os.path.abspath(os.fspath(path)))
+  path = _checks.path('run_card', path)
+  folder = os.path.dirname(os.path.abspath(path))
   if not os.path.isdir(folder):
     raise ValueError(
-        f'Expected run_card in a folder that exists, got {os.fspath(path)!r}; make the '
+        f'Expected run_card in a folder that exists, got {path!r}; make the '
         f'folder before training: os.makedirs({folder!r}).')
   if os.path.isdir(path) or not os.path.basename(path):
     raise ValueError(
-        f'Expected run_card to be the path of a file, got the folder '
-        f'{os.fspath(path)!r}; add a name, such as card.json.')
+        f'Expected run_card to be the path of a file, got the folder {path!r}; add a '
+        'name, such as card.json.')
 
 
 def write(model: PrivateModel, path: PathLike, *, rows_of_one: int | None = None

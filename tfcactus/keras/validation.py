@@ -82,6 +82,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     super().__init__()
     self._data = units_lib.open_data(x, y)
     if split is not None:
+      _checks.instance('split', split, split_lib.Split, 'such as Split(0.1)')
       self._data = split.sides(self._data).validation
     side = self._data.side
     if side is not None and not side.held_out:
@@ -308,6 +309,8 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
     Raises:
       ValueError: if 'auto' does not know the metric.
     """
+    _checks.instance('monitor', monitor, str, 'give the name of a log')
+    _checks.choice('mode', mode, ('auto', 'max', 'min'))
     if mode == 'auto':
       known = {'val_private_accuracy': 'max', 'val_private_loss': 'min',
                'noisy_accuracy': 'max'}
@@ -346,7 +349,8 @@ def _ledger(model: keras.Model) -> ModelLedger | None:
 def _metrics(given: Sequence[Any]) -> tuple[_Metric, ...]:
   """Returns the metrics that a user names; ValueError if unknown, none or equal."""
   found: list[_Metric] = []
-  for each in [given] if isinstance(given, str) else given:
+  for each in [given] if isinstance(given, str) else _checks.items(
+      'metrics', given, "'accuracy', ('loss', bound) and (name, function, bound)"):
     if each == 'accuracy':
       each = ('accuracy', right_answers.accuracy, 1.0)
     elif isinstance(each, tuple) and len(each) == 2 and each[0] == 'loss':

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-import os
 from typing import Any, TypeVar, Union
 
 import dp_accounting
 
+from tfcactus import _checks
 from tfcactus.noise import table_file
 from tfcactus.noise.base import Noise, NoiseTableDpEvent, NoNoise, ScalarNoise
 from tfcactus.noise.gaussian import Gaussian
@@ -113,7 +113,7 @@ def load(path: table_file.PathLike) -> Table:
     FileNotFoundError: if there is no such file.
     ValueError: if the file is truncated, foreign, altered or invalid.
   """
-  place = repr(os.fspath(path))
+  place = repr(_checks.path('path', path))
   arrays = table_file.read_npz(path, place)
   return _law_of(str(arrays['kind']), TABLES, place).from_file(arrays, place)
 

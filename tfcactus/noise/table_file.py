@@ -169,7 +169,7 @@ class NoiseTable(Noise):
     Raises:
       ValueError: if `path` does not end in ".npz".
     """
-    path = os.fspath(path)
+    path = _checks.path('path', path)
     if not path.endswith('.npz'):
       raise ValueError(f'Expected path to end in ".npz", got {path!r}.')
     self._write(path)

@@ -88,7 +88,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
     # delta is E_P (1 - e^-x)+ of x = loss - epsilon, and (1 - e^-x)+ is at most
     # c e^((order - 1) x), where `log_kernel` is the log of the least such c.
     log_delta = (order - 1) * (divergence - at) + _numerics.log_kernel(order - 1)
-    size = (order - 1) * (np.abs(divergence) + np.abs(at)) + order
+    size = (order - 1) * (np.abs(divergence) + np.abs(at)) + 1 + np.log(order)
     log_delta += ROUNDOFF * np.where(np.isinf(at), 0.0, size)
   # An order whose products overflow gives NaN, which `fmin` leaves out.
   return np.exp(np.fmin(np.fmin.reduce(log_delta, axis=-1), 0.0))

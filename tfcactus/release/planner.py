@@ -106,7 +106,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
     ValueError: if an argument is out of range or the family is unknown.
   """
   error = _checks.positive('error', error) / noise_sources.sensitivity(sensitivity)
-  count = _checks.integer('count', count, 1)
+  count = _checks.count('count', count)
   make = noise_family(family, bend)
   if bend is None:
     # A scale family: errors are proportional to the scale.
@@ -138,8 +138,8 @@ def noise_for_epsilon(family: str, epsilon: float, delta: float, *,
       the one that would is not log-concave.
   """
   _checks.choice('arithmetic', arithmetic, modes.MODES)
-  count = _checks.integer('count', count, 1)
-  releases = _checks.integer('releases', releases, 1)
+  count = _checks.count('count', count)
+  releases = _checks.count('releases', releases)
   family_of = noise_family(family, bend)
   # Sinh-normal noise with sigma above its bend is not log-concave.
   make = lambda size: family_of(size if bend is None else min(size, bend))
@@ -172,6 +172,7 @@ def best_sinh_normal(epsilon: float, delta: float,
   """
   epsilon = _checks.positive('epsilon', epsilon)
   delta = _checks.delta(delta)
+  _checks.function('error', error, 'such as lambda noise: noise.std')
 
   def noise(log_ratio: float) -> noise_lib.SinhNormal:
     """Returns noise with bend = sigma exp(log_ratio), sigma set by `epsilon`."""

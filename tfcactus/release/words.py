@@ -73,6 +73,7 @@ def vocabulary(words: Iterable[Collection[Hashable]], *, noise: noise_lib.Scalar
 def _counted(words: Iterable[Collection[Hashable]], most: int, stream: KeyStream
              ) -> Counter[Hashable]:
   """Returns how many records hold each word, counting at most `most` words of each."""
+  _checks.instance('words', words, Iterable, 'give a list of the words of each record')
   counts: Counter[Hashable] = Counter()
   for record in words:
     if isinstance(record, (str, bytes, bytearray)) or not isinstance(record, Iterable):

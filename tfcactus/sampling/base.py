@@ -10,7 +10,7 @@ from typing import Callable, ClassVar, Protocol, TypeVar
 import dp_accounting
 import numpy as np
 
-from tfcactus import _checks, _format, relations
+from tfcactus import _checks, relations
 from tfcactus.randomness import KeyStream
 from tfcactus.relations import Relation
 
@@ -185,10 +185,9 @@ class SamplingScheme(abc.ABC):
 
   def constants(self, plan: PlannedNumbers) -> str:
     """Describes in words the numbers that a guarantee of a plan takes as public."""
-    # Rounded down: a smaller probability costs no more.
-    *first, last = (
-        f'num_examples={plan.num_examples}',
-        f'sampling_prob={_format.lower(plan.sampling_prob)}', *self.also_public)
+    # With all digits: epsilon is that of this probability, and no other.
+    *first, last = (f'num_examples={plan.num_examples}',
+                    f'sampling_prob={plan.sampling_prob!r}', *self.also_public)
     return f'{", ".join(first)} and {last}'
 
   def _check_examples(self, plan: PlannedNumbers) -> None:

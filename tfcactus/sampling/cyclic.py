@@ -136,7 +136,7 @@ class CyclicPoissonSampling(CyclicSampling):
     of_group = '' if self.groups == 1 else 'of a group '
     return self._of_groups(
         count,
-        f'{of_group}taken with probability {_format.lower(self.group_prob)}')
+        f'{of_group}taken with probability {_format.upper(self.group_prob)}')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,7 +56,7 @@ class PoissonSampling(base.SamplingScheme):
 
   def released(self, count: int) -> str:
     return (f'{count} noisy sums, each example taken with probability '
-            f'{_format.lower(self.sampling_prob)} per step')
+            f'{_format.upper(self.sampling_prob)} per step')
 
   def check_plan(self, plan: base.PlannedNumbers) -> None:
     self._check_examples(plan)

@@ -113,7 +113,7 @@ def optimal_noise(*, delta: float, sampling_prob: float, steps: int,
   settings = {
       'l2_norm_clip': 1.0, 'num_examples': 1,
       'sampling_prob': _checks.sampling_prob(sampling_prob),
-      'steps': _checks.integer('steps', steps, 1),
+      'steps': _checks.count('steps', steps),
       'delta': _checks.delta(delta), 'dim': dim}
   if bins is not None:
     bins = _checks.count('bins', bins)
@@ -135,7 +135,7 @@ class _Search:
                bins: int | None, progress: Callable[[str], None]):
     self._settings, self._sigma, self._dim = settings, sigma, dim
     self._bins = bins or (_SCALAR_BINS if dim == 1 else None)
-    self._progress = progress
+    self._progress = _checks.function('progress', progress, 'such as print')
     self._tried: dict[str, tuple[float, Any, Any]] = {}
 
   def run(self) -> None:

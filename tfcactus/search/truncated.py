@@ -20,9 +20,7 @@ from tfcactus.design.truncated import CERTIFIED_GAP
 from tfcactus.noise import tiling
 
 MARGIN = 1e-9
-"""A linear program's lower bound, computed in floats, counts as proof that delta cannot
-be reached if it exceeds delta by this relative margin. Utilities stay below the largest
-by it."""
+"""Relative distance from the least and the largest utility, which are rounded."""
 
 _SCALES = 24
 """Number of steps in the first scan over widths of truncated Gaussians."""
@@ -97,6 +95,7 @@ def account(noise: noise_lib.ScalarTable, *, epsilon: float, steps: int = 1,
   if not isinstance(noise, noise_lib.ScalarTable):
     raise ValueError(f'Expected noise to be a ScalarTable, got {noise!r}.')
   epsilon = _checks.non_negative('epsilon', epsilon)
+  steps = _checks.count('steps', steps)
   sampling_prob = _checks.sampling_prob(sampling_prob)
   event = accounting.noise_event(noise)
   if sampling_prob < 1:
@@ -167,7 +166,7 @@ def least_utility(range: float, *, delta: float,  # pylint: disable=redefined-bu
   Returns:
     The best table seen, a truncated Gaussian or a design. After one release, by
     'direct' or 'lp', its utility is within the tolerance of `lower_bound`, unless a
-    solver failed or delta is too small for a proof (about 1e-10).
+    solver failed or delta is too small for a proof (about 1e-9).
 
   Raises:
     ValueError: if an argument is out of range, or no noise found reaches delta.
@@ -208,7 +207,7 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
               tolerance: float) -> tuple[TruncatedNoise, float]:
   """Returns (noise of least utility, largest utility proved too small for `delta`)."""
   # `designed` maps a utility to noise or None; `low` is too small, `best` meets delta.
-  proved, share = low, 0.8
+  proved, share = low * (1 - MARGIN), 0.8
   while best.utility > low * (1 + tolerance):
     # The first steps are small and grow, since few designs are far below the Gaussian.
     # After the first failure the steps bisect.
@@ -223,7 +222,7 @@ def _narrowed(designed: Callable[[float], TruncatedNoise | None],
       continue
     low, share = middle, 0.0
     if found is not None and found.certified and (
-        found.noise.info['lower_bound'] > delta * (1 + MARGIN)):
+        found.noise.info['lower_bound'] > delta):
       proved = middle
   return best, proved
 

@@ -106,18 +106,20 @@ def choose_unit(rows_per_user: Any, *, batch_size: int, steps: int,
     raise ValueError('Expected rows_per_user to be a whole number of rows for each '
                      f'user, some of them positive, got {rows_per_user!r}.')
   batch_size = _checks.count('batch_size', batch_size)
-  steps = _checks.integer('steps', steps, 1)
+  steps = _checks.count('steps', steps)
   alike = _checks.non_negative('alike', alike)
   if alike > 1:
     raise ValueError(f'Expected alike in [0, 1], got {alike!r}.')
   most = int(np.max(rows))
   if caps is None:
     caps = [2**i for i in range((most - 1).bit_length())] + [most]
-  if len(caps) == 0:
+  wanted = {min(_checks.integer('caps', cap, 1), most)
+            for cap in _checks.items('caps', caps, 'numbers of rows')}
+  if not wanted:
     raise ValueError('Expected caps of at least one number, got none.')
   return UnitChoice(tuple(
       _cost(rows, cap, batch_size, alike, (steps, target_epsilon, delta))
-      for cap in sorted({min(_checks.integer('caps', cap, 1), most) for cap in caps})))
+      for cap in sorted(wanted)))
 
 
 def _cost(rows: np.ndarray, cap: int, batch_size: int, alike: float,

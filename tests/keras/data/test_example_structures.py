@@ -154,6 +154,31 @@ def test_a_dataset_with_random_maps_gives_a_warning(recwarn):
         lambda x, y: (x + tf.random.normal([6]), y)).take(9), sampling_prob=0.5)
 
 
+@pytest.mark.parametrize('draw', [
+    lambda x: tf.random.categorical([[0.0, 0.0]], 1),
+    lambda x: tf.random.truncated_normal([1]),
+    lambda x: tf.random.stateless_truncated_normal([1], [1, 2]),
+    lambda x: tf.random.stateless_categorical([[0.0, 0.0]], 1, [1, 2]),
+    lambda x: tf.random.stateless_parameterized_truncated_normal([1], [1, 2]),
+    lambda x: tf.image.sample_distorted_bounding_box(
+        [9, 9, 3], [[[0.0, 0.0, 1.0, 1.0]]], min_object_covered=0.1).begin,
+    lambda x: tf.random.experimental.stateless_shuffle(x, [1, 2]),
+    lambda x: tf.nn.dropout(x, 0.5)])
+def test_every_kind_of_draw_in_a_dataset_gives_the_warning(draw):
+  """Failed for all of these but dropout: their operations were not on a list."""
+  def drawn(x, y):
+    return x + 0 * tf.reduce_sum(tf.cast(draw(x), x.dtype)), y
+  with pytest.warns(UserWarning, match='read once.*RandomFlip'):
+    PoissonBatches(
+        tf.data.Dataset.from_tensor_slices((X, DIGITS)).map(drawn), sampling_prob=0.5)
+
+
+def test_a_dataset_that_shuffles_inside_a_function_gives_no_warning(recwarn):
+  PoissonBatches(tf.data.Dataset.from_tensors((X, DIGITS)).flat_map(
+      lambda x, y: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(5)), None, 0.5)
+  assert not [each for each in recwarn if 'read once' in str(each.message)]
+
+
 def test_a_plan_by_batch_size_and_epochs():
   made = PrivacyPlan.for_training(
       batch_size=3, epochs=4, num_examples=ROWS, delta=1e-5, l2_norm_clip=1.0,

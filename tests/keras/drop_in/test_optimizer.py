@@ -260,6 +260,7 @@ def test_from_plan_and_config_round_trip(radial):
     ({'noise_multiplier': None, 'noise': 1.1}, 'Gaussian'),
     ({'l2_norm_clip': -1.0}, 'l2_norm_clip > 0'),
     ({'l2_norm_clip': float('inf')}, 'finite'),
+    ({'plan': 'x'}, "plan to be a PrivacyPlan, got plan='x'"),
 ])
 def test_bad_arguments_are_refused_in_words(kwargs, words):
   with pytest.raises(ValueError, match=words):

@@ -150,6 +150,17 @@ def test_epochs_over_arrays_are_counted_when_they_begin(make_plan, tmp_path):
   assert private._ledger.counter.journal.entry[:3] == (32, 1, OnePassSampling.code)
 
 
+@pytest.mark.parametrize('path, plan, words', [
+    (None, plan_of(), 'Expected path to be a path, got path=None'),
+    ('j', None, 'Expected plan to be a PrivacyPlan, got plan=None')])
+def test_other_things_than_a_path_and_a_plan_are_refused(
+    path, plan, words, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=words):
+    Journal(path, plan)
+  assert not list(tmp_path.iterdir())
+
+
 def test_a_torn_last_line_is_cut_and_other_damage_raises(make_plan, tmp_path):
   path = tmp_path / 'journal'
   journal = Journal(path, make_plan())

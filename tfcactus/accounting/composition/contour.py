@@ -54,7 +54,7 @@ LOG_NOTHING = -650.0
 """If log delta is smaller, bounds on delta are zero and about e^LOG_NOTHING."""
 
 NOTHING_ROOM = 10.0
-"""Allowance for rounding, added to LOG_NOTHING in the upper bound."""
+"""Added to LOG_NOTHING in the upper bound, for moments that were estimated."""
 
 BELOW_SLACK = 1e-6
 """Allowance for rounding in `stays_below`, besides STEP_ROUNDOFF for each step."""
@@ -130,22 +130,20 @@ class Contour:
         if bounds.upper - bounds.lower <= NEAR * bounds.lower:
           return bounds
     saddles = self.saddles(epsilon=epsilon)
-    log_chernoff, order = saddles.chernoff(epsilon)
-    if log_chernoff < LOG_NOTHING:  # Delta is too small for a table, or zero.
+    log_chernoff, order = saddles.chernoff(epsilon, self.steps)
+    if log_chernoff < LOG_NOTHING:
+      # Room, as Chernoff's bound from a moment that is proved may be larger.
       most = LOG_NOTHING + NOTHING_ROOM
-      if not self._moments_are_proved:
-        # Chernoff's bound, from a moment that is proved.
-        log_bound = self.log_moment(order) - order * epsilon + (
-            _numerics.log_kernel(order))
-        if not log_bound + 1 + STEP_ROUNDOFF * self._steps < most:
-          raise IntractableError
+      if not self._moments_are_proved and not inversion.log_chernoff(
+          self.log_moment(order), order, epsilon, self.steps) < most:
+        raise IntractableError
       return Bounds(0.0, 0.0, math.exp(most))
     table = self.table(saddles, epsilon, min(saddles.log_delta_at(epsilon), 0.0))
     self._last[:] = [profile := inversion.Profile([table])]
     return profile.delta_bounds(epsilon)
 
   @property
-  def _steps(self) -> int:
+  def steps(self) -> int:
     """The number of steps of all groups."""
     return sum(number for _, number in self.groups)
 
@@ -178,7 +176,7 @@ class Contour:
         known = known.joined(self._block(low, BLOCK * low))
       else:
         break
-    if self._steps > FEW_STEPS:
+    if self.steps > FEW_STEPS:
       known = self._refined(known, first)
     return known
 
@@ -212,7 +210,7 @@ class Contour:
       order = float(saddles.orders[best])
       if self.quick and order > QUICK_ORDER:
         raise IntractableError
-      alias = Alias(order, saddles.orders, saddles.mgf, self._steps, log_moment)
+      alias = Alias(order, saddles.orders, saddles.mgf, self.steps, log_moment)
       period = alias.period(
           epsilon - inversion.margin(order), log_delta + LOG_TOLERANCE)
       spacing = 2 * math.pi / period
@@ -234,7 +232,7 @@ class Contour:
 
   def _tilted(self, order: float, t_max: float) -> list[tuple[base.TiltedLoss, int]]:
     """Returns pairs (loss tilted by `order`, steps), for phi at t up to `t_max`."""
-    tolerance = math.exp(LOG_TOLERANCE) / (10 * self._steps)
+    tolerance = math.exp(LOG_TOLERANCE) / (10 * self.steps)
     return [(loss.tilted(order, t_max, tolerance), number)
             for loss, number in self.groups]
 
@@ -305,7 +303,8 @@ class Contour:
     root = math.sqrt(order * (order + 1))
     shares = np.diff(np.arctan(grid / root), prepend=0.0, append=0.5 * math.pi)
     total = float(shares @ np.exp(np.append(0.0, decay))) / (math.pi * root)
-    slack = BELOW_SLACK + STEP_ROUNDOFF * self._steps
+    slack = BELOW_SLACK + STEP_ROUNDOFF * self.steps + base.ROUNDOFF * (
+        abs(mgf) + order * epsilon)
     return mgf - order * epsilon + math.log(total) < log_delta - slack
 
 

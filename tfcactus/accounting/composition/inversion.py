@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import math
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -36,8 +36,8 @@ MAX_WIDTH = 1e-3
 """Largest relative width of bounds on delta that is accepted. Affects speed only."""
 
 ROUNDOFF = 1e-6
-"""Bound on the relative error of the log of a Chernoff bound, from its sums and
-products. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
+"""Bound on the rounding error of the log of a Chernoff bound, over the sizes of its
+terms. Quantities bounded with it are 1e-14 of delta, so that it costs nothing."""
 
 STEP_ROUNDOFF = 2 * _numerics.sum_roundoff(1 << 20)
 """Bound on the error of a step's log moment. The moment X = E e^(c loss) is computed as
@@ -46,6 +46,17 @@ X >= 1 for c > 0."""
 
 LEAST = 1e-300
 """Smaller |phi| of a step are raised to this, so that errors over |phi| are floats."""
+
+
+def log_chernoff(mgf: Any, orders: Any, epsilon: float, steps: int) -> Any:
+  """Returns the log of Chernoff's bound on delta, rounded up, for each order.
+
+  `mgf` has the log moment, at each order, of the total loss of `steps` steps, or a
+  bound on it. Orders are an array, or one number.
+  """
+  terms = mgf, orders * epsilon, _numerics.log_kernel(orders)
+  return terms[0] - terms[1] + terms[2] + STEP_ROUNDOFF * steps + ROUNDOFF * (
+      1 + sum(map(np.abs, terms)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +87,12 @@ class Saddles:
     """Returns the index of the tilt whose saddle point is nearest to `epsilon`."""
     return int(np.argmin(np.abs(self.epsilon - epsilon)))
 
-  def chernoff(self, epsilon: float) -> tuple[float, float]:
-    """Returns log of the least Chernoff bound on delta, and its tilt.
+  def chernoff(self, epsilon: float, steps: int) -> tuple[float, float]:
+    """Returns log of the least Chernoff bound on delta after `steps`, and its tilt.
 
     The bound is proved only if `mgf` is.
     """
-    bound = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
+    bound = log_chernoff(self.mgf, self.orders, epsilon, steps)
     best = int(np.argmin(bound))
     return float(bound[best]), float(self.orders[best])
 
@@ -159,9 +170,7 @@ class Alias:
   def _log_excess(self, epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns log A for aliases at larger epsilon, then at smaller, one per order c."""
     # delta(epsilon + x) <= A e^(-c x) for x of that sign (Chernoff, delta <= 1).
-    log_a = self.mgf - self.orders * epsilon + _numerics.log_kernel(self.orders)
-    log_a = log_a + STEP_ROUNDOFF * self.steps + ROUNDOFF * (
-        1 + np.abs(self.mgf) + np.abs(self.orders * epsilon))
+    log_a = log_chernoff(self.mgf, self.orders, epsilon, self.steps)
     return log_a, np.minimum(log_a, 0.0)
 
 

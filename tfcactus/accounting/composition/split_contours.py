@@ -16,7 +16,6 @@ import math
 
 import numpy as np
 
-from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, crossing, IntractableError
 from tfcactus.accounting.composition import contour, inversion
 from tfcactus.accounting.composition.inversion import Saddles
@@ -44,9 +43,6 @@ MAX_RISE = 1e3
 
 LOG_OMITTED = -34.0
 """Log of the share of delta below which a measure is bounded, not computed."""
-
-OMITTED_SLACK = 1e-6
-"""Room for rounding in the log bound on omitted measures, as `inversion.ROUNDOFF`."""
 
 CHECK_NODES, CHECK_SPACING = 6, 3
 """Number of nodes of a table, from zero on, at which the parts are checked to add up to
@@ -156,15 +152,15 @@ class _Split:
     # A rough log delta decides which measures are negligible.
     tables, indices, left_out = [], [], []
     for index, (part, saddles) in enumerate(zip(self.parts, self.saddles)):
-      log_chernoff, order = saddles.chernoff(epsilon)
+      log_chernoff, order = saddles.chernoff(epsilon, part.steps)
       if log_chernoff <= log_delta + LOG_OMITTED:
-        left_out.append((order, part.log_moment(order)))
+        left_out.append((part.log_moment(order), order, part.steps))
       else:
         tables.append(part.table(saddles, epsilon, log_delta))
         indices.append(index)
     return inversion.Profile(tables, lambda x: sum(
-        math.exp(log_moment - order * x + _numerics.log_kernel(order) +
-                 OMITTED_SLACK) for order, log_moment in left_out), indices)
+        math.exp(min(inversion.log_chernoff(moment, order, x, steps), 700.0))
+        for moment, order, steps in left_out), indices)
 
   def check(self, profile: inversion.Profile) -> None:
     """Raises IntractableError unless the parts add up to the whole within errors."""

@@ -2,18 +2,23 @@
 
 The unknowns are the masses w of the mirrored pairs of cells of [-range, range], counted
 outwards from zero. The delta of one release is piecewise linear in them. By duality any
-multipliers bound it from below for every table of the grid.
+multipliers bound it from below for every table of the grid. The bound is computed in
+fractions, without rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import decimal
+from fractions import Fraction
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from scipy import optimize, sparse
 
+from tfcactus import _numerics
 from tfcactus.design.solvers import composed_delta, convex_program
 from tfcactus.noise import tiling
 
@@ -21,9 +26,9 @@ NEGLIGIBLE = 1e-13
 """Masses below this share of the largest count as zero, or as this share if masses may
 rise outwards: tables have no empty cells between others."""
 
-_Program = tuple[np.ndarray, sparse.csr_matrix, np.ndarray, sparse.csr_matrix]
-"""(objective, A, b, mass): minimise objective @ x over x in [0, 1] with A x <= b and
-mass @ x = 1."""
+_ROUNDOFF = 64 * _numerics.EPS
+"""Bound on the relative error of e^epsilon, of a sum of masses, and of the masses of a
+table, which keeps logs: these are above -42."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,7 +72,7 @@ class Problem:
     # of w is spread over two mirrored cells.
     n = self.cells
     full = by_p[:2 * n] + by_q[self.bins:]
-    return 0.5 * (full[n:] + full[:n][::-1])
+    return (full[n:] + full[:n][::-1]) / 2
 
 
 def shifted(w: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +87,7 @@ class Solution:
   """The optimum of a linear program."""
 
   w: np.ndarray  # Shape (cells,), masses of the mirrored pairs of cells.
-  delta: float  # The delta of w.
+  delta: float  # Upper bound on the delta of w and of a table with these masses.
   lower_bound: float  # Lower bound on the delta of all masses that the program allows.
 
 
@@ -93,7 +98,7 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   not be the worst, and the solution's delta is not the table's privacy cost. Raises
   SolverError if the linear program has no result.
   """
-  objective, upper, right, mass = program = _program_of(problem, monotone)
+  objective, upper, right, mass = _program_of(problem, monotone)
   result = optimize.linprog(
       objective, A_ub=upper, b_ub=right, A_eq=mass, b_eq=[1.0], bounds=(0, 1),
       method='highs', options={'primal_feasibility_tolerance': 1e-10,
@@ -107,13 +112,20 @@ def solve(problem: Problem, *, monotone: bool = True) -> Solution:
   least = NEGLIGIBLE * np.max(w)
   w = within_budget(problem, np.minimum.accumulate(np.where(w < least, 0.0, w))
                     if monotone else np.maximum(w, least))
-  delta = max(float(np.sum(np.maximum(p - math.exp(problem.epsilon) * q, 0.0)))
-              for p, q in problem.pairs(w))
-  return Solution(w, delta, _lower_bound(program, result))
+  # Rounded up.
+  more, less = 1 + _ROUNDOFF, math.exp(problem.epsilon) * (1 - _ROUNDOFF)
+  delta = more * max(float(np.sum(np.maximum(more * p - less * q, 0.0)))
+                     for p, q in problem.pairs(w))
+  return Solution(w, delta, _lower_bound(problem, monotone, result))
 
 
-def _program_of(problem: Problem, monotone: bool) -> _Program:
-  """Returns the linear program of one release; its variables are in [0, 1]."""
+def _program_of(problem: Problem, monotone: bool
+                ) -> tuple[np.ndarray, sparse.csr_matrix, np.ndarray,
+                           sparse.csr_matrix]:
+  """Returns the linear program of one release as (objective, A, b, mass).
+
+  It minimises objective @ x over x in [0, 1] with A x <= b and mass @ x = 1.
+  """
   # The variables x are w, one excess per outcome and direction, and delta. An excess is
   # at least P - e^epsilon Q and zero, and those of a direction sum to at most delta. In
   # `rows`, None is a block of zeros.
@@ -142,15 +154,36 @@ def _program_of(problem: Problem, monotone: bool) -> _Program:
   return np.append(np.zeros(size - 1), 1.0), upper, right, mass
 
 
-def _lower_bound(program: _Program, result: optimize.OptimizeResult) -> float:
-  """Returns a lower bound on the optimum, but for rounding, from its multipliers."""
-  # Any multipliers y <= 0 and z give a bound: objective @ x = y @ A x + z mass @ x +
-  # reduced @ x, where A x <= right, mass @ x = 1 and all x are in [0, 1].
-  objective, upper, right, mass = program
-  y = np.minimum(result.ineqlin.marginals, 0.0)
-  z = np.asarray(result.eqlin.marginals)
-  reduced = objective - upper.T @ y - mass.T @ z
-  return float(right @ y + np.sum(z) + np.sum(np.minimum(reduced, 0.0)))
+def _lower_bound(problem: Problem, monotone: bool, result: optimize.OptimizeResult
+                 ) -> float:
+  """Returns a proved lower bound on the optimum, from the solver's multipliers."""
+  # Take any y >= 0, a number per outcome and direction, and let `top` be the sum over
+  # directions of the largest y. Then top delta(w) is at least the sum of all y (P -
+  # e^epsilon Q), which is slope @ w. The masses w are a mixture: of uniform masses on
+  # the first k cells if they never increase, else of single cells. Within the budget
+  # slope @ w is at least the least slope @ w + price (cost @ w / budget - 1) of these,
+  # for any price >= 0. Fractions are not rounded; e^epsilon is rounded up.
+  n, outcomes = problem.cells, 2 * problem.cells + problem.bins
+  prob: Any = Fraction(problem.sampling_prob)
+  exact = dataclasses.replace(problem, sampling_prob=prob)
+  context = decimal.Context(prec=40)
+  grown = Fraction(context.next_plus(context.exp(decimal.Decimal(problem.epsilon))))
+  found = [Fraction(max(-y, 0.0)) for y in result.ineqlin.marginals.tolist()]
+  slope, top = np.zeros(n, object), Fraction(0)
+  directions = 1 if problem.sampling_prob == 1 else 2
+  for i in range(directions):
+    y: Any = np.array(found[i * (outcomes + 1):][:outcomes])
+    slope = slope + exact.by_masses(i, y, -grown * y)
+    top += max(y)
+  price: Any = found[directions * (outcomes + 1)]
+  cells: Any = np.array(range(n), object)
+  cost = (2 * cells + 1) * Fraction(1, 2 * problem.bins) if problem.norm == 1 else (
+      3 * cells**2 + 3 * cells + 1) * Fraction(1, 3 * problem.bins**2)
+  value = slope + price / Fraction(problem.utility)**problem.norm * cost
+  if monotone:
+    value = np.cumsum(value) / (cells + 1)
+  least = min(value) - price
+  return math.nextafter(float(least / top), -math.inf) if top else 0.0
 
 
 def within_budget(problem: Problem, w: np.ndarray) -> np.ndarray:

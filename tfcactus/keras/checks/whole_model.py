@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 import warnings
 
+from tfcactus import _checks
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import models, versions
 from tfcactus.keras.compat.versions import keras
@@ -64,8 +65,7 @@ def check_arguments(model: object, plan: object, private: type) -> None:
   if not isinstance(model, keras.Model) or isinstance(model, private):
     raise ValueError(
         f'Expected model to be a Keras model that is not private yet, got {model!r}.')
-  if not hasattr(plan, 'check_vector'):
-    raise ValueError(f'Expected plan to be a PrivacyPlan, got {plan!r}.')
+  _checks.plan(plan)
 
 
 def check_planned(plan: object, others: Mapping[str, object]) -> None:

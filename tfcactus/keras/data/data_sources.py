@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.independence import draws
 
 Rows = tuple[Any, ...]
 """Inputs and targets, and weights if there are any: structures of arrays."""
@@ -295,8 +296,7 @@ def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
   """Yields types of random operations in functions of a dataset; ignores `shuffle`."""
   for function in dataset._functions():  # pylint: disable=protected-access
     for node in graphs.nodes(function.function.graph):
-      if 'Random' in node.op or (node.op.startswith(('Stateful', 'Rng'))
-                                 and not node.op.startswith('StatefulPartitioned')):
+      if draws.draws(node):
         yield node.op
   for inner in dataset._inputs():  # pylint: disable=protected-access
     yield from _random_operations(inner)

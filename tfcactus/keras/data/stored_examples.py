@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcactus import _checks
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import data_sources, open_files
 from tfcactus.noise.table_file import PathLike
@@ -37,7 +38,7 @@ class StoredExamples(data_sources.ArrayData):
 
   def __init__(self, directory: PathLike):
     """Opens the examples; ValueError if there are none, or files are not whole."""
-    self.directory = os.fspath(directory)
+    self.directory = _checks.path('directory', directory)
     try:
       with open(os.path.join(self.directory, _INDEX), encoding='utf-8') as file:
         index = json.load(file)
@@ -92,7 +93,7 @@ def store_examples(examples: Any, directory: PathLike) -> StoredExamples:
   Raises:
     ValueError: if the directory already holds examples, or `examples` is invalid.
   """
-  directory = os.fspath(directory)
+  directory = _checks.path('directory', directory)
   if os.path.exists(os.path.join(directory, _INDEX)):
     raise ValueError(
         f'Expected a directory without examples, got {directory!r}; open those there '

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.lib.io import tf_record
 
+from tfcactus import _checks
 from tfcactus.keras.checks import state_writes
 from tfcactus.keras.compat import patches
 from tfcactus.keras.data import data_sources, open_files
@@ -64,8 +65,10 @@ class TFRecordExamples(data_sources.ExampleData):
         on more than the record.
       OSError: if a file cannot be read.
     """
-    listed = [files] if isinstance(files, (str, os.PathLike)) else list(files)
-    self.files = tuple(os.fspath(path) for path in listed)
+    _checks.function('parse', parse, 'give a function of a record')
+    listed = [files] if isinstance(files, (str, os.PathLike)) else _checks.items(
+        'files', files, 'paths')
+    self.files = tuple(_checks.path('files', path) for path in listed)
     self._open = open_files.OpenFiles(self.files)
     self._keys = KeyStream()
     self._parse = _each(parse)

@@ -64,6 +64,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     Raises:
       ValueError: if only `privatize` can train by the plan.
     """
+    _checks.plan(plan)
     return cls(plan.l2_norm_clip, noise=plan.noise, plan=plan, seed=seed,
                expected_batch_size=plan.expected_batch_size, **kwargs)
 
@@ -90,7 +91,7 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
           'tfcactus.audit.audit_scores.')
     optimizers.check_optimizer_arguments(kwargs)
     super().__init__(**kwargs)
-    self.plan = plan
+    self.plan = None if plan is None else _checks.plan(plan)
     self.noise = _one_noise(noise, noise_multiplier, plan)
     # Under the name gradient_accumulation_steps, Keras would average without noise.
     self.parts_per_step = parts

@@ -9,6 +9,7 @@ trace, which follows them through the operations that make keys.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -100,9 +101,18 @@ def moves_state(node: tf.compat.v1.NodeDef) -> bool:
   """Returns whether an operation draws random numbers and moves a state on."""
   signature = op_def_registry.get(node.op)
   return node.op != 'StatefulPartitionedCall' and (
-      node.op.startswith(('Rng', 'Stateful')) or signature is not None and (
+      node.op.startswith(('NonDeterministic', 'Rng', 'Stateful')) or
+      signature is not None and (
           any(attr.name in ('seed', 'seed2') for attr in signature.attr) or
           any(arg.name == 'algorithm' for arg in signature.input_arg)))
+
+
+def draws(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether an operation draws from a state or a seed; False for shuffles."""
+  signature = op_def_registry.get(node.op)
+  return not re.search('Shuffle.*Dataset|SeedGenerator', node.op) and (
+      moves_state(node) or signature is not None and any(
+          arg.name in ('seed', 'counter') for arg in signature.input_arg))
 
 
 def secret_seed() -> tf.Tensor:

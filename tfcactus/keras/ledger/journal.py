@@ -52,7 +52,8 @@ class Journal:
         not a journal.
       OSError: if the file cannot be read or written.
     """
-    self.path = os.fspath(path)
+    self.path = _checks.path('path', path)
+    _checks.plan(plan)
     self.block = _checks.integer('block', block, 1)
     self._pid, self._place = os.getpid(), os.path.abspath(self.path)
     with _lock:

@@ -7,7 +7,7 @@ from typing import Union
 
 import dp_accounting
 
-from tfcactus import accounting, arithmetic, sampling as sampling_lib
+from tfcactus import _checks, accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
@@ -45,7 +45,7 @@ class PaidSteps:
     arithmetic.check_float(plan, 'account=', arithmetic.NO_DISTANCE)
     self._account = account if isinstance(account, DataAccount) else None
     self.path = account.path if isinstance(account, DataAccount) else (
-        os.path.abspath(os.fspath(account)))
+        os.path.abspath(_checks.path('account', account)))
     self.label, self._plan = label, plan
     self._event: dp_accounting.DpEvent | None = None
     # Steps or epochs: `_held` of those spent are not released, `_left` are not spent.

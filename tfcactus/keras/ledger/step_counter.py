@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcactus import _checks
 from tfcactus.keras.compat import models, optimizers
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Place, Taken
@@ -60,7 +61,7 @@ class StepCounter:
     self.side: Any = None
     self.private_logs: dict[str, Any] = {}
     self.journal_path = None if journal is None else (
-        os.path.abspath(os.fspath(journal)))
+        os.path.abspath(_checks.path('journal', journal)))
     self.journal: Journal | None = None
     if seeded and journal is not None:
       raise ValueError(
