@@ -376,8 +376,7 @@ def search_guarantee(search: accounting.SearchDpEvent, delta: float,
     _checks.instance('validation', validation, accounting.ValidationDpEvent,
                      'give the event of a PrivateValidation')
     events.check_split(validation.by, relation)
-    # To a record on the validation side a run releases its validation, and the score
-    # that picks the best run is a function of that.
+    # On its side a run releases the validation, of which the score is a function.
     return _of_sides([validation], *(search_guarantee(
         each, delta, relation, searches=searches, releases=releases)
         for each in (search, accounting.SearchDpEvent(
