@@ -17,7 +17,7 @@ from tests.keras.conftest import random_sums  # noqa: F401
 from tests.representatives import representatives
 import tfcactus
 from tfcactus import keras as ours, sampling
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 
 pytestmark = pytest.mark.usefixtures('random_sums')
 

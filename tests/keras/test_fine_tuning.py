@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.keras import backbone, one_by_one
 from tests.keras.tiny import plan_of
 from tfcactus.keras import fine_tuning, privatize
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import refused_models
 from tfcactus.keras.compat import models, versions
 from tfcactus.keras.gradients import clipping
 
@@ -77,9 +77,9 @@ def test_group_normalization_replaces_batch_normalization_with_its_weights():
   for mine, its in zip(copy.trainable_weights, model.trainable_weights):
     np.testing.assert_array_equal(mine, its)
   assert np.all(np.isfinite(copy(_X)))
-  whole_model.check_model(copy)  # The copy can be trained privately.
+  refused_models.check_model(copy)  # The copy can be trained privately.
   with pytest.raises(ValueError, match='a BatchNormalization'):
-    whole_model.check_model(model)
+    refused_models.check_model(model)
 
 
 def test_group_normalization_keeps_settings_and_what_is_frozen():

@@ -14,7 +14,7 @@ from tfcactus.keras import (
   PrivateModel,
   privatize,
 )
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import refused_models
 from tfcactus.keras.compat import versions
 from tfcactus.keras.gradients import physical_batch
 from tfcactus.keras.ledger import counts
@@ -512,7 +512,7 @@ def test_float16_behind_a_drop_in_optimizer_is_refused():
   model = tf.keras.Sequential([layers.Input((6,)),
                                layers.Dense(2, dtype='mixed_float16')])
   with pytest.raises(ValueError, match='bfloat16'):
-    whole_model.check_model(model)
+    refused_models.check_model(model)
 
 
 class _KeepsInputs(layers.Layer):

@@ -16,7 +16,7 @@ from tfcactus.guarantee import Guarantee
 from tfcactus.keras import callbacks_of_fit, run_card as run_card_lib
 from tfcactus.keras.compat import optimizers, training
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.ledger import HoldsLedger, Ledger, TrainingLedger
 from tfcactus.noise.table_file import PathLike

@@ -16,7 +16,7 @@ from tfcactus.keras import (
   serialization,
   training_logs,
 )
-from tfcactus.keras.checks import model_warnings, whole_model
+from tfcactus.keras.checks import model_warnings, refused_models
 from tfcactus.keras.checks.output_losses import OutputLosses
 from tfcactus.keras.compat import optimizers, trainability, training
 from tfcactus.keras.compat.versions import keras
@@ -122,7 +122,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     Raises:
       ValueError: if the model cannot be trained privately, or not by the plan.
     """
-    whole_model.check_arguments(model, plan, PrivateModel)
+    refused_models.check_arguments(model, plan, PrivateModel)
     super().__init__(name=name or f'private_{model.name}')
     self.inner, self.plan = model, plan
     # Keras tracks neither step nor ledger: a restored random state would repeat noise.
@@ -474,7 +474,7 @@ def privatize(model: keras.Model, plan: PrivacyPlan | None = None,
     TypeError: if there is no plan, or for `others`, which belong into a plan.
     ValueError: as for `PrivateModel`.
   """
-  whole_model.check_planned(plan, others)
+  refused_models.check_planned(plan, others)
   assert plan is not None, 'It was checked.'
   return PrivateModel(model, plan, seed, physical_batch_size, engine, journal, clipping,
                       augmentation_multiplicity=augmentation_multiplicity,

@@ -11,8 +11,8 @@ from tfcactus.keras import (
   PoissonBatches,
   privatize,
 )
+from tfcactus.keras.checks.refused_models import check_model
 from tfcactus.keras.checks.state_writes import check_no_writes
-from tfcactus.keras.checks.whole_model import check_model
 from tfcactus.keras.compat import models, versions
 
 layers = tf.keras.layers

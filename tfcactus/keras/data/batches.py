@@ -9,7 +9,7 @@ from typing import Any
 
 from tfcactus import _checks, sampling as sampling_lib
 from tfcactus.keras.data import units as units_lib
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.plan import PrivacyPlan
 from tfcactus.sampling.base import checked_size
 from tfcactus.sampling.cyclic import CyclicSampling

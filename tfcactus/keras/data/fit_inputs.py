@@ -12,9 +12,9 @@ import tensorflow as tf
 from tfcactus import _checks, guarantee, sampling
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data import batch_marks, data_sources
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.data.batch_marks import BatchMarks, Marks, RowMarks
 from tfcactus.keras.data.batches import ACCOUNTED
-from tfcactus.keras.data.sampled_batches import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.plan import PrivacyPlan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import refused_models
 from tfcactus.keras.compat import optimizers, versions
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.drop_in import keras_hooks
@@ -162,7 +162,7 @@ class _DPModel:
       ValueError: if the optimizer has no drop-in version, the loss is not one Keras
         loss, a layer has a regularizer, or the built model has added losses.
     """
-    whole_model.check_no_penalties(self)
+    refused_models.check_no_penalties(self)
     base: Any = super()
     base.compile(
         optimizer=self._dp_version(optimizer), loss=_per_example(loss), **kwargs)

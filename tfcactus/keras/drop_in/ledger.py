@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from tfcactus import sampling
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import refused_models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.drop_in import trace_check
 from tfcactus.keras.ledger import counts, ledger as ledger_lib, lineage
@@ -109,7 +109,7 @@ class DropInLedger:
       return _GROUPED
     try:
       with replicas.scope(self._model.distribute_strategy):
-        whole_model.check_model(self._model)
+        refused_models.check_model(self._model)
         self._check_vector()
         if self._model.built and self._draws is None:  # Once for each call of `fit`.
           self._draws = trace_check.check_per_example(self._model, batches)

@@ -11,10 +11,10 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from tfcactus.keras.checks import example_losses, state_writes, whole_model
+from tfcactus.keras.checks import example_losses, refused_models, state_writes
 from tfcactus.keras.compat import graphs, patches
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.independence import dependence, draws, graph_proof
 
 ASSUMED = (
@@ -40,7 +40,7 @@ def check_per_example(model: keras.Model, batches: SampledBatches) -> bool:
   generators of TensorFlow or Keras. Such draws are taken to have secret seeds; a draw
   from any other seed is refused.
   """
-  own = whole_model.overridden(model, whole_model.TRAINING)
+  own = refused_models.overridden(model, refused_models.TRAINING)
   if own:
     raise ValueError(
         f'Expected a model with the {own[0]} of Keras, got one of its own, which may '

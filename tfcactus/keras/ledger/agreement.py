@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data.sampled_batches import SampledBatches
+from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Counts, Record
 

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcactus import _checks, arithmetic
-from tfcactus.keras.checks import model_warnings, state_writes, whole_model
+from tfcactus.keras.checks import model_warnings, refused_models, state_writes
 from tfcactus.keras.compat import losses, models, precision, recurrent
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.distribution import replicas
@@ -56,7 +56,7 @@ class Step:
                local: local_steps.LocalSteps | None = None,
                audit: canaries_lib.Audit | None = None, randomness: str = 'auto'):
     """Initialises the step; arguments as for `PrivateModel`."""
-    whole_model.check_own_training(model)
+    refused_models.check_own_training(model)
     self._model = model
     self._plan = plan
     self._replicas = replicas.number()
@@ -147,7 +147,7 @@ class Step:
     Raises ValueError if the model is refused. The first call checks that the model
     writes no variables; later, the engine checks each trace.
     """
-    whole_model.check_layers(self._model, half=True, losses=True)
+    refused_models.check_layers(self._model, half=True, losses=True)
     precision.check_graphs_are_as_written()
     if self.outputs is None:
       with recurrent.as_loops(self._model):  # As the step runs them.

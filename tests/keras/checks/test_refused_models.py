@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfcactus.keras import privatize
-from tfcactus.keras.checks import whole_model
+from tfcactus.keras.checks import refused_models
 
 layers = tf.keras.layers
 _WORDS = ['the', 'a', 'cat', 'mat', 'sat', 'on']
@@ -15,7 +15,7 @@ def test_texts_of_no_fixed_length_are_refused(make_plan):
   for options in ({}, {'ragged': True}):
     turn = layers.TextVectorization(vocabulary=_WORDS, **options)
     with pytest.raises(ValueError, match='Give it output_sequence_length=...'):
-      whole_model.check_layers(tf.keras.Model(inputs, turn(inputs)))
+      refused_models.check_layers(tf.keras.Model(inputs, turn(inputs)))
   turn = layers.TextVectorization(vocabulary=_WORDS)
   x = layers.GlobalAveragePooling1D()(layers.Embedding(8, 3)(turn(inputs)))
   with pytest.raises(ValueError, match='the longest text of a batch'):
@@ -28,4 +28,4 @@ def test_texts_of_no_fixed_length_are_refused(make_plan):
 def test_texts_of_one_length_are_taken(options):
   turn = layers.TextVectorization(vocabulary=_WORDS, **options)
   inputs = tf.keras.Input((1,), dtype='string')
-  whole_model.check_layers(tf.keras.Model(inputs, turn(inputs)))
+  refused_models.check_layers(tf.keras.Model(inputs, turn(inputs)))
