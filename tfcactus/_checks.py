@@ -1,8 +1,8 @@
 """Argument checks with uniform error messages.
 
-Each check returns the value, as a float, an int or a float64 array; `choice` returns
-nothing. Each raises a `ValueError` that names the argument, what was expected and what
-came.
+Each check returns the value, numbers as a float, an int or a float64 array; `choice`
+returns nothing. Each raises a `ValueError` that names the argument, what was expected
+and what came.
 """
 
 from __future__ import annotations

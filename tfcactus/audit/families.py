@@ -90,9 +90,10 @@ class Claim:
               neighboring_relation: Relation | None = None) -> Claim:
     """Returns the claim of a plan's guarantee for its steps, without `releases`.
 
-    Other arguments are those of `plan.guarantee`, `draws` its steps. The relation is
-    between data with a canary and data without: 'zero-out' if absent canaries have a
-    place without a row. Statistics released beside the steps see no canary.
+    Other arguments are those of `plan.guarantee`, whose `steps` is `draws` here. The
+    relation is between data with a canary and data without: 'zero-out' if absent
+    canaries have a place without a row. Statistics released beside the steps see no
+    canary.
     """
     plan = dataclasses.replace(_checks.plan(plan), releases=())
     normal = isinstance(plan.noise, Gaussian)

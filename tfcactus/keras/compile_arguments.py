@@ -10,7 +10,10 @@ from tfcactus.keras.drop_in import optimizer as optimizer_lib
 
 
 def check_arguments(steps_per_execution: object, jit_compile: object) -> None:
-  """Raises ValueError unless steps_per_execution is None or >= 1, and XLA is off."""
+  """Raises ValueError unless steps_per_execution is None or >= 1, or for XLA.
+
+  Lets jit_compile='auto' pass: `PrivateModel.compile` takes it as False.
+  """
   if steps_per_execution is not None:
     _checks.integer('steps_per_execution', steps_per_execution, 1)
   if jit_compile and jit_compile != 'auto':

@@ -148,7 +148,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
 
 
 def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
-  """Returns records clipped to norm `clip`, as whole multiples of `step`."""
+  """Returns records clipped to `clip`, in whole steps rounded towards zero, int64."""
   # In C order, the rounding of a record's norm depends on no other record.
   rows = np.asarray(batch, dtype=np.float64, order='C')
   if rows.ndim not in (1, 2) or rows.shape[1:] == (0,):

@@ -21,7 +21,7 @@ FAMILIES = (*_SCALED, 'sinh-normal')
 
 
 def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
-                   arithmetic: str = 'float') -> float:
+                   arithmetic: str = 'float') -> int:
   """Returns the smallest count, an int, that is told from empty counts by a threshold.
 
   Report the counts of a `histogram` at or above the `count_threshold` of beta / 2. With

@@ -42,6 +42,7 @@ def thresholds(records: _records.Records, *, num_values: int,
       mechanism=f'{counts.size} threshold queries from a tree of {levels} '
       f'levels with {noise.name} noise', seeded=seed is not None,
       error_kind='largest error of a count', error_bound=lambda beta: (
+          # Rounding moves each noisy count by at most 1/2.
           noise_sources.sum_error(noise, levels, counts.size, beta) + 0.5 * levels))
 
 

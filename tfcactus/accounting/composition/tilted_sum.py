@@ -163,9 +163,10 @@ class TiltedSum:
                     float(np.sum(weight[~low])), count))
     # Where B is tiny beside A, B expm1(log(A / B)) would lose digits of A.
     apart = ratio.real > APART
-    phi = np.where(apart, np.exp(whole) - np.exp(small),
-                   np.exp(small) * _numerics.expm1(np.where(apart, 0.0, ratio)))
-    error = np.zeros(phi.size)
+    difference = np.where(
+        apart, np.exp(whole) - np.exp(small),
+        np.exp(small) * _numerics.expm1(np.where(apart, 0.0, ratio)))
+    error = np.zeros(difference.size)
     for log_part, log_phi, share, rare, count in parts:
       # |B / s|, and |A / phi|, which is |B / s| times |e^(ratio - share)|.
       base, kept = np.exp(small.real - log_part), np.exp(whole.real - log_phi)
@@ -174,7 +175,7 @@ class TiltedSum:
           _numerics.expm1(np.where(far, 0.0, ratio - share)))))
     # One transform of a step moves A - B by at most its own error, as masses of a step
     # sum to at most one.
-    return phi, np.minimum(error, sum(count for *_, count in parts))
+    return difference, np.minimum(error, sum(count for *_, count in parts))
 
   def log_factor(self, near: float) -> float:
     """Returns log of the factor that turns tilted masses near a loss into masses."""

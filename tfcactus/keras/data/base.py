@@ -298,6 +298,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
     """
     if self._canaries is None:
       return self._batch_of(_usable(self._data.rows(index))), None
+    # Indices from `size` on are those of canaries.
     parts = _usable(self._data.rows(index[index < self.size]))
     drawn, count = index[index >= self.size] - self.size, _count(parts)
     present = drawn[self._canaries[drawn]]

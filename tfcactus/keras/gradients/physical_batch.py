@@ -217,7 +217,7 @@ def _in_loop(layer: keras.layers.Layer) -> int:
 def _patches(layer: keras.layers.Layer, shapes: list[list[int]]) -> int:
   """Returns about how many numbers a convolution's image patches hold, per example.
 
-  `shapes` are the layer's output shapes; other layers have no patches.
+  `shapes` are the layer's output shapes for one example; other layers have no patches.
   """
   positions = sum(math.prod(shape[:-1]) for shape in shapes)
   kernel = getattr(layer, 'pointwise_kernel', None)

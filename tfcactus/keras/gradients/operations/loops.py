@@ -162,7 +162,8 @@ def _tap_loop(loop: tf.Operation, weights: set[int], known: dict[str, Value],
               number: int, taps: Taps) -> None:
   """Adds the uses of weights in a loop to `taps`; raises NoRule if there is no rule.
 
-  `weights` has the indices of the loop's inputs that are made of weights.
+  `weights` has the indices of the loop's inputs that are made of weights. `known` has
+  the values of tensors with data, by name, for `number` examples.
   """
   inside = graphs.of_loop(loop)
   if inside is None or graphs.was_differentiated(loop):
