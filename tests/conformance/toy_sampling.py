@@ -20,7 +20,7 @@ class ToySampling(SamplingScheme):
   zeroed one changes no other batch.
   """
 
-  code = 999
+  code = 999  # The number of the scheme in saved counts.
   name = 'toy'
   relations = (relations.ZERO_OUT, relations.REPLACE)
   unproved = 'the toy claims no more'  # Ends the error for other relations.
