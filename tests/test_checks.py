@@ -25,7 +25,12 @@ def test_arrays_of_numbers_beyond_floats_are_refused_by_name(check):
 
 
 @pytest.mark.parametrize('check', [_checks.vector, _checks.numbers_of])
-@pytest.mark.parametrize('value', [['1', '2.5'], [1 + 2j], 'ab', [True, 1], [True, .5]])
+@pytest.mark.parametrize('value', [
+    ['1', '2.5'], [1 + 2j], 'ab', [True, 1], [True, .5], [[True, 2.0]],
+    [(1.0, 2.0), (False, 2.0)], [np.array([True]), np.array([2.0])],
+    np.array(['1.5'], object), np.array([1.0, b'2'], object),
+    np.array([[2.0, np.bool_(True)]], object), [np.array([True], object), [1.0]]],
+    ids=repr)
 def test_arrays_of_other_things_than_real_numbers_are_refused_by_name(check, value):
   with pytest.raises(ValueError, match='Expected sizes to be a'):
     check('sizes', value)
@@ -34,6 +39,9 @@ def test_arrays_of_other_things_than_real_numbers_are_refused_by_name(check, val
 def test_arrays_of_real_numbers_of_any_kind_are_taken():
   found = _checks.vector('sizes', [1, 2.5, fractions.Fraction(1, 4)])
   assert found.tolist() == [1.0, 2.5, 0.25] and not found.flags.writeable
+  nested = _checks.numbers_of('sizes', [[1, np.float32(.5)], (np.array(2), 3.0)])
+  assert nested.tolist() == [[1.0, 0.5], [2.0, 3.0]]
+  assert _checks.numbers_of('sizes', np.array(1.5, object)) == 1.5
 
 
 @pytest.mark.parametrize('check, words', [

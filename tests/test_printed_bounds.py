@@ -110,6 +110,7 @@ def test_releases_and_gaps(tmp_path, capsys):
           'if its score leads by #', told)
       assert told_gap >= gap and probability <= 1 - float(beta)
   made = release.noisy_value(3.0, sensitivity=1, noise=tfcactus.Gaussian(7.7))
+  assert 'with probability 0.999999' in made.report(1e-6, beta=1e-20)
   epsilon, = read('-tCDP, epsilon #', made.report(1e-6))
   assert epsilon >= made.tcdp(1e-6).epsilon(1e-6)
 
@@ -142,11 +143,13 @@ def test_the_search_for_the_least_epsilon():
 
 
 BOUND = re.compile(
-    r'\{[^{}:\n]*\b(?:upper|lower|epsilon|delta|lower_bound|gap|omega|guarantee)\b'
+    r'\{[^{}:\n]*\b(?:upper|lower|epsilon|delta|lower_bound|gap|omega|guarantee|'
+    r'sampling_prob)\b'
     r'[^{}:\n]*:[-+<>^ ,]*\d*\.?\d*[efg%]\}')
 # Widths of bounds, differences of them, and what a benchmark was asked for.
 NO_BOUND = {'{bounds.upper - bounds.lower:.1e}', '{upper - reference:+.1e}',
             '{delta:g}', '{row["epsilon"]:g}', '{row["delta"]:g}',
+            '{row["sampling_prob"]:g}', '{row["sampling_prob"]:.4g}',
             '{row["upper"] - row["lower"]:.1e}',
             '{100 * (row["epsilon"] / row["epsilon_gaussian"] - 1):+.2f}'}
 

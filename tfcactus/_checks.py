@@ -36,7 +36,7 @@ def instance(name: str, value: object, kind: type[Any], remedy: str) -> Any:
 
 def plan(value: Any) -> Any:
   """Returns `value`, a `PrivacyPlan`, whose module is above this one."""
-  if not hasattr(value, 'check_vector'):
+  if isinstance(value, type) or not hasattr(value, 'check_vector'):
     raise ValueError(f'Expected plan to be a PrivacyPlan, got plan={value!r}; '
                      'PrivacyPlan.for_training makes one.')
   return value
@@ -207,19 +207,31 @@ def numbers_of(name: str, value: object) -> np.ndarray:
 def _real(name: str, what: str, value: object) -> np.ndarray:
   """Returns a float64 copy of `value`; ValueError for texts, booleans, complex numbers.
 
-  Entries of an array of objects are converted one by one, as by float().
+  Other entries of an array of objects are converted one by one, as by float().
   """
   try:
     given = np.asarray(value)
-    # NumPy takes a boolean beside numbers for a number.
-    entries = value if isinstance(value, (list, tuple)) else (
-        given.flat if given.dtype.kind == 'O' else ())
+    # NumPy takes a boolean beside numbers for a number, and a text in an array of
+    # objects.
     if given.dtype.kind not in 'iufO' or any(
-        isinstance(each, (bool, np.bool_)) for each in entries):
+        issubclass(kind, (bool, np.bool_, str, bytes, bytearray))
+        for kind in _kinds(value if isinstance(value, (list, tuple)) else given)):
       raise TypeError('Expected real numbers.')
     return np.array(given, dtype=np.float64)
-  except (TypeError, ValueError, OverflowError) as error:
+  except (TypeError, ValueError, OverflowError, RecursionError) as error:
     raise ValueError(f'Expected {name} to be {what}, got {value!r}.') from error
+
+
+def _kinds(value: Any) -> set[type]:
+  """Returns the types of the entries of nested lists, tuples and arrays."""
+  if isinstance(value, np.ndarray):
+    if value.dtype.kind != 'O':
+      return {value.dtype.type}
+    value = value.ravel().tolist()
+  found = set(map(type, value))
+  nested = tuple(kind for kind in found if issubclass(kind, (list, tuple, np.ndarray)))
+  return (found - {*nested}).union(
+      *(_kinds(each) for each in value if isinstance(each, nested)))
 
 
 class Fixed:

@@ -23,6 +23,11 @@ def lower(value: float, digits: int = DIGITS) -> str:
   return _rounded(value, digits, decimal.ROUND_FLOOR)
 
 
+def complement(beta: float) -> str:
+  """Returns 1 - beta as text, rounded down; below one also for the least beta > 0."""
+  return lower(min(1 - beta, 1 - 2.0**-53))
+
+
 def _rounded(value: float, digits: int, rounding: str) -> str:
   """Returns `value` as text of at most `digits` digits, in a rounding of `decimal`."""
   # repr reads back as the same float, so a short number keeps its text. A larger

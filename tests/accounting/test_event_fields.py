@@ -197,6 +197,8 @@ def _pair(**changes):
     lambda: _pair(p=np.array([1.6, -0.6])), lambda: _pair(p_inf=0.1),
     lambda: _pair(p_inf=-0.1), lambda: _pair(q_inf=math.nan),
     lambda: _pair(p=np.array([0.6, math.inf])), lambda: _pair(p=[0.6, 0.4]),
+    lambda: _pair(p=np.full(2, 1e308)),
+    lambda: _pair(q=np.array([-math.inf, math.inf])),
     lambda: _pair(p=np.array([1.0, 0.0])), lambda: _pair(q=np.array([0.3])),
     lambda: _pair(p=np.array([[0.6, 0.4]])), lambda: None,
     lambda: DominatingPair.from_masses([0.5, 0.4999], [0.5, 0.5]),
@@ -205,6 +207,15 @@ def test_masses_that_are_no_pair_are_refused(make):
   """Masses that are no pair once had an epsilon of 1e-13."""
   with pytest.raises(ValueError, match='Expected'):
     DominatingPairDpEvent(make())
+
+
+def test_bounds_with_room_for_rounding_are_pairs():
+  bounds = tfcactus.SinhNormal(0.5, 0.8).dominating_pair()
+  assert math.fsum(bounds.lower.q) < 1 - 2e-13
+  for found in (bounds, bounds.reversed()):
+    DominatingPairDpEvent(found)
+    with pytest.raises(ValueError, match='to sum to 1 within -1e-13'):
+      DominatingPairDpEvent(found.lower)
 
 
 @pytest.mark.parametrize('less, more', [

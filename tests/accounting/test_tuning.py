@@ -141,6 +141,30 @@ def test_lists_that_change_later_change_no_account(coarse):
         LOGARITHMIC, GAUSSIAN).upper
 
 
+class _PlainDpEvent(accounting.SteppedDpEvent):
+  """Randomised response by a plain class, whose constructor has a default."""
+
+  proved_relations = (relations.ADD_OR_REMOVE,)
+
+  def __init__(self, keep=0.51):
+    object.__setattr__(self, 'keep', keep)
+
+  def pair_bounds(self, relation, direction):
+    del relation, direction
+    masses = [self.keep, 1 - self.keep]
+    return accounting.PairBounds.exact(
+        accounting.DominatingPair.from_masses(masses, masses[::-1]))
+
+
+def test_a_run_of_a_plain_class_keeps_its_cost():
+  """It once was made anew, with its defaults: by them epsilon is 0.08."""
+  plain = _PlainDpEvent(0.9)
+  assert search(LOGARITHMIC, plain).event is plain
+  inside = search(LOGARITHMIC, dp_accounting.ComposedDpEvent([plain]))
+  found = accounting.PhiAccountant().compose(inside).get_epsilon(1e-5)
+  assert found > math.log(9)
+
+
 def test_a_law_of_one_run_is_the_run():
   whole = accounting.PhiAccountant().compose(GAUSSIAN).get_epsilon(1e-5)
   lower, _, upper = bounds(accounting.FixedRuns(1), GAUSSIAN)

@@ -9,6 +9,7 @@ Wang, "Privacy Profiles for Private Selection" (ICML 2024).
 from __future__ import annotations
 
 from collections.abc import Sequence
+import copy
 import dataclasses
 import functools
 import math
@@ -191,11 +192,18 @@ def _frozen(value: Any) -> Any:
   """Returns an event, or its field, with tuples for all lists, which might change."""
   if isinstance(value, (list, tuple)):
     return tuple(map(_frozen, value))
-  if isinstance(value, dp_accounting.DpEvent) and attr.has(type(value)):
-    return attr.evolve(value, **{
-        field.name: _frozen(getattr(value, field.name))
-        for field in attr.fields(type(value))})
-  return value
+  if not isinstance(value, dp_accounting.DpEvent) or not attr.has(type(value)):
+    return value
+  fields = {field.name: getattr(value, field.name)
+            for field in attr.fields(type(value))}
+  frozen = {name: _frozen(field) for name, field in fields.items()}
+  if all(frozen[name] is field for name, field in fields.items()):
+    return value
+  # A copy, not a new event: a class may have a constructor of its own.
+  found = copy.copy(value)
+  for name, field in frozen.items():
+    object.__setattr__(found, name, field)
+  return found
 
 
 def _has_account(event: dp_accounting.DpEvent,

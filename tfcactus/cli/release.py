@@ -136,7 +136,7 @@ def _gap(args: argparse.Namespace) -> None:
       sensitivity=args.sensitivity) for method in selection.METHODS}
   command.show(args, gaps, '\n'.join(
       f'{method}: the best of {args.options} options is selected with probability '
-      f'{_format.lower(1 - args.beta)} or more if its score leads by '
+      f'{_format.complement(args.beta)} or more if its score leads by '
       f'{_format.upper(gap)}'
       for method, gap in gaps.items()))
 

@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> None:
   left.set_ylim(bottom=max(left.get_ylim()[0], 1e-12))
   right.set(xlabel='epsilon', ylabel='delta (upper bound)',
             title=f'{args.steps} step(s) at sampling probability '
-                  f'{args.sampling_prob:.4g}')
+                  f'{_format.upper(args.sampling_prob, 4)}')
   for axis in (left, right):
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)

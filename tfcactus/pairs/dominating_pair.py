@@ -89,10 +89,14 @@ class DominatingPair:
         np.log(p[both]) - np.log(q[both]), p[both], q[both],
         float(np.sum(p[q == 0])), float(np.sum(q[p == 0])))
 
-  def check(self) -> None:
+  def check(self, less: float = MASS_ROUNDOFF, more: float = MASS_ROUNDOFF) -> None:
     """Checks that a pair given by hand consists of two distributions.
 
     Pairs derived from others here are not checked again.
+
+    Args:
+      less: The sums of P and of Q may miss one by this much.
+      more: The sums of P and of Q may exceed one by this much.
 
     Raises:
       ValueError: if an array is not float64 of shape (atoms,), a loss is not finite,
@@ -111,11 +115,16 @@ class DominatingPair:
           'Expected finite losses in the pair, also of atoms without mass, got '
           f'{self.loss!r}; mass of infinite losses is p_inf or q_inf.')
     for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
-      total = math.fsum([*mass, _checks.non_negative(f'{name}_inf', rest)])
-      if not np.all(mass >= 0) or not abs(total - 1) <= MASS_ROUNDOFF:
+      rest = _checks.non_negative(f'{name}_inf', rest)
+      with np.errstate(over='ignore', invalid='ignore'):
+        total = float(np.sum(mass)) + rest
+      positive = bool(np.all(mass >= 0))
+      if positive and total < 2:  # `fsum` refuses sums beyond the largest float.
+        total = math.fsum([*mass, rest])
+      if not positive or not -less <= total - 1 <= more:
         raise ValueError(
             f'Expected {name} and {name}_inf of the pair to be non-negative and '
-            f'to sum to 1 within {MASS_ROUNDOFF:g}, got a sum of {total!r} and '
+            f'to sum to 1 within -{less:g} and +{more:g}, got a sum of {total!r} and '
             f'a least mass of {np.min(mass, initial=0.0)!r}.')
     lone = (self.p > 0) != (self.q > 0)
     if np.any(lone):

@@ -79,7 +79,7 @@ class Release(guarantee_lib.ReleasedStatistic):
     except ValueError:
       lines.append('by truncated CDP: none, as losses may be infinite')
     lines.append(f'{self.error_kind}: {_format.upper(self.error(beta))} with '
-                 f'probability {_format.lower(1 - beta)}')
+                 f'probability {_format.complement(beta)}')
     if self.seeded:
       lines.append('Drawn from a seed: an experiment, not a release.')
     return '\n'.join(lines)
