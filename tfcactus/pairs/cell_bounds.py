@@ -18,7 +18,7 @@ from tfcactus._numerics import EPS
 from tfcactus.pairs.dominating_pair import DominatingPair, LARGEST_LOSS, LEAST_MASS
 
 SUM_ROUNDOFF = 1e-13
-"""Bound on the rounding of a sum of masses; MASS_TOLERANCE of pairs allows more."""
+"""Bound on the rounding of a sum of masses."""
 
 ONE_ROUNDOFF = 16 * EPS
 """Smaller contradictions of masses and losses are ignored: they may come from a tail

@@ -51,7 +51,9 @@ def from_cells(edges: np.ndarray, p: np.ndarray, q: np.ndarray, p_beyond: float,
   of larger losses from above. `q_elsewhere` is the Q-mass outside the cells for which
   the caller has atoms of its own; all other Q-mass outside them, and what raising
   losses leaves over, is the upper pair's `q_inf`. `off` bounds, for each cell, the
-  relative errors of its two masses beyond `MASS_ROUNDOFF`.
+  relative errors of its two masses beyond `MASS_ROUNDOFF`. It may be above zero only
+  if the pair equals its own reverse, as for symmetric noise: the lower pair of another
+  one could be too high at alpha < 1.
   """
   real = (p > 0) & (q > 0)
   # Errors bring the two masses of a cell closer, up to where they are equal.

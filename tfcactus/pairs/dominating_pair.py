@@ -115,17 +115,7 @@ class DominatingPair:
           'Expected finite losses in the pair, also of atoms without mass, got '
           f'{self.loss!r}; mass of infinite losses is p_inf or q_inf.')
     for name, mass, rest in (('p', self.p, self.p_inf), ('q', self.q, self.q_inf)):
-      rest = _checks.non_negative(f'{name}_inf', rest)
-      with np.errstate(over='ignore', invalid='ignore'):
-        total = float(np.sum(mass)) + rest
-      positive = bool(np.all(mass >= 0))
-      if positive and total < 2:  # `fsum` refuses sums beyond the largest float.
-        total = math.fsum([*mass, rest])
-      if not positive or not -less <= total - 1 <= more:
-        raise ValueError(
-            f'Expected {name} and {name}_inf of the pair to be non-negative and '
-            f'to sum to 1 within -{less:g} and +{more:g}, got a sum of {total!r} and '
-            f'a least mass of {np.min(mass, initial=0.0)!r}.')
+      _check_masses(name, mass, rest, less, more)
     lone = (self.p > 0) != (self.q > 0)
     if np.any(lone):
       raise ValueError(
@@ -249,6 +239,22 @@ class DominatingPair:
       mixed = np.append(mixed, (1 - s) * self.p_inf)
     add = DominatingPair(-change, p, mixed, 0.0, s * self.q_inf)
     return add, add.reversed()
+
+
+def _check_masses(name: str, mass: np.ndarray, rest: float, less: float, more: float
+                  ) -> None:
+  """Raises ValueError unless `mass`, and `rest` of infinite loss, sum to about one."""
+  rest = _checks.non_negative(f'{name}_inf', rest)
+  with np.errstate(over='ignore', invalid='ignore'):
+    total = float(np.sum(mass)) + rest
+  positive = bool(np.all(mass >= 0))
+  if positive and total < 2:  # `fsum` refuses sums beyond the largest float.
+    total = math.fsum([*mass, rest])
+  if not positive or not -less <= total - 1 <= more:
+    raise ValueError(
+        f'Expected {name} and {name}_inf of the pair to be non-negative and '
+        f'to sum to 1 within -{less:g} and +{more:g}, got a sum of {total!r} and '
+        f'a least mass of {np.min(mass, initial=0.0)!r}.')
 
 
 @dataclasses.dataclass(frozen=True)
