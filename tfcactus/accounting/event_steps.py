@@ -75,7 +75,7 @@ class Sample:
 
 
 LEAST_PROB = 1e-300
-"""Least probability of a record in a sample of a sample: products of smaller ones lose
+"""Least probability of a record in a sample: products of smaller probabilities lose
 digits, and may vanish."""
 
 MERGED_ROUNDOFF = 1e-14
