@@ -248,14 +248,32 @@ def test_files_hold_no_sums_over_examples(tmp_path):
   private.save(tmp_path / 'm.keras')
   private.save_weights(tmp_path / 'm.weights.h5')
   assert float(total) == np.float32(0.123)  # The log goes on.
-  zipfile.ZipFile(tmp_path / 'm.keras').extract('model.weights.h5', tmp_path)
-  for name in ('model.weights.h5', 'm.weights.h5'):
+  tf.keras.models.save_model(private, tmp_path / 'n.keras')  # Skips the model's `save`.
+  total.assign(0.123)
+  for name in ('m.keras', 'n.keras', 'm.weights.h5'):
+    if name.endswith('.keras'):
+      zipfile.ZipFile(tmp_path / name).extract('model.weights.h5', tmp_path)
+      name = 'model.weights.h5'
     with h5py.File(tmp_path / name) as file:
       assert file.visititems(lambda path, part: path if hasattr(part, 'shape') and (
           np.any(np.asarray(part) == np.float32(0.123))) else None) is None
   pickled = pickle.loads(pickle.dumps(private))
   assert not any(np.any(each) for metric in pickled.metrics
                  for each in metric.variables)
+
+
+def test_a_wrapped_model_may_make_its_metrics_where_it_is_compiled(tmp_path):
+  class Compiled(tf.keras.Sequential):
+    """Has no metrics before its `compile`."""
+
+    @property
+    def metrics(self):
+      return [self.tracker]
+
+  private = privatized(model=Compiled(
+      [tf.keras.layers.Input((6,)), tf.keras.layers.Dense(3)]))
+  private.save_weights(tmp_path / 'm.weights.h5')
+  assert os.path.exists(tmp_path / 'm.weights.h5')
 
 
 @representatives('name', ['m.keras', 'm.weights.h5', 'm.h5'])

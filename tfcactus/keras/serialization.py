@@ -49,9 +49,8 @@ class SavedModel(keras.Model):
     # Each replica has a part of a sum.
     parts = [part for each in variables for part in getattr(each, 'values', [each])]
     before = [part.numpy() for part in parts]
-    for metric in self._all_metrics():
-      metric.reset_state()
     try:
+      self._reset_logs()
       yield
     finally:
       for part, value in zip(parts, before):
@@ -59,13 +58,18 @@ class SavedModel(keras.Model):
 
   def _all_metrics(self) -> list[Any]:
     """Returns the metrics of this model, and any of the wrapped one."""
-    return [*self.metrics, *self.inner.metrics]
+    # A class may make its metrics in `compile`, which the wrapped model may lack.
+    return [*self.metrics, *getattr(self.inner, 'metrics', ())]
+
+  def _reset_logs(self) -> None:
+    """Resets metrics."""
+    for metric in self._all_metrics():
+      metric.reset_state()
 
   def _trackable_children(self, save_type: str = 'checkpoint', **kwargs: Any) -> Any:
     """Returns what TensorFlow saves; resets metrics if it is a SavedModel."""
     if save_type == 'savedmodel':
-      for metric in self._all_metrics():
-        metric.reset_state()
+      self._reset_logs()
     return super()._trackable_children(save_type, **kwargs)
 
   def __reduce__(self) -> Any:
@@ -99,8 +103,10 @@ class SavedModel(keras.Model):
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; the counts of releases never decrease.
 
-    A model that took steps in this process, and never had these weights, then counts
-    the releases of the file's run beside its own.
+    A model that took steps in this process, and never had these weights or counts fewer
+    steps than the file, then counts the releases of the file's run beside its own. One
+    that took none takes the file for one of its own run, and counts the larger number:
+    after load_model, do not load weights of another run.
     """
     with self._ledger.keeping_counts(
         loads=True, optimizer=optimizers.bare_optimizer(self)), (
@@ -113,7 +119,11 @@ class SavedModel(keras.Model):
     optimizers.make_variables(self)
 
   def save_own_variables(self, store: Any) -> None:
-    """Saves counters, adaptive clipping norm, LoRA factors, and what is trained."""
+    """Saves counters, adaptive clipping norm, LoRA factors, and what is trained.
+
+    Resets metrics, which Keras saves next; `keras.saving.save_model` skips `save`.
+    """
+    self._reset_logs()
     self._ledger.save(store, optimizers.bare_optimizer(self))
     trainability.save(self.inner, store)
 

@@ -179,6 +179,12 @@ def test_a_dataset_that_shuffles_inside_a_function_gives_no_warning(recwarn):
   assert not [each for each in recwarn if 'read once' in str(each.message)]
 
 
+def test_a_dataset_that_selects_its_sources_at_random_gives_no_warning(recwarn):
+  part = tf.data.Dataset.from_tensor_slices((X, DIGITS))
+  PoissonBatches(tf.data.Dataset.sample_from_datasets([part, part]), None, 0.5)
+  assert not [each for each in recwarn if 'read once' in str(each.message)]
+
+
 def test_a_plan_by_batch_size_and_epochs():
   made = PrivacyPlan.for_training(
       batch_size=3, epochs=4, num_examples=ROWS, delta=1e-5, l2_norm_clip=1.0,

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
-from tfcactus import noise as noise_lib
+from tfcactus import accounting, noise as noise_lib
 from tfcactus.keras import (
   DPKerasSGDOptimizer,
   EpsilonCallback,
@@ -145,6 +145,34 @@ def test_weights_that_a_file_has_of_another_run_add_its_steps(make_plan, tmp_pat
     assert second.guarantee().steps == int(second.released_steps) == 8
   second.fit(poisson(), verbose=0)
   assert second.guarantee().steps == 12
+
+
+def test_a_file_of_more_steps_is_of_another_run_whatever_its_weights(
+    make_plan, tmp_path):
+  first, second = (privatized(make_plan(), inner(seed=95)) for _ in range(2))
+  start = first.get_weights()
+  first.fit(poisson(), epochs=2, verbose=0)
+  first.set_weights(start)
+  first.save_weights(tmp_path / 'w.weights.h5')
+  second.fit(poisson(), verbose=0)
+  second.load_weights(tmp_path / 'w.weights.h5')  # It began with these weights.
+  assert second.guarantee().steps == 12
+
+
+def test_runs_that_validations_may_have_ended_are_not_added_up(tmp_path):
+  event = accounting.ValidationDpEvent(dp_accounting.GaussianDpEvent(30.0), 4)
+  first, second, third = (privatized(plan_of(releases=[event])) for _ in range(3))
+  for model in (first, second):  # Without the callback, as after a loaded model.
+    model.fit(poisson(), verbose=0)
+  path = tmp_path / 'w.weights.h5'
+  first.save_weights(path)
+  third.load_weights(path)
+  assert third.guarantee().upper == first.guarantee().upper
+  first.set_weights(second.get_weights())
+  second.load_weights(path)
+  for model in (first, second):
+    with pytest.raises(ValueError, match='No epsilon'):
+      model.guarantee()
 
 
 def test_weights_of_a_step_bring_its_model_to_a_model_without_steps(make_plan):

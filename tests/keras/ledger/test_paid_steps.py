@@ -134,6 +134,17 @@ def test_steps_from_before_are_entered_beside_those_of_another_model(account):
       100, paid_steps.BLOCK, 20, paid_steps.BLOCK]
 
 
+def test_steps_from_before_are_entered_once_where_fits_are_refused(account):
+  plan = plan_of(releases=[dp_accounting.GaussianDpEvent(0.01)])  # Too dear.
+  model = privatized(plan)
+  model.fit(_batches(2), verbose=0)
+  again = privatized(plan, model.inner, account=account)
+  for _ in range(2):
+    with pytest.raises(ValueError, match='release nothing'):
+      again.fit(_batches(1), verbose=0)
+  assert [entry['count'] for entry in account.entries] == [100, 2]
+
+
 @pytest.mark.parametrize('options, data, words', [
     ({}, lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(10), 'on one worker'),
     ({}, lambda: PoissonBatches(X, Y, 0.25, steps_per_epoch=2, seed=1),

@@ -293,13 +293,17 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields types of random operations in functions of a dataset; ignores `shuffle`."""
+  """Yields types of random operations in functions of a dataset.
+
+  Ignores `shuffle`, and how `sample_from_datasets` selects: they draw but the order.
+  """
   for function in dataset._functions():  # pylint: disable=protected-access
     for node in graphs.nodes(function.function.graph):
       if draws.draws(node):
         yield node.op
   for inner in dataset._inputs():  # pylint: disable=protected-access
-    yield from _random_operations(inner)
+    if inner is not getattr(dataset, '_selector_input', None):
+      yield from _random_operations(inner)
 
 
 def targets_or_none(y: Any) -> Any:

@@ -177,7 +177,7 @@ class Record:
     """Returns the digest of a model's weights, and of what `adapt` set beside them."""
     return self.weights.digest(models.weights(model), models.adapted(model))
 
-  def count_others(self, model: keras.Model, before: Counts) -> None:
+  def count_others(self, model: keras.Model, before: Counts, planned: bool) -> None:
     """Adds the counts of other models from which the weights just set may be computed.
 
     These are the private models of this process that had exactly these weights; if this
@@ -187,7 +187,8 @@ class Record:
     weights; for a loaded model, others that once had weights of each other. (Averages
     of models that are not copies are not detected.) Adds nothing if this model had the
     weights itself. `before` are the counts from before the weights were set. Voids the
-    account if a model that counts has private validations.
+    account if a model that counts has private validations, or if several models count
+    and `planned`: each of them costs all steps of the plan.
     """
     with self._lock:
       weights = int(self.digest(model))
@@ -207,23 +208,27 @@ class Record:
       # The counters of a loaded model are those of one of the others.
       total = before if stepped else Counts()
       for each in sources:
-        total = total.plus(each.merge_counts())
         # No account adds up the validations of two models.
-        self.changed = self.changed or bool(each.validated)
+        self.changed = self.changed or bool(each.validated) or (
+            planned and total.released_steps > 0)
+        total = total.plus(each.merge_counts())
       self.merge_counts(total)
 
-  def count_loaded(self, model: keras.Model, before: Counts) -> None:
+  def count_loaded(self, model: keras.Model, before: Counts, planned: bool) -> None:
     """Adds the counts of a file, which the counters hold, to those from `before` it.
 
-    Adds nothing if this model once had the weights of the file, or took no step in this
-    process: the file is then of one run with it. Else the file is of another run, and
-    what this model releases next may depend on both (its optimizer keeps its moments).
-    Voids the account if there are private validations, as `count_others`.
+    Adds nothing if this model took no step in this process, or once had the weights of
+    the file and counts as many steps: the file is then of one run with it. Else the
+    file is of another run, and what this model releases next may depend on both (its
+    optimizer keeps its moments). Voids the account if `planned`, as `count_others`.
     """
     with self._lock:
-      if self.weights.stepped and not self.weights.is_known(int(self.digest(model))):
-        self.changed = self.changed or bool(self.validated)
-        self.merge_counts(before.plus(self._found()))
+      found = self._found()
+      if self.weights.stepped and found.released_steps and (
+          found.released_steps > before.released_steps or
+          not self.weights.is_known(int(self.digest(model)))):
+        self.changed = self.changed or planned
+        self.merge_counts(before.plus(found))
 
   def keep(self, model: keras.Model) -> None:
     """Adds to the known weights those that a method of a private model has set."""

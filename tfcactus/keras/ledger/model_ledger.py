@@ -150,14 +150,14 @@ class ModelLedger:
     use and set the state of `optimizer`. The account is void if weights or state were
     not known before.
     """
-    before = self.record.merge_counts()
+    before, planned = self.record.merge_counts(), self.plan.counts_planned
     self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
-      self.record.count_others(self._model, before)
+      self.record.count_others(self._model, before, planned)
     if loads and self._model.built:
-      self.record.count_loaded(self._model, before)
+      self.record.count_loaded(self._model, before, planned)
     self.record.merge_counts()
     self.counter.keep_optimizer(optimizer)
     self.record.keep(self._model)

@@ -11,7 +11,7 @@ from tfcactus import _checks, accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger.counts import Counts
+from tfcactus.keras.ledger.counts import Counts, Record
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
@@ -52,12 +52,11 @@ class PaidSteps:
     self._sampling, self._held, self._left, self._by_epochs = 0, 0, 0, False
     self._waiting = list(plan.releases)
 
-  def begin(self, marks: Marks, known: Counts, unpaid: Counts) -> None:
+  def begin(self, marks: Marks, record: Record) -> None:
     """Makes the slot for a `fit` on batches with `marks`, or finds it.
 
-    Enters the plan's releases in the account. Spends steps or epochs that `known` has
-    counted and the slot has not, and at least all that are `unpaid`: steps in the slot
-    may be of other models.
+    Enters the plan's releases in the account. Spends steps or epochs that `record` has
+    counted and the slot has not, and all its unpaid ones: others may share the slot.
     Raises ValueError if the batches have no account, the slot is used up or for another
     event, or too little is left of the account.
     """
@@ -80,11 +79,12 @@ class PaidSteps:
       self._account.reserve(event, count, label=self.label, unit=unit)
     self._check_slot(self._account.slots[self.label])
     used, _ = self._in_slot(self._account)
-    released, unpaid_ones = (each.epochs_begun if self._by_epochs else
-                             each.released_steps for each in (known, unpaid))
+    released, unpaid = (each.epochs_begun if self._by_epochs else each.released_steps
+                        for each in (record.merge_counts(), record.unpaid))
     # A journal counts more, or steps were taken without account.
-    if (owed := max(released - used, unpaid_ones)) > 0:
+    if (owed := max(released - used, unpaid)) > 0:
       self._account.spend(event, owed, label=self.label, unit=unit)
+    record.unpaid = Counts()
     _, self._left = self._in_slot(self._account)
     slot = self._account.slots[self.label]
     if not self._left + self._held:

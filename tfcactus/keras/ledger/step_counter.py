@@ -108,8 +108,7 @@ class StepCounter:
     self._record.merge_counts()
     self._record.void_if_changed(self._model)
     if self._paid is not None:
-      self._paid.begin(marks, self._record.merge_counts(), self._record.unpaid)
-      self._record.unpaid = Counts()
+      self._paid.begin(marks, self._record)
     self._record.merge_counts(agreement.begin(
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
