@@ -34,7 +34,7 @@ def _typed(name: str, kinds: tuple[type, ...], value: object) -> Any:
     if isinstance(value, bool) or not isinstance(value, (*kinds, str)):
       raise ValueError(value)
     return kinds[-1](value)
-  except ValueError:
+  except (ValueError, OverflowError):
     raise ValueError(
         f'Expected {name} to be {" or ".join(kind.__name__ for kind in kinds)}, '
         f'got {value!r}.') from None

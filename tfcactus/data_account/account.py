@@ -72,8 +72,8 @@ class DataAccount:
       unit: Whom the account protects, as in `PrivacyPlan`; default 'example'.
       slots: What is planned: {label: (event, count)}, or {label: event} for one; for
         a plan (plan.step_event, plan.steps). What is left of a slot in the end is lost.
-      leak: Part of delta for the adaptive part, default a tenth; 0 if no more than
-        slots and unsampled Gaussian noise will be spent.
+      leak: Probability below `delta`, taken off it for the adaptive part; by default
+        0.1 delta. 0 if only slots and unsampled Gaussian noise will be spent.
       moved: Accepts a file in another place than that where it was written last. Say so
         only if nothing was, or will be, spent from another copy.
 

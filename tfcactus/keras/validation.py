@@ -150,7 +150,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         f'val_private_{name}': self.event for name, *_ in self._metrics}
 
   def check_epochs(self, epochs: int) -> None:
-    """Raises ValueError unless so many epochs have 1 to `releases` releases."""
+    """Raises ValueError unless epochs are from `every` to `every` times `releases`."""
     if not self._every <= epochs <= self._every * self._releases:
       raise ValueError(
           f'Expected 1 to {self._releases} releases of validation in a run, got '

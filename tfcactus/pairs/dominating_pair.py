@@ -82,7 +82,7 @@ class DominatingPair:
         raise ValueError(
             f'Expected {name} to sum to 1 within {MASS_TOLERANCE:g}, got '
             f'{float(np.sum(mass))!r}; divide it by its sum.')
-    # A billion steps would lose a thousandth of the mass that `MASS_TOLERANCE` admits.
+    # Over a billion steps a deficit of `MASS_TOLERANCE` grows to a thousandth of all.
     p, q = p / math.fsum(p), q / math.fsum(q)
     both = (p > 0) & (q > 0)
     return cls(

@@ -25,12 +25,13 @@ def smallest_count(noise: noise_lib.ScalarNoise, *, num_bins: int, beta: float,
   """Returns the smallest count, an int, that is told from empty counts by a threshold.
 
   Report the counts of a `histogram` at or above the `count_threshold` of beta / 2. With
-  probability 1 - beta no empty count is reported, and a given count of this size is.
+  probability at least 1 - beta no empty count is reported, and a given count of this
+  size is.
 
   Args:
     noise: The histogram's noise.
     num_bins: Size of the domain.
-    beta: Probability that an empty count is reported, or the given count is not.
+    beta: Bound on the probability that an empty count is reported or this one is not.
     arithmetic: As for `histogram`.
   """
   half = 0.5 * _checks.delta(beta, 'beta')

@@ -240,9 +240,9 @@ class _View:
     self._losses = self._upper.losses[self._range]
 
   def _raised(self, shift: int) -> np.ndarray:
-    """Returns the upper pair's mass from each of `_losses` upwards, with rounding.
+    """Returns the upper pair's mass at and above each of `_losses`, as computed.
 
-    P-mass (`shift` 0), or Q-mass times exp(_near) (`shift` 1).
+    P-mass (`shift` 0), or Q-mass times exp(_near) (`shift` 1). `_excess` bounds errors.
     """
     return self._scale * self._upper.suffix(self._near, shift)[self._range]
 

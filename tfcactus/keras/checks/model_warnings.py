@@ -28,7 +28,7 @@ _PROBABILITIES = (keras.activations.softmax, keras.activations.sigmoid)
 
 
 def warn_of_losses(model: keras.Model, losses: Any, accuracy: object) -> None:
-  """Warns of losses that fit neither a model's activations nor a noisy accuracy.
+  """Warns of losses that do not fit a model's activations, or not a noisy accuracy.
 
   `losses` is the argument of `compile`, `accuracy` the plan's `NoisyAccuracy` or None.
   """

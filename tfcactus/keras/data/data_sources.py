@@ -112,7 +112,7 @@ class RandomAccessData(ExampleData):
   """
 
   def __init__(self, source: Any):
-    """Initialises the data; ValueError if the source is empty or has wrong examples.
+    """Initialises the data; ValueError if the source is empty or its first example bad.
 
     The source has a length and gives (x, y) or (x, y, weight) for an index; its
     `__getitems__`, if any, reads many at once.
