@@ -7,6 +7,9 @@ import math
 import numpy as np
 from scipy import special
 
+LEAST = 5e-324
+"""The least float, and a bound on the rounding of products that are below 1e-308."""
+
 
 def log1p(z: np.ndarray) -> np.ndarray:
   """Returns log(1 + z) of complex z, accurate near 0; -690 (log 1e-300) at -1."""

@@ -38,19 +38,18 @@ class SavedModel(keras.Model):
           f'{asked}: other formats do not hold the plan and what was released. '
           "For inference alone, export('folder') writes a SavedModel of the "
           'plain model, and private_model.inner.save(...) takes any format.')
-    with self._without_logs():
+    with self._keeping_logs():
       super().save(filepath, *args, **kwargs)
 
   @contextlib.contextmanager
-  def _without_logs(self) -> Iterator[None]:
-    """Resets metrics in the block: Keras 2 saves what they sum up, without noise."""
+  def _keeping_logs(self) -> Iterator[None]:
+    """Puts metrics back after the block, in which a save resets them."""
     variables = [models.tf_variable(each) for metric in self._all_metrics()
                  for each in metric.variables]
     # Each replica has a part of a sum.
     parts = [part for each in variables for part in getattr(each, 'values', [each])]
     before = [part.numpy() for part in parts]
     try:
-      self._reset_logs()
       yield
     finally:
       for part, value in zip(parts, before):
@@ -62,7 +61,7 @@ class SavedModel(keras.Model):
     return [*self.metrics, *getattr(self.inner, 'metrics', ())]
 
   def _reset_logs(self) -> None:
-    """Resets metrics."""
+    """Resets metrics, before Keras 2 saves what they sum up, without noise."""
     for metric in self._all_metrics():
       metric.reset_state()
 
@@ -74,7 +73,7 @@ class SavedModel(keras.Model):
 
   def __reduce__(self) -> Any:
     """Returns what `pickle` needs: the bytes of a .keras file."""
-    with self._without_logs():
+    with self._keeping_logs():
       return super().__reduce__()
 
   def export(self, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +96,7 @@ class SavedModel(keras.Model):
   def save_weights(self, *args: Any, **kwargs: Any) -> None:
     """Saves weights and counts; voids the account if weights changed uncounted."""
     self._ledger.check_weights(optimizers.bare_optimizer(self))
-    with self._without_logs():
+    with self._keeping_logs():
       super().save_weights(*args, **kwargs)
 
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +120,7 @@ class SavedModel(keras.Model):
   def save_own_variables(self, store: Any) -> None:
     """Saves counters, adaptive clipping norm, LoRA factors, and what is trained.
 
-    Resets metrics, which Keras saves next; `keras.saving.save_model` skips `save`.
+    Resets metrics, which Keras saves next into .keras and .weights.h5 files.
     """
     self._reset_logs()
     self._ledger.save(store, optimizers.bare_optimizer(self))

@@ -209,8 +209,8 @@ class Table:
     self._noise = float(
         np.sum(size * relative) + np.sum(weight * wrong / np.abs(s * (s + 1))))
     self._turning = base.PHASE_ROUNDOFF * float(np.sum(size * (order + self._t)))
-    # The bound is not rounded to zero: e^-745 is the least float.
-    self._tail = max(math.exp(log_tail) / (math.pi * self._t[-1]), math.exp(-745.0))
+    # The bound is not rounded to zero.
+    self._tail = max(math.exp(log_tail) / (math.pi * self._t[-1]), _numerics.LEAST)
 
   def _scale(self, epsilon: float) -> float:
     """Returns exp(K(order) - order * epsilon); raises IntractableError if too large."""

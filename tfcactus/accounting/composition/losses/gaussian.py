@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from tfcactus import _numerics
 from tfcactus.accounting.bounds import Bounds, epsilon_bounds, root
 from tfcactus.accounting.composition.losses import base
 from tfcactus.accounting.composition.losses.base import PHASE_ROUNDOFF, ROUNDOFF
 from tfcactus.accounting.composition.losses.grouped import GroupedGaussian
 from tfcactus.accounting.composition.losses.quadrature import SampledGaussian
-
-LEAST = 5e-324
-"""The least float, and a bound on the rounding of products that are below 1e-308."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +79,7 @@ class GaussianLoss(SampledGaussian):
     slip = ROUNDOFF * (1 + np.abs(threshold) + s / odds) * np.exp(np.minimum(
         threshold + special.log_ndtr(-0.5 * mu - threshold / mu), 0.0))
     # A delta below all floats is not zero.
-    error = scale * (error + slip + ROUNDOFF * value) + LEAST
+    error = scale * (error + slip + ROUNDOFF * value) + _numerics.LEAST
     sure = np.maximum(-np.expm1(np.minimum(signed, 0.0)), 0.0) if remove else 0.0
     return (np.where(certain, sure, scale * value),
             # Odds near zero may have been rounded to zero.
