@@ -79,7 +79,7 @@ def train(examples: private.TFRecordExamples) -> dict:
   seconds = time.time() - start
   guarantee = model.guarantee()
   assert guarantee == plan.guarantee(1, sampling=sampling.RandomAllocationSampling)
-  return {'seconds': seconds, 'steps': int(model.released_steps),
+  return {'seconds': seconds, 'steps': model.released_steps,
           'accuracy': history.history['accuracy'][-1],
           'each_used_once': bool(np.all(used == 1)),
           'epsilon': guarantee.upper, 'statement': guarantee.statement}

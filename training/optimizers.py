@@ -108,7 +108,7 @@ class Way:
 
   def released(self, model: tf.keras.Model) -> int:
     """Returns the number of released updates."""
-    return model.releases
+    return model.released_steps
 
 
 class DropIn(Way):

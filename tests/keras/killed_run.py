@@ -41,7 +41,7 @@ def main(directory, kind='poisson'):
 
   KeyStream.normals = watched
   model = private.privatize(inner(), plan(kind), journal=folder / 'journal')
-  os.write(log, f'counted {int(model.released_steps)}\n'.encode())
+  os.write(log, f'counted {model.released_steps}\n'.encode())
 
   class Log(tf.keras.callbacks.Callback):
 

@@ -37,11 +37,11 @@ def test_fit_stops_before_the_target_and_tells_the_remedy():
     history = model.fit(_batches(), epochs=5, verbose=0)
   text, = {str(each.message) for each in said if 'Stopped' in str(each.message)}
   assert 'epsilon <= ' in text and 'dataclasses.replace' in text
-  assert len(history.history['loss']) == 2 and model.releases == 8
+  assert len(history.history['loss']) == 2 and model.released_steps == 8
   assert model.guarantee().upper <= 3.0 < model.plan.guarantee(9).upper
   with pytest.raises(ValueError, match='to allow a step more'):
     model.fit(_batches(), verbose=0)
-  assert model.releases == 8
+  assert model.released_steps == 8
 
 
 @pytest.mark.parametrize('model', [
@@ -50,7 +50,7 @@ def test_fit_stops_within_an_epoch(model):
   model = _private(model=model)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(_batches(steps_per_epoch=5), epochs=2, verbose=0)
-  assert model.releases == 8
+  assert model.released_steps == 8
 
 
 @pytest.mark.parametrize('epochs', [[2], [1, 1]])
@@ -60,7 +60,7 @@ def test_training_as_planned_gives_no_warning(epochs):
     warnings.simplefilter('error', UserWarning)
     for each in epochs:
       model.fit(_batches(), epochs=each, verbose=0)
-  assert model.releases == 8
+  assert model.released_steps == 8
 
 
 def test_fit_stops_also_if_callbacks_reset_stop_training():
@@ -71,7 +71,7 @@ def test_fit_stops_also_if_callbacks_reset_stop_training():
   model = _private()
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(_batches(), epochs=5, verbose=0, callbacks=[reset])
-  assert model.releases == 8
+  assert model.released_steps == 8
 
 
 def test_a_callback_or_another_plan_sets_another_target():
@@ -79,13 +79,13 @@ def test_a_callback_or_another_plan_sets_another_target():
   smaller = model.plan.guarantee(3).upper
   model.fit(_batches(), epochs=5, verbose=0, callbacks=[
       private.EpsilonCallback(target_epsilon=smaller)])
-  assert model.releases == 3
+  assert model.released_steps == 3
   model.fit(_batches(), epochs=3, verbose=0, callbacks=[
       private.EpsilonCallback(target_epsilon=5.0)])
-  assert model.releases == 15 and model.guarantee().upper > 3.0
+  assert model.released_steps == 15 and model.guarantee().upper > 3.0
   free = _private(dataclasses.replace(model.plan, target_epsilon=None), model.inner)
   free.fit(_batches(), epochs=5, verbose=0)
-  assert free.releases == 35
+  assert free.released_steps == 35
 
 
 def test_passes_over_arrays_are_limited_by_the_epoch():
@@ -93,7 +93,7 @@ def test_passes_over_arrays_are_limited_by_the_epoch():
   model = _private(plan)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0)
-  assert model.releases == 8
+  assert model.released_steps == 8
   with pytest.raises(ValueError, match='the next would bring epsilon'):
     _private().fit(X, Y, batch_size=10, verbose=0)  # A pass costs more than the plan.
 
@@ -113,7 +113,7 @@ def test_steps_beyond_a_plan_without_a_target_give_one_warning():
     for _ in range(2):
       model.fit(_batches(), epochs=2, verbose=0)
   assert len([each for each in said if 'beyond steps=8' in str(each.message)]) == 1
-  assert model.releases == 24
+  assert model.released_steps == 24
 
 
 def test_fit_stops_after_whole_executions_of_several_steps():
@@ -122,7 +122,7 @@ def test_fit_stops_after_whole_executions_of_several_steps():
   with pytest.warns(UserWarning, match='Stopped fit after'):
     model.fit(_batches(), epochs=9, verbose=0)
   # Keras 3 takes six steps for an epoch of four.
-  assert model.releases == (18 if KERAS_3 else 20)
+  assert model.released_steps == (18 if KERAS_3 else 20)
 
 
 def test_the_limit_is_added_to_a_callback_list():
@@ -132,7 +132,7 @@ def test_the_limit_is_added_to_a_callback_list():
       add_history=True, model=model)
   with pytest.warns(UserWarning, match=STOPPED):
     model.fit(_batches(), epochs=5, verbose=0, callbacks=callbacks)
-  assert len(seen) == 2 and model.releases == 8
+  assert len(seen) == 2 and model.released_steps == 8
 
 
 def test_files_and_run_cards_hold_the_target_and_journals_do_not(tmp_path):
@@ -150,7 +150,7 @@ def test_files_and_run_cards_hold_the_target_and_journals_do_not(tmp_path):
   assert free.target_epsilon is None
   # The target changes no step's cost, so that the journal is taken.
   resumed = private.privatize(inner(), free, journal=tmp_path / 'run.journal')
-  assert resumed.releases == 8
+  assert resumed.released_steps == 8
 
 
 @pytest.mark.filterwarnings('ignore:Each example takes')

@@ -41,7 +41,7 @@ def test_a_loss_scale_that_is_set_after_compile_is_refused(make_plan):
   private.optimizer.loss_scale_factor = 8.0
   with pytest.raises(ValueError, match='loss_scale_factor=None, got 8.0'):
     private.fit(poisson(), verbose=0)
-  assert int(private.released_steps) == 0
+  assert private.released_steps == 0
 
 
 def test_private_optimizers_are_refused_also_after_compile_and_wrapped(make_plan):
@@ -78,7 +78,7 @@ def test_all_accumulated_averages_are_counted(make_plan):
   # The weights did not move between the two steps: both averages are equal.
   np.testing.assert_allclose(
       twice.inner.get_weights()[0], once.inner.get_weights()[0], atol=1e-6)
-  assert int(twice.released_steps) == 2
+  assert twice.released_steps == 2
 
 
 @pytest.mark.usefixtures('random_sums')

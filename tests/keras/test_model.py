@@ -165,7 +165,7 @@ def test_empty_draws_release_noise_and_are_counted(make_plan):
   history = private.fit(PoissonBatches(x, y, 1e-12, steps_per_epoch=3),
                         verbose=0).history
   assert history['loss'] == [0.0]
-  assert int(private.released_steps) == 3
+  assert private.released_steps == 3
   for a, b in zip(before, private.trainable_variables):
     assert np.all(np.isfinite(b)) and np.all(a != b)
 
@@ -175,7 +175,7 @@ def test_a_dataset_of_empty_batches_releases_noise(make_plan):
   empty = tf.data.Dataset.from_tensors(
       (tf.zeros([0, 6, 6, 1]), tf.zeros([0], tf.int64)))
   private.fit(empty, verbose=0)
-  assert int(private.released_steps) == 1
+  assert private.released_steps == 1
 
 
 def test_noise_is_added_once_for_all_physical_batches(make_plan):
@@ -240,7 +240,7 @@ def test_a_shorter_last_batch_is_not_traced_again(make_plan):
   private, traces = _counted(make_plan(num_examples=len(x)))
   private.compile('adam', MEAN, metrics=['accuracy'])
   private.fit(x, y, batch_size=len(x) // 2 - 1, epochs=2, verbose=0)
-  assert len(traces) == 1 and int(private.released_steps) == 6
+  assert len(traces) == 1 and private.released_steps == 6
 
 
 @pytest.mark.usefixtures('random_sums')
@@ -251,7 +251,7 @@ def test_draws_of_all_sizes_share_one_trace(make_plan, optimizer):
   private.compile(optimizer, MEAN, metrics=['accuracy'])
   private.fit(PoissonBatches(x, y, 0.25, steps_per_epoch=20), epochs=2,
               verbose=0)
-  assert len(traces) == 1 and int(private.released_steps) == 40
+  assert len(traces) == 1 and private.released_steps == 40
 
 
 @pytest.mark.slow
@@ -555,4 +555,4 @@ def test_a_run_card_without_a_folder_is_told_before_any_step(tmp_path):
   with pytest.raises(ValueError, match='in a folder that exists'):
     private.fit(poisson(), verbose=0, callbacks=[
         EpsilonCallback(run_card=tmp_path / 'none' / 'card.json')])
-  assert private.releases == 0
+  assert private.released_steps == 0

@@ -169,7 +169,7 @@ def test_loading_counts_all_steps_of_the_journal(tmp_path):
   private = _trained(plan_of(), tmp_path / 'm.keras', journal=path)
   private.fit(poisson(), verbose=0)  # Steps after the file was written.
   again = _load(tmp_path / 'm.keras')
-  assert again.releases == 8
+  assert again.released_steps == 8
   assert again.guarantee().steps == 8
   again.predict(X, verbose=0)
   with open(path, 'rb') as other:  # As another process does.
@@ -178,7 +178,7 @@ def test_loading_counts_all_steps_of_the_journal(tmp_path):
     with pytest.raises(ValueError, match='another run has open'):
       again.fit(poisson(), verbose=0)
   again.train_on_batch(X, Y)
-  assert int(again.released_steps) == 9
+  assert again.released_steps == 9
   assert again.ledger().sampling == counts.UNKNOWN
   again._ledger.counter.journal.close()
   # The journal counts the whole block of 32 that was reserved for the step.
@@ -291,7 +291,7 @@ def test_files_of_weights_trained_outside_have_no_epsilon(tmp_path, name):
     private.save_weights(tmp_path / name)
     again = _private(plan_of())
     again.load_weights(tmp_path / name)
-  assert int(again.released_steps) == 4
+  assert again.released_steps == 4
   with pytest.raises(ValueError, match='No epsilon'):
     again.guarantee()
 
@@ -364,7 +364,7 @@ def test_tensorflow_saves_a_trained_model(tmp_path):
   private.fit(poisson(), verbose=0)
   tf.saved_model.save(private, str(tmp_path))
   found = tf.saved_model.load(str(tmp_path))
-  assert int(found.released_steps.numpy()) == 4
+  assert found.segments.numpy()[:, 1].sum() == 4
   path = str(tmp_path / 'variables' / 'variables')
   assert not any(np.any(tf.train.load_variable(path, name))
                  for name, _ in tf.train.list_variables(path) if 'metrics' in name)

@@ -104,7 +104,7 @@ def test_stops_schedules_and_checkpoints_read_the_log(tmp_path, monkeypatch):
   again.load_weights(tmp_path / 'best.weights.h5')
   np.testing.assert_array_equal(again.inner.get_weights()[0], seen[1][0])
   # The stop was chosen by what was released: all planned steps count.
-  assert private.releases == 16
+  assert private.released_steps == 16
   assert history['epsilon'] == [private.plan.guarantee().upper] * 4
   found = private.guarantee()
   assert found.upper == private.plan.guarantee().upper
@@ -117,7 +117,7 @@ def test_a_raw_log_of_that_name_is_refused():
       tf.keras.metrics.SparseCategoricalAccuracy(name=NAME)])
   with pytest.raises(ValueError, match=f"Expected logs without '{NAME}'"):
     fitted(private)
-  assert private.releases == 0
+  assert private.released_steps == 0
 
 
 def test_without_the_option_nothing_is_logged_or_monitored():
@@ -162,7 +162,7 @@ def test_files_and_journals_keep_the_field(tmp_path):
   again = tf.keras.models.load_model(tmp_path / 'm.keras')
   assert again.plan == private.plan and again.guarantee() == private.guarantee()
   assert len(fitted(again)[NAME]) == 3
-  assert again.releases == 16
+  assert again.released_steps == 16
   again._ledger.counter.journal.close()
   without = dataclasses.replace(private.plan, noisy_accuracy=None)
   with pytest.raises(ValueError, match='the journal of another'):

@@ -244,7 +244,7 @@ def test_every_scheme_trains_as_a_loop_over_its_draws(name):
   rows = list(make(plan, **units))
   private, other = privatized(plan), model_of()
   private.fit(make(plan, **units), verbose=0)
-  assert private.releases == len(rows)
+  assert private.released_steps == len(rows)
   variables = models.tf_variables(other)
   for x, y, weights in rows:
     total = 0

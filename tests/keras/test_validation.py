@@ -190,7 +190,7 @@ def test_early_stopping_pays_for_all_planned_steps(monkeypatch):
   validation, callback = validation_of(), EpsilonCallback()
   model, history = fitted(
       validation, callback, PrivateEarlyStopping(patience=1))
-  assert len(history['loss']) == 2 and model.releases == 8
+  assert len(history['loss']) == 2 and model.released_steps == 8
   planned = model.plan.guarantee()
   assert planned.steps == 20 and model.guarantee().upper == planned.upper
   assert history['epsilon'] == [planned.upper] * 2
@@ -248,7 +248,7 @@ def test_two_validations_of_one_event_are_refused_in_one_fit():
   model, batches = model_of(validation)
   with pytest.raises(ValueError, match='got two, of which the plan counts one'):
     model.fit(batches, epochs=5, callbacks=[validation, another], verbose=0)
-  assert model.releases == 0
+  assert model.released_steps == 0
 
 
 def test_without_a_split_the_guarantee_composes():
@@ -334,7 +334,7 @@ def test_more_releases_than_planned_are_refused():
   model, batches = model_of(few)
   with pytest.raises(ValueError, match='less often'):
     model.fit(batches, epochs=5, callbacks=[few], verbose=0)
-  assert model.releases == 0  # Refused before any step.
+  assert model.released_steps == 0  # Refused before any step.
   assert few.num_examples is None
 
 

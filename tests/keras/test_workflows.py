@@ -121,8 +121,8 @@ def _save_and_restore(private, path):
 
 
 def _counters_to_zero(private):
-  for name in ('released_steps', 'sampling', 'plan_number', 'seeded_parts'):
-    getattr(private, name).assign(0)
+  for name in ('segments', 'sampling', 'plan_number', 'seeded_parts'):
+    getattr(private, name).assign(0 * getattr(private, name))
 
 
 def _recompile(private):

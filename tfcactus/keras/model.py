@@ -61,9 +61,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     inner: The wrapped model, which shares its variables. Cannot be replaced.
     plan: The `PrivacyPlan`. Cannot be replaced.
     physical_batch_size: Examples or units processed at once; None until known.
-    released_steps: int64 variable, number of noisy updates released.
-    epochs_begun: int64 variable, number of epochs begun on arrays, or on batches whose
-      scheme draws whole epochs.
+    segments: int64 variable, counts of released steps and epochs; see `Counts`.
     sampling: int64 variable, code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, a hash of the plan of the released steps.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
@@ -324,7 +322,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
         optimizer=optimizers.bare_optimizer(self)))
 
   @property
-  def releases(self) -> int:
+  def released_steps(self) -> int:
     """Number of noisy updates released; restoring weights never lowers it."""
     return self._ledger.released_steps
 

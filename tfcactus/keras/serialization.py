@@ -102,14 +102,11 @@ class SavedModel(keras.Model):
   def load_weights(self, *args: Any, **kwargs: Any) -> Any:
     """Loads weights; the counts of releases never decrease.
 
-    A model that took steps in this process, and never had these weights or counts fewer
-    steps than the file, then counts the releases of the file's run beside its own. One
-    that took none takes the file for one of its own run, and counts the larger number:
-    after load_model, do not load weights of another run.
+    The model then counts its own steps and those of the file together. Steps that both
+    have count once.
     """
-    with self._ledger.keeping_counts(
-        loads=True, optimizer=optimizers.bare_optimizer(self)), (
-            trainability.loading(self.inner)):
+    with self._ledger.keeping_counts(optimizer=optimizers.bare_optimizer(self)), (
+        trainability.loading(self.inner)):
       return super().load_weights(*args, **kwargs)
 
   def compile_from_config(self, config: Any) -> None:

@@ -47,6 +47,9 @@ _PART = 0.7
 """Each plan's noise is first calibrated for this part of the target, so that all runs
 cost the same. One factor then scales all noise. The part affects utility only."""
 
+_SEARCHES = 1
+"""The segment of a journal's counts that counts searches in place of steps."""
+
 _OPTIONS = ('augmentation_multiplicity', 'clipping', 'engine', 'physical_batch_size')
 
 Validation = Union[PrivateValidation, tuple[Any, Any], Callable[[PrivateModel], float]]
@@ -325,7 +328,7 @@ class PrivateSearch:
         account.spend(self.event, label=label, unit=plan.unit)
       self._begun = begun + 1
       if journal:
-        journal.reserve(Counts(released_steps=self._begun))
+        journal.reserve(Counts().later(_SEARCHES, self._begun), _SEARCHES)
       yield
     finally:
       if journal:

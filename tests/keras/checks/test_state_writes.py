@@ -269,4 +269,4 @@ def test_what_a_vectorised_layer_writes_only_after_privatize_is_refused(
   x = np.ones((40, 6), np.float32)
   with pytest.raises(ValueError, match='write no variables'):
     private.fit(x, x[:, :3], batch_size=4, verbose=0)
-  assert int(private.released_steps) == 0
+  assert private.released_steps == 0

@@ -151,7 +151,7 @@ def test_two_replicas_do_what_one_device_does(name):
   (one, logs), (two, others) = (
       trained(strategy, plan, **case)
       for strategy in (tf.distribute.get_strategy(), two_replicas()))
-  assert one.releases == two.releases > 20
+  assert one.released_steps == two.released_steps > 20
   assert one.ledger() == two.ledger()
   assert logs.keys() == others.keys()
   for key, values in logs.items():
@@ -264,7 +264,7 @@ def test_a_model_without_input_shapes_trains_alike_on_replicas():
                         plan_of())
     private.compile(tf.keras.optimizers.SGD(0.1), NONE)
   private.fit(PoissonBatches(X, Y, 0.1), verbose=0)
-  assert private.releases == 10 and private.guarantee().steps == 10
+  assert private.released_steps == 10 and private.guarantee().steps == 10
   assert_same_bits(private)
 
 
@@ -390,7 +390,7 @@ def test_cards_and_journals_count_steps_and_changes_of_weights_are_noticed(tmp_p
   assert 'weights changed' in private.ledger().guarantee()[1]
   with two_replicas().scope():
     again = privatize(dense(), plan, journal=tmp_path / 'journal')
-  assert again.releases == 10
+  assert again.released_steps == 10
 
 
 def test_models_of_another_strategy_are_refused():

@@ -126,7 +126,8 @@ def test_workers_with_parts_of_the_examples_report_one_epsilon(tmp_path):
   _check_alike(found)
   assert found[0]['steps'] == 20 and 'epsilon' in found[0]['logs']
   lines = (tmp_path / 'journal').read_text().splitlines()
-  assert '"released_steps": 20' in lines[-1]
+  (_, steps, _), = json.loads(lines[-1].split(' ', 1)[1])['segments']
+  assert steps == 20
 
 
 @pytest.mark.slow

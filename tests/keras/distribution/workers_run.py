@@ -77,7 +77,7 @@ class Announce(tf.keras.callbacks.Callback):
   """Prints the number of steps after each release."""
 
   def on_train_batch_end(self, batch, logs=None):
-    sys.stdout.write(f'released {self.model.releases}\n')
+    sys.stdout.write(f'released {self.model.released_steps}\n')
     sys.stdout.flush()
 
 
@@ -136,7 +136,7 @@ def run(case):
                       callbacks=callbacks_of(case, worker))
   weights = [w.ravel() for w in model.inner.get_weights()]
   moved = plan.expected_batch_size / 0.5 * (np.concatenate(weights) - before)
-  return {'steps': model.releases, 'epochs': model.ledger().epochs,
+  return {'steps': model.released_steps, 'epochs': model.ledger().epochs,
           'sampling': model.ledger().sampling, 'worker': worker, 'workers': workers,
           'logs': {k: list(map(float, v)) for k, v in history.history.items()},
           'moved': float(moved.std()),

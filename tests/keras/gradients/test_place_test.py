@@ -169,5 +169,5 @@ def test_models_train_on_whole_registers(layer, recwarn):
   private = privatized(plan_of(arithmetic='integer'), inner(layer),
                        physical_batch_size=16)
   private.fit(poisson(), verbose=0)
-  assert private.releases == 4 and getattr(layer, 'rate', None) == rate
+  assert private.released_steps == 4 and getattr(layer, 'rate', None) == rate
   assert not [each for each in recwarn if 'could not be tested' in str(each.message)]

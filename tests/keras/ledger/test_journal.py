@@ -35,6 +35,22 @@ ROOT = pathlib.Path(tfcactus.__file__).parent.parent
 pytestmark = pytest.mark.usefixtures('random_sums')
 
 
+def _counts(steps):
+  """Returns counts of some Poisson steps in one segment."""
+  return Counts(((7, steps, 0),), PoissonSampling.code)
+
+
+def _entry(private):
+  """Returns (steps, epochs, sampling) of the last entry of a model's journal."""
+  entry = private._ledger.counter.journal.entry
+  return entry.released_steps, entry.epochs_begun, entry.sampling
+
+
+def _last_segments(text):
+  """Returns the segments of the last entry in the text of a journal."""
+  return json.loads(text.splitlines()[-1].split(' ', 1)[1])['segments']
+
+
 def _lines(folder, word):
   path = folder / 'log'
   lines = path.read_text().splitlines() if path.exists() else []
@@ -127,13 +143,13 @@ def test_blocks_are_written_before_their_steps_and_exact_counts_at_the_end(
   look = tf.keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: seen.append(path.read_text()))
   private.fit(poisson(), verbose=0, callbacks=[look])
-  assert '"released_steps": 32' in seen[0] and len(set(seen)) == 1
-  assert private._ledger.counter.journal.entry[:3] == (4, 0, PoissonSampling.code)
+  assert _last_segments(seen[0])[0][1:] == [32, 0] and len(set(seen)) == 1
+  assert _entry(private) == (4, 0, PoissonSampling.code)
   private._ledger.counter.journal.close()
   resumed = _private(make_plan(), path)
   assert resumed.ledger() == private.ledger()
   resumed.train_on_batch(X, Y)
-  assert resumed._ledger.counter.journal.entry[:3] == (36, 0, counts.UNKNOWN)
+  assert _entry(resumed) == (36, 0, counts.UNKNOWN)
   resumed._ledger.counter.journal.close()
   assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
@@ -147,7 +163,7 @@ def test_epochs_over_arrays_are_counted_when_they_begin(make_plan, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     private.fit(X, Y, batch_size=20, verbose=0, callbacks=[
         tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
-  assert private._ledger.counter.journal.entry[:3] == (32, 1, OnePassSampling.code)
+  assert _entry(private) == (32, 1, OnePassSampling.code)
 
 
 @pytest.mark.parametrize('path, plan, words', [
@@ -164,19 +180,19 @@ def test_other_things_than_a_path_and_a_plan_are_refused(
 def test_a_torn_last_line_is_cut_and_other_damage_raises(make_plan, tmp_path):
   path = tmp_path / 'journal'
   journal = Journal(path, make_plan())
-  journal.reserve(Counts(1, 0, 1))
+  journal.reserve(_counts(1), 7)
   journal.close()
   whole = path.read_bytes()
   for cut in range(1, len(whole.splitlines()[-1])):
     path.write_bytes(whole[:-cut])
     journal = Journal(path, make_plan())
     assert journal.entry == Counts()
-    journal.reserve(Counts(2, 0, 1))
+    journal.reserve(_counts(2), 7)
     journal.close()
     journal = Journal(path, make_plan())
-    assert journal.entry[:3] == (33, 0, 1)
+    assert journal.entry == _counts(33)
     journal.close()
-  path.write_bytes(whole.replace(b'"released_steps": 32', b'"released_steps": 12'))
+  path.write_bytes(whole.replace(b'[7, 32, 0]', b'[7, 12, 0]'))
   with pytest.raises(ValueError, match='damaged'):
     Journal(path, make_plan())
 
@@ -214,7 +230,7 @@ def test_a_new_model_of_one_process_takes_the_journal_over(make_plan, tmp_path):
     first.fit(poisson(), verbose=0)
   again.fit(poisson(), verbose=0)
   assert again.guarantee().steps == 12
-  assert '"released_steps": 12' in path.read_text().splitlines()[-1]
+  assert {each[1] for each in _last_segments(path.read_text())} == {4, 8}
 
 
 def test_journals_tell_arithmetic_and_dim_apart(tmp_path):
@@ -320,22 +336,23 @@ def test_a_full_disk_stops_before_weights_move(
   # With room again, the file holds no torn line.
   private.fit(poisson(), verbose=0)
   private._ledger.counter.journal.close()
-  assert Journal(path, make_plan()).entry.released_steps == private.releases >= 4
+  assert Journal(path, make_plan()).entry.released_steps == private.released_steps >= 4
 
 
-_GOOD = Counts(3, 0, 1)._asdict()
+_GOOD = _counts(3)._asdict()
 
 
 @pytest.mark.parametrize('record', [
-    {**_GOOD, 'released_steps': 3.7}, {**_GOOD, 'released_steps': True},
-    {**_GOOD, 'released_steps': -1}, {**_GOOD, 'sampling': 9},
+    *({**_GOOD, 'segments': segments} for segments in (
+        [[7, 3.7, 0]], [[7, True, 0]], [[7, -1, 0]], [[7, 3]], [7, 3, 0], [3], 7, {})),
+    {**_GOOD, 'sampling': 9}, {**_GOOD, 'sampling': 1.0},
     {**_GOOD, 'plan_number': -2}, {**_GOOD, 'stages': 2},
-    {'released_steps': 3, 'epochs_begun': 0}, [3, 0, 1], 3])
+    {'segments': [[7, 3, 0]], 'sampling': 0}, [[[7, 3, 0]], 1], 3])
 def test_entries_that_no_run_wrote_are_refused(make_plan, tmp_path, record):
   path = tmp_path / 'journal'
   Journal(path, make_plan()).close()
   text = json.dumps(record).encode()
-  good = json.dumps(Counts(9, 0, 1)._asdict()).encode()
+  good = json.dumps(_counts(9)._asdict()).encode()
   with open(path, 'ab') as file:
     for line in (text, good):
       file.write(b'%08x %s\n' % (zlib.crc32(line), line))

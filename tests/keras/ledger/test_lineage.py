@@ -1,5 +1,6 @@
 """Tests that no wrapping or restoring of a model lowers the count of its releases."""
 
+import pickle
 import warnings
 
 import dp_accounting
@@ -142,9 +143,65 @@ def test_weights_that_a_file_has_of_another_run_add_its_steps(make_plan, tmp_pat
   assert second.guarantee().steps == 4
   for _ in range(2):  # The second time it knows the weights.
     second.load_weights(tmp_path / 'a.weights.h5')
-    assert second.guarantee().steps == int(second.released_steps) == 8
+    assert second.guarantee().steps == second.released_steps == 8
   second.fit(poisson(), verbose=0)
   assert second.guarantee().steps == 12
+
+
+def test_files_of_several_runs_add_up_and_files_of_one_run_do_not(tmp_path):
+  """No process has both runs: each model below comes from files alone."""
+  start, paths = privatized(plan_of()), {}
+
+  def trained(name, model):
+    model.fit(poisson(), verbose=0)
+    paths[name] = tmp_path / f'{name}.keras'
+    model.save(paths[name])
+    model.save_weights(tmp_path / f'{name}.weights.h5')
+
+  def loaded(*names):
+    model = tf.keras.models.load_model(paths[names[0]])
+    for name in names[1:]:
+      model.load_weights(tmp_path / f'{name}.weights.h5')
+    return model
+
+  trained('a', start)
+  trained('later', start)
+  trained('b', privatized(plan_of()))
+  for name in 'one fork', 'another':
+    trained(name, loaded('a'))
+  for names, steps in {
+      ('a', 'b'): 8, ('b', 'a'): 8, ('a', 'later'): 8, ('later', 'a'): 8,
+      ('one fork', 'a'): 8, ('one fork', 'another'): 12, ('later', 'one fork'): 12,
+      ('another', 'b', 'one fork', 'later'): 20}.items():
+    model = loaded(*names)
+    assert model.released_steps == model.guarantee().steps == steps
+    model.load_weights(tmp_path / f'{names[0]}.weights.h5')
+    assert model.released_steps == steps  # Counts nothing twice.
+
+
+def test_arrays_of_another_process_bring_the_steps_of_their_counters(make_plan):
+  model, other = (privatized(make_plan(), inner(seed=94)) for _ in range(2))
+  for each in (model, other):
+    each.fit(poisson(), verbose=0)
+  arrays = pickle.loads(pickle.dumps(other.get_weights()))
+  counts._records.discard(other._ledger.record)  # As if in another process.
+  model.set_weights(arrays)
+  assert model.guarantee().steps == 8
+
+
+def test_runs_of_a_search_by_validations_are_not_added_up_after_loading(tmp_path):
+  event = accounting.ValidationDpEvent(dp_accounting.GaussianDpEvent(30.0), 4)
+  for name in 'ab':
+    model = privatized(plan_of(releases=[event]))
+    model.fit(poisson(), verbose=0)
+    model.save(tmp_path / f'{name}.keras')
+    model.save_weights(tmp_path / f'{name}.weights.h5')
+  loaded = tf.keras.models.load_model(tmp_path / 'a.keras')
+  loaded.load_weights(tmp_path / 'a.weights.h5')
+  assert loaded.guarantee().upper == model.guarantee().upper
+  loaded.load_weights(tmp_path / 'b.weights.h5')
+  with pytest.raises(ValueError, match='No epsilon'):
+    loaded.guarantee()
 
 
 def test_a_file_of_more_steps_is_of_another_run_whatever_its_weights(
@@ -209,7 +266,7 @@ def test_a_checkpoint_of_the_beginning_lowers_no_counter(make_plan, tmp_path):
   tf.train.Checkpoint(model=private).restore(path)
   private.fit(poisson(), verbose=0)
   # The weights are those that the account began with; both trainings count.
-  assert private.guarantee().steps == int(private.released_steps) == 8
+  assert private.guarantee().steps == private.released_steps == 8
 
 
 def test_a_checkpoint_of_other_weights_is_noticed(make_plan, tmp_path):
@@ -240,9 +297,9 @@ def test_checkpoints_restored_within_fit_lower_nothing(make_plan, tmp_path):
   seen = []
   private.fit(poisson(), epochs=3, verbose=0, callbacks=[
       _Each(lambda: checkpoint.restore(path)),
-      _Each(lambda: seen.append((private.releases, private.ledger().steps)))])
+      _Each(lambda: seen.append((private.released_steps, private.ledger().steps)))])
   assert seen == [(4, 4), (8, 8), (12, 12)]
-  assert private.guarantee().steps == int(private.released_steps) == 12
+  assert private.guarantee().steps == private.released_steps == 12
 
 
 def test_checkpoints_restored_after_a_crash_lower_no_journal(
@@ -270,7 +327,7 @@ def test_a_backup_restored_by_fit_lowers_nothing(make_plan, tmp_path):
   class Stop(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
-      if private.releases == 7:
+      if private.released_steps == 7:
         raise KeyboardInterrupt
 
   backup = lambda: tf.keras.callbacks.BackupAndRestore(tmp_path / 'backup')
@@ -289,9 +346,9 @@ def test_checkpoints_of_another_plan_void_the_account(
   paths = [tf.train.Checkpoint(model=model).save(tmp_path / str(i))
            for i, model in enumerate((one, other))]
   fresh = privatized(one.plan)
-  for path in paths[::-1]:  # The checkpoint of its own plan is last.
+  for steps, path in zip((4, 8), paths[::-1]):  # That of its own plan is last.
     tf.train.Checkpoint(model=fresh).restore(path)
-    assert fresh.releases == 4
+    assert fresh.released_steps == steps
     with pytest.raises(ValueError, match='another noise'):
       fresh.guarantee()
 

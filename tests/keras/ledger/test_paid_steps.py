@@ -37,7 +37,7 @@ def test_a_run_reserves_its_plan_and_takes_steps_in_blocks(account, monkeypatch)
   spend, order = tfcactus.DataAccount.spend, []
 
   def watched(*args, **settings):
-    order.append(int(model.released_steps))
+    order.append(model.released_steps)
     spend(*args, **settings)
 
   monkeypatch.setattr(tfcactus.DataAccount, 'spend', watched)
@@ -70,12 +70,12 @@ def test_training_stops_where_the_slot_is_used_up(account):
   model = privatized(plan_of(steps=10), account=account)
   with pytest.warns(UserWarning, match="slot 'training' of the account is used up"):
     model.fit(_batches(7), epochs=3, verbose=0)
-  assert model.releases == 10 == account.slots['training'].used
+  assert model.released_steps == 10 == account.slots['training'].used
   with pytest.raises(ValueError, match='10 used of 10; a new run'):
     model.fit(_batches(7), verbose=0)
   with pytest.raises(ValueError, match='10 used of 10; a new run'):
     privatized(plan_of(steps=10), account=account).fit(_batches(7), verbose=0)
-  assert model.releases == 10
+  assert model.released_steps == 10
 
 
 def test_epochs_are_taken_where_epochs_are_accounted(account):
@@ -83,7 +83,7 @@ def test_epochs_are_taken_where_epochs_are_accounted(account):
   with pytest.warns(UserWarning, match='used up'):
     model.fit(AllocatedBatches(X, Y, num_batches=4), epochs=3, verbose=0)
   slot = account.slots['training']
-  assert (slot.count, slot.used, model.releases) == (2, 2, 8)
+  assert (slot.count, slot.used, model.released_steps) == (2, 2, 8)
 
 
 def test_epochs_of_several_steps_each_are_counted_as_epochs(account):
@@ -101,14 +101,14 @@ def test_epochs_of_several_steps_each_are_counted_as_epochs(account):
   last.compile('sgd', MEAN)
   with pytest.warns(UserWarning, match='used up'):
     last.fit(batches, epochs=3, verbose=0)
-  assert account.slots['training'].used == 12 == last.releases
+  assert account.slots['training'].used == 12 == last.released_steps
 
 
 def test_a_run_that_does_not_fit_releases_nothing(account):
   model = privatized(plan_of(noise=tfcactus.Gaussian(0.3)), account=account)
   with pytest.raises(ValueError, match='release nothing'):
     model.fit(_batches(2), verbose=0)
-  assert model.releases == 0 and not account.entries
+  assert model.released_steps == 0 and not account.entries
 
 
 def test_steps_from_before_are_entered_first(account):
@@ -160,7 +160,7 @@ def test_batches_without_a_cost_there_are_refused(account, options, data, words)
   y = (Y,) if isinstance(data(), tf.Tensor) else ()
   with pytest.raises(ValueError, match=words):
     model.fit(np.asarray(data()) if y else data(), *y, verbose=0)
-  assert model.releases == 0 and not account.entries
+  assert model.released_steps == 0 and not account.entries
 
 
 @pytest.mark.parametrize('changes', [
@@ -204,7 +204,7 @@ def test_releases_that_do_not_fit_stop_the_training(account):
   for _ in range(2):
     with pytest.raises(ValueError, match='release nothing'):
       model.fit(_batches(3), verbose=0)
-  assert model.releases == 0 == account.slots['training'].used
+  assert model.released_steps == 0 == account.slots['training'].used
 
 
 def test_steps_outside_of_fit_are_refused(account):

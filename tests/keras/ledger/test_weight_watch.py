@@ -205,7 +205,7 @@ def test_an_optimizer_that_trained_before_is_refused(make_plan, name):
   private = privatized(make_plan(), model, optimizer)
   with pytest.raises(ValueError, match='Expected a new optimizer, got'):
     private.fit(poisson(), verbose=0)
-  assert private.releases == 0
+  assert private.released_steps == 0
   private.compile(OPTIMIZERS[name](), 'mse')
   private.fit(poisson(), epochs=2, verbose=0)
   assert private.guarantee().steps == 8
@@ -269,7 +269,7 @@ def test_moments_that_a_file_restores_are_known(way, tmp_path):
     saved = tf.train.Checkpoint(private).save(str(tmp_path / 'c'))
     tf.train.Checkpoint(other).restore(saved)
   other.fit(poisson(), epochs=2, verbose=0, callbacks=backup)
-  assert other.guarantee().steps == other.releases >= 8
+  assert other.guarantee().steps == other.released_steps >= 8
 
 
 @pytest.mark.parametrize('frequency', [None, 3])

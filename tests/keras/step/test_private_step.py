@@ -58,7 +58,7 @@ def test_one_mirrored_replica_trains(make_plan):
   assert model.optimizer.released_steps == 4
   assert epsilon.guarantee is not None
   private.fit(batches, verbose=0)
-  assert private.releases == 4 and private.guarantee().steps == 4
+  assert private.released_steps == 4 and private.guarantee().steps == 4
 
 
 class Pair(tf.keras.Model):

@@ -122,7 +122,7 @@ def test_targets_of_another_number_of_parts_are_refused_before_a_step():
   with pytest.raises(ValueError, match='a label, or a one-hot row, for each answer'):
     private.fit(PoissonBatches(tiny.X, tiny.X[:, :2], 1.0, steps_per_epoch=1),
                 verbose=0)
-  assert private.releases == 0
+  assert private.released_steps == 0
 
 
 # Adding and removing an example ---------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import contextlib
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.compat import patches
@@ -13,7 +14,8 @@ from tfcactus.keras.compat.versions import keras, KERAS_3
 from tfcactus.keras.distribution import replicas
 
 
-def counter(value: float | list[float], name: str, dtype: str = 'int64') -> Any:
+def counter(value: float | list[float] | np.ndarray, name: str, dtype: str = 'int64'
+            ) -> Any:
   """Returns a variable that Keras saves with the weights of the model that holds it."""
   if KERAS_3:
     return keras.Variable(value, dtype=dtype, trainable=False, autocast=False,

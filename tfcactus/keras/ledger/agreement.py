@@ -19,7 +19,7 @@ from tfcactus.keras.data.base import SampledBatches
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger.counts import Counts, Record
 
-_ROOM = 2048
+_ROOM = 16384
 """Length of a worker's message in bytes: JSON, padded with zeros to one shape."""
 
 
@@ -54,8 +54,8 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
       'split_noise': model.split_noise,
       'examples_per_unit': batches.examples_per_unit,
       'weights': int(record.digest(model.inner)) if model.inner.built else 0,
-      'size': batches.size, 'data': batches.fingerprint(), 'known': list(known),
-      'secret': secret})
+      'size': batches.size, 'data': batches.fingerprint(), 'known': known._asdict(),
+      'segment': record.segment, 'secret': secret})
   for each in messages:
     if 'dealt' in each:
       raise ValueError(_DEALT.format(each['batches']))
@@ -69,7 +69,9 @@ def begin(model: keras.Model, batches: Any, record: Record, plan_number: int) ->
   if batches.part_of is None and not batches.seeded:
     batches.share(bytes.fromhex(messages[0]['secret']))
   for each in messages:
-    known = known.merged(Counts(*each['known']))
+    known = known.merged(Counts.of_json(each['known']))
+  # Workers count the same steps.
+  record.segment = messages[0]['segment']
   return known
 
 

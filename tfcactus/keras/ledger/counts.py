@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+import hashlib
+import secrets
 import threading
-from typing import Any, NamedTuple
+import time
+from typing import Any, NamedTuple, Tuple
 import weakref
 
+import numpy as np
 import tensorflow as tf
 
 from tfcactus.keras.compat import models, training
@@ -56,60 +60,139 @@ OTHER_PLANS = -1
 """Used instead of a plan's number if steps were released under several plans."""
 
 
+Segment = Tuple[int, int, int]
+"""The number of a segment, its released steps, and the epochs that began in it."""
+
+MAX_SEGMENTS = 256
+"""How many segments counts hold; a segment more joins the two oldest ones."""
+
+
 class Counts(NamedTuple):
   """Counts of releases from one set of variables, as files and journals store them.
 
+  Steps are counted by segments. A segment is the steps that one `Record` counted, so
+  that a training that is resumed in another process has a segment more. Two counts may
+  share steps only in segments of the same number, where the larger count has the steps
+  of the smaller one. (A version vector, or grow-only counter.)
+
   Attributes:
-    released_steps: Noisy updates.
-    epochs_begun: Epochs begun, for schemes that draw epochs.
+    segments: The segments, by number.
     sampling: The code of the scheme that drew all batches, or `NONE`, `UNKNOWN` or
       `MIXED`.
     plan_number: `lineage.plan_number` of the steps' plan, or `OTHER_PLANS`.
     seeded_parts: A `Seeded`: which randomness is reproducible.
   """
 
-  released_steps: int = 0
-  epochs_begun: int = 0
+  segments: tuple[Segment, ...] = ()
   sampling: int = NONE
   plan_number: int = 0
   seeded_parts: int = 0
 
+  @property
+  def released_steps(self) -> int:
+    """The number of noisy updates."""
+    return sum(steps for _, steps, _ in self.segments)
+
+  @property
+  def epochs_begun(self) -> int:
+    """The number of epochs begun, for schemes that draw epochs."""
+    return sum(epochs for _, _, epochs in self.segments)
+
   def merged(self, other: Counts) -> Counts:
-    """Returns the maxima of two counts of one run, and both samplings `combined`.
+    """Returns the counts of all steps of either, and both samplings `combined`.
 
     The plan is that of the counts with steps; `OTHER_PLANS` if both have, and differ.
     """
     number = self.plan_number
     if other.released_steps and other.plan_number != number:
       number = OTHER_PLANS if self.released_steps else other.plan_number
-    return Counts(
-        max(self.released_steps, other.released_steps),
-        max(self.epochs_begun, other.epochs_begun),
-        combined(self.sampling, other.sampling), number,
-        self.seeded_parts | other.seeded_parts)
+    found = {segment[0]: segment for segment in self.segments}
+    for segment in other.segments:
+      _take_larger(found, segment)
+    return Counts(_joined(found), combined(self.sampling, other.sampling), number,
+                  self.seeded_parts | other.seeded_parts)
 
-  def plus(self, other: Counts) -> Counts:
-    """Returns the sum of two counts of disjoint releases."""
-    return self.merged(other)._replace(
-        released_steps=self.released_steps + other.released_steps,
-        epochs_begun=self.epochs_begun + other.epochs_begun)
+  def later(self, number: int, steps: int, epochs: int = 0) -> Counts:
+    """Returns the counts with further steps and epochs in the segment `number`."""
+    found = {segment[0]: segment for segment in self.segments}
+    _, *before = found.get(number, (number, 0, 0))
+    found[number] = number, before[0] + steps, before[1] + epochs
+    return self._replace(segments=_joined(found))
 
-  def stepped(self, sampling: int, epochs: int, seeded: Seeded) -> Counts:
-    """Returns the counts after one more step, with which `epochs` epochs begin."""
-    return Counts(self.released_steps + 1, self.epochs_begun + epochs,
-                  combined(self.sampling, sampling), self.plan_number,
-                  self.seeded_parts | int(seeded))
+  def stepped(self, number: int, sampling: int, epochs: int, seeded: Seeded) -> Counts:
+    """Returns the counts after a step of segment `number` that begins `epochs`."""
+    return self.later(number, 1, epochs)._replace(
+        sampling=combined(self.sampling, sampling),
+        seeded_parts=self.seeded_parts | int(seeded))
+
+  @classmethod
+  def of_json(cls, record: dict[str, Any]) -> Counts:
+    """Returns counts from their `_asdict`, which was written as JSON."""
+    return cls(**{**record, 'segments': tuple(map(tuple, record['segments']))})
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """Returns {field: int64 array}; 'segments' has shape (MAX_SEGMENTS, 3)."""
+    segments = np.zeros((MAX_SEGMENTS, 3), np.int64)
+    segments[:len(self.segments)] = np.reshape(self.segments, (-1, 3))
+    return {name: np.asarray(value, np.int64)
+            for name, value in {**self._asdict(), 'segments': segments}.items()}
+
+  def flat(self) -> np.ndarray:
+    """Returns the values of `arrays` one after another."""
+    return np.concatenate([each.ravel() for each in self.arrays().values()])
+
+  @classmethod
+  def of_flat(cls, flat: np.ndarray) -> Counts:
+    """Returns the counts of values as `flat` gives, which anybody may have set."""
+    segments, others = np.split(flat, [3 * MAX_SEGMENTS])
+    found: dict[int, Segment] = {}
+    for number, steps, epochs in np.maximum(segments.reshape(-1, 3), 0).tolist():
+      if steps:
+        _take_larger(found, (number, steps, epochs))
+    return cls(_joined(found), *others.tolist())
+
+
+def _take_larger(found: dict[int, Segment], segment: Segment) -> None:
+  """Merges a segment into `found`, {number: segment}."""
+  number, steps, epochs = segment
+  _, *before = found.get(number, segment)
+  found[number] = number, max(before[0], steps), max(before[1], epochs)
+
+
+def _joined(found: dict[int, Segment]) -> tuple[Segment, ...]:
+  """Returns segments by number, of which the oldest are joined if they are too many.
+
+  Counts that hold a joined segment and its parts count these steps twice.
+  """
+  segments = sorted(found.values())
+  while len(segments) > MAX_SEGMENTS:
+    (_, *first), (_, *second) = oldest = segments[:2]
+    # Less than numbers that begin with a time, so that it stays among the oldest.
+    number = int.from_bytes(hashlib.sha256(repr(oldest).encode()).digest()[:7], 'big')
+    segments = sorted([
+        (number, first[0] + second[0], first[1] + second[1]), *segments[2:]])
+  return tuple(segments)
+
+
+def new_segment() -> int:
+  """Returns the number of a new segment: the time, then random bits; a positive int64.
+
+  No other segment has it, but with probability below 2^-40.
+  """
+  return (int(time.time()) >> 10) << 41 | secrets.randbits(41)
 
 
 class Record:
   """Counters of one set of variables, shared by all `PrivateModel`s of these variables.
 
   Keras saves the counters with the weights, since a `PrivateModel` holds them as
-  attributes. Restoring a checkpoint assigns older values to them. So a copy of the
-  counts outside of TensorFlow, which no checkpoint reaches, keeps the maximum.
+  attributes. Restoring a checkpoint or loading a file assigns other values to them,
+  older ones or those of another training. So a copy of the counts outside of
+  TensorFlow, which neither reaches, merges all that the counters ever held.
 
   Attributes:
-    counters: {field of `Counts`: int64 variable}.
+    counters: {field of `Counts`: int64 variable, see `Counts.arrays`}.
+    segment: The number of the segment of steps that this record counts.
     weights: A `Watch` over the weights.
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
@@ -123,13 +206,18 @@ class Record:
 
   ended = ''
 
-  def __init__(self, plan_number: int):
-    """Initialises the counters; `plan_number` is from `lineage.plan_number`."""
+  def __init__(self, plan_number: int, planned: bool = False):
+    """Initialises the counters; `plan_number` is from `lineage.plan_number`.
+
+    `planned` tells whether one training costs all steps of its plan, so that several
+    trainings together have no account.
+    """
     self._known = Counts(plan_number=plan_number)
+    self._planned, self.segment = planned, new_segment()
     with tf.init_scope():
       self.counters: dict[str, tf.Variable] = {
           name: training.counter(value, name)
-          for name, value in self._known._asdict().items()}
+          for name, value in self._known.arrays().items()}
     self._lock = threading.RLock()
     self.weights = weight_watch.Watch()
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
@@ -141,22 +229,28 @@ class Record:
   @property
   def released_steps(self) -> int:
     """The number of noisy updates that were released."""
-    return max(training.number(self.counters['released_steps']),
-               self._known.released_steps)
+    return self._known.merged(self._found()).released_steps
 
   def _found(self) -> Counts:
     """Returns the counts that the counters hold, which a file may have set."""
-    return Counts(**{name: training.number(v) for name, v in self.counters.items()})
+    return Counts.of_flat(np.concatenate([
+        np.ravel(tf.convert_to_tensor(each)) for each in self.counters.values()]))
 
   def merge_counts(self, also: Counts | None = None) -> Counts:
     """Merges the counters, their copy and `also` into the first two; returns them."""
     with self._lock:
-      self._known = self._known.merged(self._found())
-      if also is not None:
-        self._known = self._known.merged(also)
-      for name, value in self._known._asdict().items():
+      for each in (self._found(), also or Counts()):
+        self._merge(each)
+      for name, value in self._known.arrays().items():
         self.counters[name].assign(value)
       return self._known
+
+  def _merge(self, other: Counts) -> None:
+    """Merges into the copy; voids an account of all planned steps for two trainings."""
+    merged = self._known.merged(other)
+    self.changed = self.changed or self._planned and merged.segments not in (
+        self._known.segments, other.segments)
+    self._known = merged
 
   def step(self, found: Counts, weights: int, last: int, sampling: int,
            epochs: int, seeded: Seeded) -> Counts:
@@ -168,17 +262,18 @@ class Record:
     `seeded` describe the batch and its randomness, see `Counts.stepped`.
     """
     with self._lock:
+      self._merge(found)
       self.changed = not self.weights.step(weights, last) or self.changed
-      self._known = self._known.merged(found).stepped(
-          UNKNOWN if self.changed else sampling, epochs, seeded)
+      self._known = self._known.stepped(
+          self.segment, UNKNOWN if self.changed else sampling, epochs, seeded)
       return self._known
 
   def digest(self, model: keras.Model) -> tf.Tensor:
     """Returns the digest of a model's weights, and of what `adapt` set beside them."""
     return self.weights.digest(models.weights(model), models.adapted(model))
 
-  def count_others(self, model: keras.Model, before: Counts, planned: bool) -> None:
-    """Adds the counts of other models from which the weights just set may be computed.
+  def count_others(self, model: keras.Model) -> None:
+    """Merges the counts of models from which the weights just set may be computed.
 
     These are the private models of this process that had exactly these weights; if this
     model has no steps, only those that had them after a step of their own, not as
@@ -186,49 +281,25 @@ class Record:
     count: for a model that stepped in this process, others that once had its
     weights; for a loaded model, others that once had weights of each other. (Averages
     of models that are not copies are not detected.) Adds nothing if this model had the
-    weights itself. `before` are the counts from before the weights were set. Voids the
-    account if a model that counts has private validations, or if several models count
-    and `planned`: each of them costs all steps of the plan.
+    weights itself. Voids the account if a model that counts has private validations.
     """
     with self._lock:
       weights = int(self.digest(model))
-      steps = training.number(self.counters['released_steps'])
       if self.weights.is_known(weights):
         return
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
-      stepped = self.weights.stepped
-      if not steps:
+      if not self.released_steps:
         sources = [each for each in sources if each.released_steps and
                    weights not in each.weights.start]
       elif not sources:  # Copies, whose averages the weights may be.
         sources = [each for each in others if any(
             each is not other and each.weights.shares(other.weights)
-            for other in ([self] if stepped else others))]
-      # The counters of a loaded model are those of one of the others.
-      total = before if stepped else Counts()
+            for other in ([self] if self.weights.stepped else others))]
       for each in sources:
         # No account adds up the validations of two models.
-        self.changed = self.changed or bool(each.validated) or (
-            planned and total.released_steps > 0)
-        total = total.plus(each.merge_counts())
-      self.merge_counts(total)
-
-  def count_loaded(self, model: keras.Model, before: Counts, planned: bool) -> None:
-    """Adds the counts of a file, which the counters hold, to those from `before` it.
-
-    Adds nothing if this model took no step in this process, or once had the weights of
-    the file and counts as many steps: the file is then of one run with it. Else the
-    file is of another run, and what this model releases next may depend on both (its
-    optimizer keeps its moments). Voids the account if `planned`, as `count_others`.
-    """
-    with self._lock:
-      found = self._found()
-      if self.weights.stepped and found.released_steps and (
-          found.released_steps > before.released_steps or
-          not self.weights.is_known(int(self.digest(model)))):
-        self.changed = self.changed or planned
-        self.merge_counts(before.plus(found))
+        self.changed = self.changed or bool(each.validated)
+        self.merge_counts(each.merge_counts())
 
   def keep(self, model: keras.Model) -> None:
     """Adds to the known weights those that a method of a private model has set."""

@@ -112,8 +112,10 @@ class Journal:
       return None
     return _last_entry(path, data, plan)
 
-  def reserve(self, wanted: Counts) -> None:
-    """Writes counts of at least `wanted` to disk before a step; adds a block of steps.
+  def reserve(self, wanted: Counts, segment: int) -> None:
+    """Writes counts of at least `wanted` to disk before a step of `segment`.
+
+    Adds a block of steps to the segment where the entry has fewer than `wanted`.
 
     Raises:
       RuntimeError: in a forked process, whose steps would not be counted; or if the
@@ -125,12 +127,11 @@ class Journal:
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
     with _lock:
-      kept, steps = self.entry, wanted.released_steps
-      if steps > kept.released_steps:
-        steps += self.block - 1
-      self.settle(wanted._replace(
-          released_steps=max(steps, kept.released_steps),
-          epochs_begun=max(wanted.epochs_begun, kept.epochs_begun)))
+      wanted = wanted.merged(self.entry._replace(segments=tuple(
+          each for each in self.entry.segments if each[0] == segment)))
+      if wanted.segments != self.entry.segments:
+        wanted = wanted.later(segment, self.block - 1)
+      self.settle(wanted)
 
   def settle(self, exact: Counts) -> None:
     """Writes the exact count, maybe lower; to be called when no step is running.
@@ -192,18 +193,25 @@ def _checksum(text: bytes) -> str:
 
 def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
   """Returns the counts of a record; raises ValueError if a number is invalid."""
-  lowest = Counts(plan_number=counts.OTHER_PLANS)._asdict()
-  if not isinstance(record, dict) or set(record) != set(lowest) or any(
-      type(value) is not int or value < lowest[name]
-      for name, value in record.items()) or (
-          record['sampling'] not in (counts.NONE, counts.UNKNOWN, counts.MIXED) and
-          sampling.of_code(record['sampling']) is None):
+  lowest = {'sampling': 0, 'plan_number': counts.OTHER_PLANS, 'seeded_parts': 0}
+  segments = record.get('segments') if isinstance(record, dict) else None
+  if not (isinstance(segments, list) and set(record) == set(Counts._fields) and all(
+      isinstance(each, list) and len(each) == 3 and all(
+          _is_whole(value, 0) for value in each) for each in segments) and all(
+              _is_whole(record[name], least) for name, least in lowest.items()) and (
+                  record['sampling'] in (counts.NONE, counts.UNKNOWN, counts.MIXED) or
+                  sampling.of_code(record['sampling']) is not None)):
     raise ValueError(
         f'Expected journal {os.fspath(path)!r} to hold entries of '
-        f'{", ".join(lowest)}, whole numbers of at least zero (and of a known '
+        f'{", ".join(Counts._fields)}, whole numbers of at least zero (and of a known '
         f'sampling), got {record!r}, which no run wrote; what was released can no '
         'longer be known from it.')
-  return Counts(**record)
+  return Counts.of_json(record)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+  """Returns whether a parsed value is an int, no boolean, of at least `least`."""
+  return type(value) is int and value >= least
 
 
 def _last_entry(path: PathLike, data: bytes, plan: PrivacyPlan) -> Counts:

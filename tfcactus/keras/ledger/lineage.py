@@ -103,7 +103,7 @@ def find_record(model: keras.Model, plan: PrivacyPlan) -> Record:
           'copy, keras.models.clone_model and set_weights, and add its epsilon '
           'and delta to those of the first training.')
     record = trainer
-  return Record(plan_number(plan)) if record is None else record
+  return record or Record(plan_number(plan), plan.counts_planned)
 
 
 _OTHER_PLAN = (

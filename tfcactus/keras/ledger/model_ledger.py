@@ -141,23 +141,20 @@ class ModelLedger:
       yield
 
   @contextlib.contextmanager
-  def keeping_counts(self, others: bool = False, loads: bool = False,
-                     optimizer: Any = None) -> Iterator[None]:
-    """Keeps the counters from decreasing where the block sets weights, and maybe them.
+  def keeping_counts(self, others: bool = False, optimizer: Any = None
+                    ) -> Iterator[None]:
+    """Keeps all counts where the block sets weights, and maybe the counters.
 
     `others` tells whether the block may compute weights from those of other private
-    models; `loads`, whether it loads a file, which may be of another run. It may also
-    use and set the state of `optimizer`. The account is void if weights or state were
-    not known before.
+    models. It may also use and set the state of `optimizer`. The account is void if
+    weights or state were not known before.
     """
-    before, planned = self.record.merge_counts(), self.plan.counts_planned
+    self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
     yield
     if others and self._model.built:
-      self.record.count_others(self._model, before, planned)
-    if loads and self._model.built:
-      self.record.count_loaded(self._model, before, planned)
+      self.record.count_others(self._model)
     self.record.merge_counts()
     self.counter.keep_optimizer(optimizer)
     self.record.keep(self._model)

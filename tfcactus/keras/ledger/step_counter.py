@@ -181,56 +181,57 @@ class StepCounter:
     with tf.init_scope():
       self._open_journal()
     found = replicas.once(functools.partial(self._counted, optimizer), mark)
-    places = len(Counts._fields) + len(Place._fields)
+    counted, place, compared = tf.split(found, [-1, len(Place._fields), len(_FAILED)])
     # No worker releases a step before all workers have counted it. They compare the
     # last three numbers, the counts and the clipping norm.
     confirmed = found if replicas.workers(self._strategy) == 1 else (
         self._agreement.confirmed(tf.concat(
-            [found[places:], found[:len(Counts._fields)],
-             tf.bitcast(self._norm.value(), tf.int64)[None]], 0)))
+            [compared, counted, tf.bitcast(self._norm.value(), tf.int64)[None]], 0)))
     with tf.control_dependencies([confirmed]):
-      yield found[len(Counts._fields):places]
+      yield place
 
   def _counted(self, optimizer: keras.optimizers.Optimizer, marks: list[tf.Tensor]
               ) -> tf.Tensor:
     """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
+    flat = tf.concat([tf.reshape(each, [-1]) for each in counters], 0)
     state = optimizers.state(optimizer)
     state_watch = self._watch_of(optimizer) if state else None
     digests = [] if state_watch is None else [
         state_watch.digest(state), state_watch.last]
+    last = tf.convert_to_tensor(self._record.weights.last)
     totals = tf.numpy_function(
         functools.partial(self._admit, state_watch), [
-            tf.concat(marks, 0), self._record.digest(self._model),
-            *map(tf.convert_to_tensor, [
-                self._record.weights.last, *counters, *digests])], tf.int64)
-    totals = tf.ensure_shape(totals, [len(counters) + len(_NOWHERE) + len(_FAILED)])
-    for counter, total in zip(counters, tf.unstack(totals)):
-      counter.assign(total)
+            tf.concat(marks, 0), self._record.digest(self._model), flat, last,
+            *map(tf.convert_to_tensor, digests)], tf.int64)
+    totals = tf.ensure_shape(totals, [flat.shape[0] + len(_NOWHERE) + len(_FAILED)])
+    sizes = [each.shape.num_elements() for each in map(tf.convert_to_tensor, counters)]
+    for counter, total in zip(counters, tf.split(totals[:flat.shape[0]], sizes)):
+      counter.assign(tf.reshape(total, counter.shape))
     return totals
 
   def _admit(self, state_watch: Watch | None, mark: np.ndarray, weights: np.ndarray,
-             last: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
+             flat: np.ndarray, last: np.ndarray, *digests: np.ndarray) -> np.ndarray:
     """Counts a step, also on disk, before any operation that needs the result runs.
 
-    `weights` and `last` are digests of the weights now and after the last step.
-    `numbers` are the record's counters, then these digests of the optimizer's state.
-    Returns the `Counts`, the `Place` of the batch, and three numbers that workers
-    compare: 1, the batch's fingerprint and `weights`; or zeros after a failure.
+    `weights` and `last` are digests of the weights now and after the last step,
+    `digests` those of the optimizer's state; `flat` are the values of the record's
+    counters, one after another. Returns the values after the step, the `Place` of the
+    batch, and three numbers that workers compare: 1, the batch's fingerprint and
+    `weights`; or zeros after a failure.
     """
-    counters, digests = np.split(numbers, [len(Counts._fields)])
     try:
       if state_watch is not None and not state_watch.step(*map(int, digests)):
         self._record.void()
-      return self._admitted(mark, weights, last, *counters)
+      return self._admitted(mark, weights, flat, last)
     except Exception as error:  # pylint: disable=broad-except
       if replicas.workers(self._strategy) == 1:
         raise
       self._agreement.failure = error
-      return np.array((*counters, *_NOWHERE, *_FAILED), np.int64)
+      return np.array((*flat, *_NOWHERE, *_FAILED), np.int64)
 
-  def _admitted(self, mark: np.ndarray, weights: np.ndarray, last: np.ndarray,
-                *counters: np.ndarray) -> np.ndarray:
+  def _admitted(self, mark: np.ndarray, weights: np.ndarray, flat: np.ndarray,
+                last: np.ndarray) -> np.ndarray:
     """Does the work of `_admit`; raises if the step cannot be counted."""
     if os.getpid() != self._pid:
       raise RuntimeError(
@@ -245,18 +246,18 @@ class StepCounter:
     if self._paid is not None:
       self._paid.take(taken)
     total = self._record.step(
-        Counts(*map(int, counters)), int(weights), int(last), taken.sampling,
-        taken.epochs, seeded)
+        Counts.of_flat(flat), int(weights), int(last), taken.sampling, taken.epochs,
+        seeded)
     if self._paid is None:
       self._record.unpaid = self._record.unpaid.stepped(
-          taken.sampling, taken.epochs, Seeded.NOTHING)
+          self._record.segment, taken.sampling, taken.epochs, Seeded.NOTHING)
     # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
     if self.journal is not None:
-      self.journal.reserve(total)
-    return np.array((*total, *(taken.place or _NOWHERE), 1, taken.fingerprint, weights),
-                    np.int64)
+      self.journal.reserve(total, self._record.segment)
+    return np.array((*total.flat(), *(taken.place or _NOWHERE), 1, taken.fingerprint,
+                     weights), np.int64)
 
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Records the digests of the weights and of the optimizer's state after a step."""
