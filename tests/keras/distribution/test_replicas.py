@@ -280,7 +280,7 @@ def test_arrays_on_replicas_are_counted_as_passes():
   assert one.ledger().steps == two.ledger().steps == 8
   assert one.ledger().epochs == two.ledger().epochs == 2
   assert one.ledger().sampling == two.ledger().sampling
-  for a, b in zip(one.get_weights(), two.get_weights()):
+  for a, b in zip(one.inner.get_weights(), two.inner.get_weights()):
     np.testing.assert_allclose(b, a, atol=1e-6)
 
 

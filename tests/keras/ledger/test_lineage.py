@@ -2,13 +2,14 @@
 
 import pickle
 import warnings
+import weakref
 
 import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tiny import inner, NONE, plan_of, poisson, privatized, X, Y
+from tests.keras.tiny import inner, MEAN, NONE, plan_of, poisson, privatized, X, Y
 from tests.representatives import representatives
 from tfcactus import accounting, noise as noise_lib
 from tfcactus.keras import (
@@ -16,6 +17,7 @@ from tfcactus.keras import (
   EpsilonCallback,
   privatize,
 )
+from tfcactus.keras.compat import optimizers
 from tfcactus.keras.ledger import counts
 
 pytestmark = pytest.mark.usefixtures('random_sums')
@@ -51,7 +53,8 @@ def test_weights_of_another_plan_void_the_account_for_good(make_plan, tmp_path):
   with pytest.raises(ValueError, match='another noise'):
     other.guarantee()
   # Weights without any steps void nothing.
-  fresh = _trained(make_plan())
+  fresh = privatized(make_plan(), inner(seed=91))
+  fresh.fit(poisson(), verbose=0)
   fresh.set_weights(privatized(make_plan(l2_norm_clip=2.0)).get_weights())
   assert fresh.guarantee().steps == 4
 
@@ -119,6 +122,80 @@ def test_an_average_of_private_models_counts_all_of_them(make_plan):
   assert third.guarantee().steps == first.guarantee().steps == 12
   first.set_weights(mean)  # Counts nothing twice.
   assert first.guarantee().steps == 12
+
+
+@pytest.fixture(name='alone')
+def _alone(monkeypatch):
+  """Forgets the private models that other tests made in this process."""
+  monkeypatch.setattr(counts, '_records', weakref.WeakSet())
+
+
+@pytest.mark.usefixtures('alone')
+def test_an_average_with_own_counters_counts_the_copies_too(make_plan):
+  first, second, fresh = (privatized(make_plan(), inner(seed=93)) for _ in range(3))
+  for model in (first, second):
+    model.fit(poisson(), verbose=0)
+  fresh.set_weights(_averaged((first, second), fresh))
+  assert fresh.guarantee().steps == 8
+
+
+@pytest.mark.usefixtures('alone')
+def test_an_average_of_loaded_copies_counts_all_of_them(tmp_path):
+  for name in 'ab':
+    model = privatized(plan_of(), inner(seed=92))
+    model.fit(poisson(), verbose=0)
+    model.save(tmp_path / f'{name}.keras')
+    counts._records.discard(model._ledger.record)  # As if in another process.
+  first, second = (tf.keras.models.load_model(tmp_path / f'{name}.keras')
+                   for name in 'ab')
+  first.set_weights(_averaged((first, second), first))
+  assert first.guarantee().steps == 8
+
+
+def _by_plain_fit(model):
+  model.inner.compile('sgd', MEAN)
+  model.inner.fit(X, Y, verbose=0)
+
+
+def _by_assignment(model):
+  model.inner.layers[0].kernel.assign_add(tf.ones_like(model.inner.layers[0].kernel))
+
+
+def _moments(model):
+  moments = optimizers.state(model.optimizer)
+  moments[0].assign(moments[0] + 1)
+
+
+@pytest.mark.parametrize('change, words', [
+    (_by_plain_fit, 'changed outside'), (_by_assignment, 'changed outside'),
+    (_moments, 'a new optimizer'), (None, '')])
+@representatives('saved', ['keras', 'h5', 'checkpoint'])
+def test_changes_between_loading_and_training_are_noticed(
+    tmp_path, change, words, saved):
+  model = privatized(plan_of(), optimizer=tf.keras.optimizers.Adam(0.01))
+  model.fit(poisson(), verbose=0)
+  if saved == 'keras':
+    model.save(tmp_path / 'm.keras')
+    loaded = tf.keras.models.load_model(tmp_path / 'm.keras')
+  else:
+    loaded = privatized(plan_of(), optimizer=tf.keras.optimizers.Adam(0.01))
+    if saved == 'h5':
+      model.save_weights(tmp_path / 'w.weights.h5')
+      loaded.load_weights(tmp_path / 'w.weights.h5')
+    else:
+      optimizers.make_variables(loaded)
+      path = tf.train.Checkpoint(model=model).save(tmp_path / 'c')
+      tf.train.Checkpoint(model=loaded).restore(path)
+  if change is None:
+    loaded.fit(poisson(), verbose=0)
+    assert loaded.guarantee().steps == 8
+    return
+  if change is _moments and saved == 'h5':
+    optimizers.make_variables(loaded)
+  change(loaded)
+  with pytest.raises(ValueError, match=words):
+    loaded.fit(poisson(), verbose=0)
+    loaded.guarantee()
 
 
 def test_copied_weights_bring_the_steps_of_their_model(make_plan):

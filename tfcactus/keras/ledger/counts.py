@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import enum
 import hashlib
 import secrets
@@ -193,7 +194,12 @@ class Record:
   Attributes:
     counters: {field of `Counts`: int64 variable, see `Counts.arrays`}.
     segment: The number of the segment of steps that this record counts.
+    saved_digests: int64 variable, `unordered_digest` of the weights and of the
+      optimizer's state when a file is saved; zeros where steps followed, and after the
+      steps of a `fit` that did not end.
     weights: A `Watch` over the weights.
+    first_digest: int64 variable, the digest of the weights before the first of all
+      steps, when a file is saved.
     optimizers: {id: (optimizer, `Watch` over its `optimizers.state`)}; holding an
       optimizer keeps its id from being reused.
     changed: Whether the account is void, as after weights that changed outside of
@@ -213,13 +219,17 @@ class Record:
     trainings together have no account.
     """
     self._known = Counts(plan_number=plan_number)
+    self._lock = threading.RLock()
     self._planned, self.segment = planned, new_segment()
     with tf.init_scope():
       self.counters: dict[str, tf.Variable] = {
           name: training.counter(value, name)
           for name, value in self._known.arrays().items()}
-    self._lock = threading.RLock()
+      self.first_digest: tf.Variable = training.counter(0, 'first_digest')
+      self.saved_digests: tf.Variable = training.counter(
+          np.zeros(2, np.int64), 'saved_digests')
     self.weights = weight_watch.Watch()
+    self._first = 0
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     self.validated: dict[Any, int] = {}
@@ -263,6 +273,8 @@ class Record:
     """
     with self._lock:
       self._merge(found)
+      if not self._known.released_steps:
+        self._first = weights
       self.changed = not self.weights.step(weights, last) or self.changed
       self._known = self._known.stepped(
           self.segment, UNKNOWN if self.changed else sampling, epochs, seeded)
@@ -278,10 +290,10 @@ class Record:
     These are the private models of this process that had exactly these weights; if this
     model has no steps, only those that had them after a step of their own, not as
     initial weights. If no model had them, the weights may be averages. Then copies
-    count: for a model that stepped in this process, others that once had its
-    weights; for a loaded model, others that once had weights of each other. (Averages
-    of models that are not copies are not detected.) Adds nothing if this model had the
-    weights itself. Voids the account if a model that counts has private validations.
+    count: for a model that stepped in this process, its copies; else also other models
+    that are copies of each other. (Averages of models that are not copies are not
+    detected.) Adds nothing if this model had the weights itself. Voids the account if a
+    model that counts has private validations.
     """
     with self._lock:
       weights = int(self.digest(model))
@@ -289,17 +301,24 @@ class Record:
         return
       others = [each for each in list(_records) if each is not self]
       sources = [each for each in others if each.weights.is_known(weights)]
-      if not self.released_steps:
+      if not sources:
+        near = [self] if self.weights.stepped else [self, *others]
+        sources = [each for each in others if (
+            each.weights.shapes == self.weights.shapes and any(
+                each is not other and each._is_copy(other) for other in near))]
+      elif not self.released_steps:
         sources = [each for each in sources if each.released_steps and
                    weights not in each.weights.start]
-      elif not sources:  # Copies, whose averages the weights may be.
-        sources = [each for each in others if any(
-            each is not other and each.weights.shares(other.weights)
-            for other in ([self] if self.weights.stepped else others))]
       for each in sources:
         # No account adds up the validations of two models.
         self.changed = self.changed or bool(each.validated)
         self.merge_counts(each.merge_counts())
+
+  def _is_copy(self, other: Record) -> bool:
+    """Returns whether two models had equal weights, now or before their first steps."""
+    first, second = (each._first or training.number(each.first_digest)
+                     for each in (self, other))
+    return self.weights.shares(other.weights) or 0 != first == second
 
   def keep(self, model: keras.Model) -> None:
     """Adds to the known weights those that a method of a private model has set."""
@@ -312,9 +331,22 @@ class Record:
   def knows(self, model: keras.Model) -> bool:
     """Returns whether only steps and private models' methods changed the weights."""
     with self._lock:
-      return not self.changed and (
-          not model.built or self.weights.knows(
-              models.weights(model), models.adapted(model)))
+      if self.changed or not model.built:
+        return not self.changed
+      variables, beside = models.weights(model), models.adapted(model)
+      if self.weights.is_empty:  # What a file that was loaded says is known.
+        saved = int(np.asarray(self.saved_digests)[0])
+        return not saved or saved == weight_watch.unordered_digest(variables, beside)
+      return self.weights.knows(variables, beside)
+
+  def seal(self, model: keras.Model, state: Sequence[tf.Variable]) -> None:
+    """Sets the digests that are saved; `state` are variables of the optimizer."""
+    if self.released_steps and model.built and not self.changed:
+      if self._first:
+        self.first_digest.assign(self._first)
+      self.saved_digests.assign([
+          weight_watch.unordered_digest(models.weights(model), models.adapted(model)),
+          weight_watch.unordered_digest(state)])
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""

@@ -111,7 +111,9 @@ _OTHER_PLAN = (
     'norm, sampling_prob, num_examples, correlation, unit, arithmetic, noisy_accuracy '
     'or releases than this one, or, where all planned steps count, with other steps, '
     'target_epsilon or delta. Build the model with the plan that it was trained by, or '
-    'train a fresh one.')
+    'train a fresh one. (If no private model of this process had the weights that '
+    'set_weights got, they may be averages, and copies that are in memory count: set '
+    'public weights before privatize.)')
 
 _OTHER_TRAINER = (
     'No epsilon: steps were released from the same variables by another '

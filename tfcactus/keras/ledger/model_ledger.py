@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import models, patches
+from tfcactus.keras.compat import models, optimizers, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
@@ -79,10 +79,11 @@ class ModelLedger:
     self.record.weights.place(models.weights(self._model))
 
   def own_variables(self) -> dict[str, tf.Variable]:
-    """Returns {name: variable} to save with the weights: counters, adaptive norm."""
+    """Returns {name: variable} to save with the weights: counts, digests, norm."""
     norm = self._norm.variable
-    return self.record.counters if norm is None else {
-        **self.record.counters, 'clip_norm': norm}
+    return {**self.record.counters, 'first_digest': self.record.first_digest,
+            'saved_digests': self.record.saved_digests,
+            **({} if norm is None else {'clip_norm': norm})}
 
   def save(self, store: MutableMapping[str, Any], optimizer: Any) -> None:
     """Writes the values of `own_variables` to `store`, after `check_weights`."""
@@ -115,6 +116,7 @@ class ModelLedger:
     self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
+    self.record.seal(self._model, optimizers.state(optimizer))
 
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
@@ -123,6 +125,7 @@ class ModelLedger:
     with self.counter.training(marks, model, batches), self._finalizing(optimizer):
       self.counter.make_watch(optimizer)
       yield
+    self.check_weights(optimizer)
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
@@ -149,15 +152,15 @@ class ModelLedger:
     models. It may also use and set the state of `optimizer`. The account is void if
     weights or state were not known before.
     """
-    self.record.merge_counts()
-    self.counter.check_optimizer(optimizer)
-    self.record.void_if_changed(self._model)
+    self.check_weights(optimizer)
+    self.record.keep(self._model)  # If the block raises, other weights are not known.
     yield
     if others and self._model.built:
       self.record.count_others(self._model)
     self.record.merge_counts()
     self.counter.keep_optimizer(optimizer)
     self.record.keep(self._model)
+    self.record.seal(self._model, optimizers.state(optimizer))
 
   def ledger(self, ahead: int = 0) -> Ledger:
     """Returns the ledger, with `ahead` further steps and epochs on current data."""

@@ -138,9 +138,12 @@ class StepCounter:
       # The first step counted in a process may find a state that is new, or that was
       # restored with the counts of earlier steps. No other state is known.
       with tf.init_scope():
-        if (record.weights.stepped or not record.released_steps) and (
-            not optimizers.is_new(optimizer, [
-                models.values(each) for each in models.weights(self._model)])):
+        saved = int(np.asarray(record.saved_digests)[1])
+        may_be_saved = record.released_steps and not record.weights.stepped and (
+            not saved or
+            saved == weight_watch.unordered_digest(optimizers.state(optimizer)))
+        if not may_be_saved and not optimizers.is_new(optimizer, [
+            models.values(each) for each in models.weights(self._model)]):
           raise ValueError(_TRAINED.format(type(optimizer).__name__))
         self.keep_optimizer(optimizer)
     return watch
@@ -208,6 +211,7 @@ class StepCounter:
     sizes = [each.shape.num_elements() for each in map(tf.convert_to_tensor, counters)]
     for counter, total in zip(counters, tf.split(totals[:flat.shape[0]], sizes)):
       counter.assign(tf.reshape(total, counter.shape))
+    self._record.saved_digests.assign(tf.zeros(2, tf.int64))
     return totals
 
   def _admit(self, state_watch: Watch | None, mark: np.ndarray, weights: np.ndarray,

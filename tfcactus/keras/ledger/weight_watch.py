@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import array
 from collections.abc import Sequence
+import hashlib
 from typing import Any
 
 import tensorflow as tf
 
 from tfcactus.keras.compat import models, training
+
+
+def unordered_digest(variables: Sequence[tf.Variable], beside: int = 0) -> int:
+  """Returns a positive 56-bit hash of values, whichever variable has which.
+
+  Processes agree on it, although they may list variables in another order. `beside` is
+  as for `Watch.digest`.
+  """
+  digests = sorted(int(Watch().digest([each])) for each in variables)
+  text = repr((beside, digests)).encode()
+  return int.from_bytes(hashlib.sha256(text).digest()[:7], 'big') + 1
 
 
 class Watch:
@@ -66,6 +78,11 @@ class Watch:
     # Keeps a reference to each variable, so that its id is not reused.
     return [self._places.setdefault(id(v), (len(self._places), v))[0]
             for v in variables]
+
+  @property
+  def shapes(self) -> list[tuple[int, ...]]:
+    """The shapes of all variables, sorted."""
+    return sorted(tuple(each.shape) for _, each in self._places.values())
 
   @property
   def is_empty(self) -> bool:
