@@ -120,6 +120,22 @@ def test_steps_from_before_are_entered_first(account):
   assert [entry['count'] for entry in account.entries] == [100, 40, paid_steps.BLOCK]
 
 
+def test_steps_of_a_file_are_entered_once_whatever_the_slot_was_used_for(
+    account, tmp_path):
+  privatized(plan_of(), account=account).fit(_batches(20), verbose=0)
+  unpaid = privatized()
+  unpaid.fit(_batches(20), verbose=0)
+  unpaid.save(tmp_path / 'm.keras')
+  for _ in range(2):  # The second time nothing is owed.
+    loaded = tf.keras.models.load_model(tmp_path / 'm.keras')
+    paid = privatize(loaded.inner, plan_of(), account=account)
+    paid.compile('sgd', MEAN)
+    paid.fit(_batches(4), verbose=0)
+    paid.save(tmp_path / 'm.keras')
+  assert [entry['count'] for entry in account.entries] == [
+      100, paid_steps.BLOCK, 20, paid_steps.BLOCK, 100 - 20 - 2 * paid_steps.BLOCK]
+
+
 @pytest.mark.more
 def test_steps_from_before_are_entered_beside_those_of_another_model(account):
   """The other model's steps in the slot are more than those of this one."""

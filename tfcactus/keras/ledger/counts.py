@@ -74,7 +74,8 @@ class Counts(NamedTuple):
   Steps are counted by segments. A segment is the steps that one `Record` counted, so
   that a training that is resumed in another process has a segment more. Two counts may
   share steps only in segments of the same number, where the larger count has the steps
-  of the smaller one. (A version vector, or grow-only counter.)
+  of the smaller one. (A version vector, or grow-only counter.) A segment whose steps a
+  `DataAccount` paid for has an odd number.
 
   Attributes:
     segments: The segments, by number.
@@ -170,17 +171,18 @@ def _joined(found: dict[int, Segment]) -> tuple[Segment, ...]:
     (_, *first), (_, *second) = oldest = segments[:2]
     # Less than numbers that begin with a time, so that it stays among the oldest.
     number = int.from_bytes(hashlib.sha256(repr(oldest).encode()).digest()[:7], 'big')
+    number = number | 1 if all(each[0] & 1 for each in oldest) else number & ~1
     segments = sorted([
         (number, first[0] + second[0], first[1] + second[1]), *segments[2:]])
   return tuple(segments)
 
 
 def new_segment() -> int:
-  """Returns the number of a new segment: the time, then random bits; a positive int64.
+  """Returns the number of a new segment: the time, then random bits; an even int64.
 
-  No other segment has it, but with probability below 2^-40.
+  Two of 17 minutes have the same number with probability 2^-40.
   """
-  return (int(time.time()) >> 10) << 41 | secrets.randbits(41)
+  return (int(time.time()) >> 10) << 41 | secrets.randbits(40) << 1
 
 
 class Record:
@@ -193,7 +195,8 @@ class Record:
 
   Attributes:
     counters: {field of `Counts`: int64 variable, see `Counts.arrays`}.
-    segment: The number of the segment of steps that this record counts.
+    segment: The number of the segment of steps that this record counts, without the
+      steps that were paid for, whose segment has the number after it.
     saved_digests: int64 variable, `unordered_digest` of the weights and of the
       optimizer's state when a file is saved; zeros where steps followed, and after the
       steps of a `fit` that did not end.
@@ -206,7 +209,6 @@ class Record:
       counted steps were trained or saved.
     validated: {event: number of releases}, see `PrivateValidation`; {rule: 0} for a
       `NoisyAccuracy`, by which training may end as well.
-    unpaid: Steps taken in this process by models without an account.
     ended: Why the steps have no epsilon of their own, a sentence; or ''.
   """
 
@@ -233,7 +235,6 @@ class Record:
     self.optimizers: dict[int, tuple[Any, weight_watch.Watch]] = {}
     self.changed = False
     self.validated: dict[Any, int] = {}
-    self.unpaid = Counts()
     _records.add(self)
 
   @property
@@ -251,8 +252,7 @@ class Record:
     with self._lock:
       for each in (self._found(), also or Counts()):
         self._merge(each)
-      for name, value in self._known.arrays().items():
-        self.counters[name].assign(value)
+      self._assign()
       return self._known
 
   def _merge(self, other: Counts) -> None:
@@ -262,14 +262,36 @@ class Record:
         self._known.segments, other.segments)
     self._known = merged
 
-  def step(self, found: Counts, weights: int, last: int, sampling: int,
+  def unpaid(self) -> Counts:
+    """Returns the counts of the steps that no account paid for."""
+    known = self.merge_counts()
+    return known._replace(segments=tuple(
+        each for each in known.segments if not each[0] & 1))
+
+  def pay(self) -> None:
+    """Counts all steps as paid for."""
+    with self._lock:
+      unpaid = self.unpaid().segments
+      for number, steps, epochs in unpaid:
+        self._known = self._known.later(number | 1, steps, epochs)
+      self._known = self._known._replace(segments=tuple(
+          each for each in self._known.segments if each not in unpaid))
+      self._assign()
+
+  def _assign(self) -> None:
+    """Assigns the copy of the counts to the counters."""
+    for name, value in self._known.arrays().items():
+      self.counters[name].assign(value)
+
+  def step(self, found: Counts, weights: int, last: int, segment: int, sampling: int,
            epochs: int, seeded: Seeded) -> Counts:
     """Counts a step before it runs; returns the counts, for the caller to assign.
 
     `found` are the counters' values, which a checkpoint may have lowered. `weights` and
     `last` are digests of the weights before this step and after the last one; the
-    account is void if those before this step are not known. `sampling`, `epochs` and
-    `seeded` describe the batch and its randomness, see `Counts.stepped`.
+    account is void if those before this step are not known. `segment`, `sampling`,
+    `epochs` and `seeded` describe the step, its batch and its randomness, see
+    `Counts.stepped`.
     """
     with self._lock:
       self._merge(found)
@@ -277,7 +299,7 @@ class Record:
         self._first = weights
       self.changed = not self.weights.step(weights, last) or self.changed
       self._known = self._known.stepped(
-          self.segment, UNKNOWN if self.changed else sampling, epochs, seeded)
+          segment, UNKNOWN if self.changed else sampling, epochs, seeded)
       return self._known
 
   def digest(self, model: keras.Model) -> tf.Tensor:

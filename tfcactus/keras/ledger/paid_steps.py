@@ -11,7 +11,7 @@ from tfcactus import _checks, accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger.counts import Counts, Record
+from tfcactus.keras.ledger.counts import Record
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
@@ -80,11 +80,11 @@ class PaidSteps:
     self._check_slot(self._account.slots[self.label])
     used, _ = self._in_slot(self._account)
     released, unpaid = (each.epochs_begun if self._by_epochs else each.released_steps
-                        for each in (record.merge_counts(), record.unpaid))
-    # A journal counts more, or steps were taken without account.
+                        for each in (record.merge_counts(), record.unpaid()))
+    # A journal counts more, or steps were taken without account, in any process.
     if (owed := max(released - used, unpaid)) > 0:
       self._account.spend(event, owed, label=self.label, unit=unit)
-    record.unpaid = Counts()
+    record.pay()
     _, self._left = self._in_slot(self._account)
     slot = self._account.slots[self.label]
     if not self._left + self._held:

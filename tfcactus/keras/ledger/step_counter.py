@@ -249,17 +249,15 @@ class StepCounter:
         seeded |= Seeded.of(noise=False, batches=marks.seeded)
     if self._paid is not None:
       self._paid.take(taken)
+    segment = self._record.segment + (self._paid is not None)
     total = self._record.step(
-        Counts.of_flat(flat), int(weights), int(last), taken.sampling, taken.epochs,
-        seeded)
-    if self._paid is None:
-      self._record.unpaid = self._record.unpaid.stepped(
-          self._record.segment, taken.sampling, taken.epochs, Seeded.NOTHING)
+        Counts.of_flat(flat), int(weights), int(last), segment, taken.sampling,
+        taken.epochs, seeded)
     # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
     if self.journal is not None:
-      self.journal.reserve(total, self._record.segment)
+      self.journal.reserve(total, segment)
     return np.array((*total.flat(), *(taken.place or _NOWHERE), 1, taken.fingerprint,
                      weights), np.int64)
 
