@@ -148,9 +148,9 @@ class Counts(NamedTuple):
     """Returns the counts of values as `flat` gives, which anybody may have set."""
     segments, others = np.split(flat, [3 * MAX_SEGMENTS])
     found: dict[int, Segment] = {}
-    for number, steps, epochs in np.maximum(segments.reshape(-1, 3), 0).tolist():
-      if steps:
-        _take_larger(found, (number, steps, epochs))
+    rows = segments.reshape(-1, 3)
+    for number, steps, epochs in np.maximum(rows[rows[:, 1] > 0], 0).tolist():
+      _take_larger(found, (number, steps, epochs))
     return cls(_joined(found), *others.tolist())
 
 

@@ -232,7 +232,7 @@ class StepCounter:
       if replicas.workers(self._strategy) == 1:
         raise
       self._agreement.failure = error
-      return np.array((*flat, *_NOWHERE, *_FAILED), np.int64)
+      return np.concatenate([flat, np.array((*_NOWHERE, *_FAILED), np.int64)])
 
   def _admitted(self, mark: np.ndarray, weights: np.ndarray, flat: np.ndarray,
                 last: np.ndarray) -> np.ndarray:
@@ -258,8 +258,8 @@ class StepCounter:
       raise ValueError(paid_steps.OTHERS)
     if self.journal is not None:
       self.journal.reserve(total, segment)
-    return np.array((*total.flat(), *(taken.place or _NOWHERE), 1, taken.fingerprint,
-                     weights), np.int64)
+    return np.concatenate([total.flat(), np.array((
+        *(taken.place or _NOWHERE), 1, taken.fingerprint, weights), np.int64)])
 
   def end_step(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Records the digests of the weights and of the optimizer's state after a step."""
