@@ -305,6 +305,20 @@ def test_steps_of_a_loaded_drop_in_optimizer_count_for_private_models(tmp_path):
     privatize(_load(tmp_path / 'm.keras'), plan_of())
 
 
+def test_an_optimizer_that_replaces_a_loaded_one_counts_the_steps_of_both(tmp_path):
+  model, batches = _inner(), poisson()
+  model.compile(DPKerasSGDOptimizer.from_plan(plan_of()), NONE)
+  model.fit(batches, verbose=0)
+  # Keras 2 makes no variables for the optimizer of a .keras file.
+  path = tmp_path / ('m.keras' if versions.KERAS_3 else 'm.h5')
+  model.save(path)
+  again = _load(path)
+  again.compile(DPKerasSGDOptimizer.from_plan(plan_of()), NONE)
+  callback = EpsilonCallback(batches=batches)
+  again.fit(batches, verbose=0, callbacks=[callback])
+  assert callback.guarantee.steps == 8
+
+
 @pytest.mark.more
 @pytest.mark.usefixtures('clipped_sums')
 def test_a_loaded_drop_in_optimizer_keeps_its_momentum(tmp_path):

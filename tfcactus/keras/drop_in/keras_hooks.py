@@ -26,6 +26,11 @@ class Keras2Optimizer(optimizer.DPOptimizer):
       state = event_configs.arrays_config(self.get_weights())
     return {**super().get_config(), 'state': state}
 
+  def _create_all_weights(self, var_list: Sequence[tf.Variable]) -> None:
+    """Creates the slots of `var_list`; Keras calls this for a loaded model."""
+    super()._create_all_weights(var_list)
+    self._remember_loaded(var_list)
+
   def build(self, var_list: Sequence[tf.Variable]) -> None:
     """Creates the slots, and restores their values if a config held them."""
     with tf.init_scope():
@@ -48,6 +53,11 @@ class Keras2Optimizer(optimizer.DPOptimizer):
 
 class Keras3Optimizer(optimizer.DPOptimizer):
   """Hooks for Keras 3, whose `fit` scales the loss and applies its gradients."""
+
+  def build(self, variables: Sequence[tf.Variable]) -> None:
+    """Creates the slots of `variables`; Keras calls this for a loaded model."""
+    super().build(variables)
+    self._remember_loaded(variables)
 
   def minimize(self, loss: Any, var_list: Sequence[tf.Variable], grad_loss: Any = None,
                name: Any = None, tape: tf.GradientTape | None = None) -> Any:

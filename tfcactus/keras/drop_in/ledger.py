@@ -119,7 +119,7 @@ class DropInLedger:
       return _ACCUMULATED
     if not self._optimizer.sound:
       return _UNSOUND
-    if made - self._optimizer.loaded_steps > batches.draws:
+    if made - sum(each.loaded_steps for each in optimizers) > batches.draws:
       return _FEW_DRAWS
     return ''
 

@@ -142,6 +142,11 @@ class DPOptimizer(Fixed, optimizers.Optimizer):
     lineage.remember(variables, self)
     self._private.count(self.iterations)
 
+  def _remember_loaded(self, variables: Sequence[tf.Variable]) -> None:
+    """Has variables remember this optimizer if steps were loaded with it."""
+    if self.loaded_steps:  # `compile` may give the model another optimizer.
+      lineage.remember(variables, self)
+
   @property
   def sound(self) -> bool:
     """True if all gradients were finite. False voids the guarantee."""
