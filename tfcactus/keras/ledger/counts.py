@@ -8,7 +8,7 @@ import hashlib
 import secrets
 import threading
 import time
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple
 import weakref
 
 import numpy as np
@@ -61,7 +61,7 @@ OTHER_PLANS = -1
 """Used instead of a plan's number if steps were released under several plans."""
 
 
-Segment = Tuple[int, int, int]
+Segment = tuple[int, int, int]
 """The number of a segment, its released steps, and the epochs that began in it."""
 
 MAX_SEGMENTS = 256
