@@ -113,7 +113,11 @@ class PhiAccountant(base.TwoSidedAccountant):
     return 1.01 * self.distance * (1 + math.exp(epsilon))
 
   def _of_rows(self, part: Composition) -> Composition | Repeated:
-    """Returns `part`, or its power curve k times over; ValueError if none is proved."""
+    """Returns bounds of `part` for all rows of a person; ValueError if none is proved.
+
+    They apply the power curve of `part` `rows_of_one` times, unless `_steps` made `part`
+    of exact events of all rows.
+    """
     if self.rows_of_one == 1 or self._together is not None:
       return part
     if event_steps.change_shares(self._counts):

@@ -53,11 +53,11 @@ def printed_mutual_information(guarantee: truncated_cdp.TCDP, num_records: int
 def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
   """Returns the least number n of records that is not ruled out for a histogram.
 
-  Raises ValueError unless num_bins > 4, or if that number is above 2^60.
+  With fewer, some data have a largest count error of n / 2 or more with probability
+  above one half. Raises ValueError unless num_bins > 4, or if n is above 2^60.
   """
-  # With fewer records n, some data have a largest count error of n / 2 or more with
-  # probability above one half. Else, by Fano's inequality, the largest count would tell
-  # log(num_bins / 4) / 2 nats, more than `mutual_information` allows.
+  # Else, by Fano's inequality, the largest count would tell log(num_bins / 4) / 2 nats,
+  # more than `mutual_information` allows.
   guarantee = truncated_cdp.check_guarantee(guarantee)
   needed = 0.5 * math.log(_bins(num_bins) / 4)
   low, high = 0, 1  # Invariant: `low` is ruled out.
@@ -77,8 +77,8 @@ def fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> int:
 def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> float:
   """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
 
-  A histogram needs at least so many records for what `fewest_records` asks. A negative
-  result says nothing. Raises ValueError unless omega is finite, rho > 0, num_bins > 4.
+  A histogram needs at least so many records, for errors as in `fewest_records`. A
+  negative result says nothing. Raises ValueError unless omega is finite, rho > 0, num_bins > 4.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:

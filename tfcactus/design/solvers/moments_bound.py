@@ -104,6 +104,7 @@ def _next_order(problem: Problem, w: np.ndarray) -> Solution:
 
 def _fixed_order(problem: Problem, start: np.ndarray, order: float) -> Solution:
   """Solves one order's program from `start`, decrements of log masses (cells - 1,)."""
+  # `w` are masses of cells, (cells,).
   w, _ = density_descent.descend(
       problem, start, lambda masses: bound(problem, masses, order))
   value, slope = bound(problem, w, order)

@@ -146,8 +146,8 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
           validation_data: Any, validation_split: float) -> tuple[Any, Any, Any, Any]:
   """Separates the last examples of arrays for validation; pandas become arrays.
 
-  Returns (x, y, sample_weight, validation_data): all examples, and the data as given,
-  without a `validation_split` or with `validation_data`. Raises ValueError if `x`
+  Returns (x, y, sample_weight, validation_data). Without a `validation_split`, or if
+  `validation_data` is given, these are all examples and `validation_data`. Raises ValueError if `x`
   cannot be split so, or not as many examples are left as the plan has.
   """
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
