@@ -115,8 +115,8 @@ class PhiAccountant(base.TwoSidedAccountant):
   def _of_rows(self, part: Composition) -> Composition | Repeated:
     """Returns bounds of `part` for all rows of a person; ValueError if none is proved.
 
-    They apply the power curve of `part` `rows_of_one` times, unless `_steps` made `part`
-    of exact events of all rows.
+    They apply the power curve of `part` `rows_of_one` times, unless `_steps` made
+    `part` of exact events of all rows.
     """
     if self.rows_of_one == 1 or self._together is not None:
       return part

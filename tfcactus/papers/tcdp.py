@@ -78,7 +78,8 @@ def printed_fewest_records(guarantee: truncated_cdp.TCDP, num_bins: float) -> fl
   """Returns Corollary 27: (omega - 1) log(log(num_bins / 4) / (2 omega^2 rho)).
 
   A histogram needs at least so many records, for errors as in `fewest_records`. A
-  negative result says nothing. Raises ValueError unless omega is finite, rho > 0, num_bins > 4.
+  negative result says nothing. Raises ValueError unless omega is finite, rho > 0 and
+  num_bins > 4.
   """
   guarantee = truncated_cdp.check_guarantee(guarantee)
   if math.isinf(guarantee.omega) or guarantee.rho == 0:

@@ -147,8 +147,9 @@ def split(plan: PrivacyPlan, x: Any, y: Any, sample_weight: Any,
   """Separates the last examples of arrays for validation; pandas become arrays.
 
   Returns (x, y, sample_weight, validation_data). Without a `validation_split`, or if
-  `validation_data` is given, these are all examples and `validation_data`. Raises ValueError if `x`
-  cannot be split so, or not as many examples are left as the plan has.
+  `validation_data` is given, these are all examples and `validation_data`. Raises
+  ValueError if `x` cannot be split so, or not as many examples are left as the plan
+  has.
   """
   x, y, sample_weight = map(_from_pandas, ('x', 'y', 'sample_weight'),
                             (x, y, sample_weight))

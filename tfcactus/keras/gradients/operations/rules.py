@@ -137,8 +137,8 @@ def _bilinear(use: Use) -> Rule:
 
   def rule(operands: dict[int, tf.Tensor], upstream: tf.Tensor) -> Gradients:
     """Returns the gradients as `Products` of the data and `upstream`."""
-    # The rows get an axis of their own in front. The letter of the examples' axis stays:
-    # it stands for the positions of one example on that axis.
+    # The rows get an axis of their own in front. The letter of the examples' axis
+    # stays: it stands for the positions of one example on that axis.
     pair = [tf.reshape(tensor, [upstream.shape[0], *(sizes[x] for x in term if x)])
             for tensor, term in ((operands[other], data), (upstream, output))]
     return Products(
