@@ -62,9 +62,7 @@ class AdaptiveClipping:
       raise ValueError(
           f'Expected target_unclipped_quantile in [0, 1], got {quantile!r}.')
     _checks.non_negative('learning_rate', self.learning_rate)
-    if not isinstance(self.geometric_update, bool):
-      raise ValueError('Expected geometric_update to be True or False, got '
-                       f'geometric_update={self.geometric_update!r}.')
+    _checks.flag('geometric_update', self.geometric_update)
     if self.clipped_count_stddev is not None:
       _checks.noise_scale('clipped_count_stddev', self.clipped_count_stddev)
 
