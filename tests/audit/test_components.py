@@ -111,6 +111,15 @@ def test_scores_are_log_likelihood_ratios():
       seen.scores(1.5, 1.0), np.sum((values - 0.5) / 1.5**2, axis=0))
 
 
+def test_observations_stay_when_the_arrays_that_they_were_made_of_change():
+  values, present, drawn = np.ones((1, 4)), np.array([True, True, False, False]), (
+      np.array([[True, False, False, False]]))
+  seen = audit.Observations(values, present, drawn, values.copy())
+  for array in (values, present, drawn):
+    array[:] = False
+  assert np.all(seen.values) and np.any(seen.present) and np.any(seen.drawn)
+
+
 @pytest.mark.parametrize('values, present, drawn, said', [
     (np.zeros(3), [1, 0, 1], None, 'shape'),
     (np.full((2, 4), np.inf), [1, 0, 1, 0], None, 'finite'),

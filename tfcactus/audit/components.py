@@ -70,7 +70,7 @@ class Observations:
                        f'columns), of one column or more, got shape {noise.shape}.')
     object.__setattr__(self, 'noise', noise)
     if self.drawn is not None:
-      drawn = np.asarray(self.drawn, dtype=bool)
+      drawn = np.array(self.drawn, dtype=bool)
       if drawn.shape != values.shape or np.any(drawn & ~self.present):
         raise ValueError(
             f'Expected drawn of shape {values.shape}, true for present canaries only, '
