@@ -18,7 +18,7 @@ from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.accounting.exponential import check_epsilon
-from tfcactus.randomness import fine_uniform, SystemRandom
+from tfcactus.randomness import exponentials, SystemRandom
 from tfcactus.release import _records, additive_noise, noise_sources
 from tfcactus.release.result import Release, repeated
 
@@ -159,7 +159,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
   """Returns the gap, in sensitivities, at which Algorithm 22 errs with chance beta."""
   # The right answer has exactly the probability P(noise > threshold - clipped gap), or
   # 1/k if the clipped gap max(gap / 2 - 1, 0) is zero.
-  k = _checks.integer('num_options', num_options, 2)
+  k = _checks.count('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   if beta >= 1 - 1 / k:
     return 0.0
@@ -171,7 +171,7 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
               ) -> float:
   """Returns a gap, in sensitivities, that makes Algorithm 21 err with P <= beta."""
   m = _checks.integer('m', m, 1)
-  k = _checks.integer('num_options', num_options, m + 1)
+  k = _checks.count('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')
   # `rival` and `mass` are upper ends and masses of cells of the largest draw of the
   # k - m others, which counts as the upper end of its cell. Cells are finest in the
@@ -243,9 +243,7 @@ def exponential_mechanism(
   """
   epsilon = check_epsilon(epsilon)
   steps, step, scale = _scores(scores, sensitivity, 1)
-  if not isinstance(monotone, (bool, np.bool_)):
-    raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
-  rate = epsilon / (scale if monotone else 2 * scale)
+  rate = epsilon / (scale if _checks.flag('monotone', monotone) else 2 * scale)
   value = exponential_draws(steps, rate * step, noise_sources.generator(seed), 1)[0]
   return Release(
       value=int(value), event=accounting.ExponentialMechanismDpEvent(epsilon),
@@ -258,13 +256,9 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
   # An option's log-weight grows by `rate` per step of its score. The option with the
-  # least exponential random variable over its weight wins (the Gumbel-max trick). With
-  # u = half, uniform in (0, 1/2), variables are -log(1 - u) or -log(u), each with
-  # probability 1/2: both tails are accurate, so that rare options have their true
-  # probability.
-  shape = (runs, steps.size)
-  half = 0.5 * fine_uniform(rng, shape)
-  clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))
+  # least exponential random variable over its weight wins (the Gumbel-max trick). Both
+  # tails are accurate, so that rare options have their true probability.
+  clock = exponentials(rng, (runs, steps.size))
   below = rate * (np.max(steps) - steps)
   return np.argmin(np.log(clock) + below, axis=1)
 
@@ -274,6 +268,6 @@ def shortfall(num_options: int, beta: float) -> float:
   # At most k - 1 of k options have a log-weight more than t below the best one's. Their
   # probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at
   # the returned t, if that is positive.
-  k = _checks.integer('num_options', num_options, 2)
+  k = _checks.count('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   return max(math.log(k - 1) + math.log1p(-beta) - math.log(beta), 0.0)
