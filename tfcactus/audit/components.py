@@ -7,6 +7,7 @@ its own. A component check finds a fault that a membership test would hardly see
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import reprlib
 from typing import NamedTuple
@@ -133,8 +134,11 @@ class Observations:
     """Returns the two-sided p-value of binomial participations of present canaries."""
     assert self.drawn is not None
     steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
-    # A distribution function, randomised over each of its jumps, is exactly uniform.
-    share = generator(0).random(count.size)
+    # A distribution function, randomised over each of its jumps, is exactly uniform. The
+    # noise, which does not depend on participations, seeds the random numbers: if they
+    # were the same in all runs, so would be the luck of having drawn them.
+    share = np.random.default_rng([
+        *hashlib.sha256(self.noise.tobytes()).digest()]).random(count.size)
     below = np.where(
         count > 0, special.bdtr(np.maximum(count - 1, 0), steps, prob), 0.0)
     uniform = below + share * (special.bdtr(count, steps, prob) - below)

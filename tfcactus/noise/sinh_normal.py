@@ -120,9 +120,9 @@ class SinhNormal(base.ScalarNoise):
     """Returns the log density at `z` of any shape; -inf where it is below -1e308."""
     with np.errstate(over='ignore'):
       # Beyond 1e6 bends the log density is below -1e308 for all parameters.
-      z = np.minimum(np.abs(_checks.numbers_of('z', z)) / self.bend, 1e6)
-      log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
-      straight = self.straight(z * self.bend)
+      bends = np.minimum(np.abs(_checks.numbers_of('z', z)) / self.bend, 1e6)
+      log_cosh = bends + np.log1p(np.exp(-2 * bends)) - math.log(2)
+      straight = self.straight(bends * self.bend)
       return (log_cosh - 0.5 * straight * straight -
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 

@@ -159,7 +159,7 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
   """Returns the gap, in sensitivities, at which Algorithm 22 errs with chance beta."""
   # The right answer has exactly the probability P(noise > threshold - clipped gap), or
   # 1/k if the clipped gap max(gap / 2 - 1, 0) is zero.
-  k = _checks.count('num_options', num_options, 2)
+  k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   if beta >= 1 - 1 / k:
     return 0.0
@@ -171,14 +171,15 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
               ) -> float:
   """Returns a gap, in sensitivities, that makes Algorithm 21 err with P <= beta."""
   m = _checks.integer('m', m, 1)
-  k = _checks.count('num_options', num_options, m + 1)
+  k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')
   # `rival` and `mass` are upper ends and masses of cells of the largest draw of the
   # k - m others, which counts as the upper end of its cell. Cells are finest in the
   # upper tail, which decides whether the best options win.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   mass = -np.diff(np.append(1.0, tail))
-  rival = noise_sources.upper_quantile(noise, -np.expm1(np.log1p(-tail) / (k - m)))
+  rival = noise_sources.upper_quantile(
+      noise, -np.expm1(np.log1p(-tail) / float(k - m)))
   excess = lambda gap: 1 - beta - float(np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
   if excess(0.0) <= 0:
     return 0.0
@@ -268,6 +269,6 @@ def shortfall(num_options: int, beta: float) -> float:
   # At most k - 1 of k options have a log-weight more than t below the best one's. Their
   # probability is less than (k - 1) e^-t / (1 + (k - 1) e^-t). This equals `beta` at
   # the returned t, if that is positive.
-  k = _checks.count('num_options', num_options, 2)
+  k = _checks.integer('num_options', num_options, 2)
   beta = _checks.delta(beta, 'beta')
   return max(math.log(k - 1) + math.log1p(-beta) - math.log(beta), 0.0)
