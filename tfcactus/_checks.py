@@ -184,7 +184,7 @@ def shares(name: str, value: object, *, inner: bool = False) -> np.ndarray:
   array = numbers_of(name, value)
   if not np.all((array > 0) & (array < 1) if inner else (array >= 0) & (array <= 1)):
     raise ValueError(
-        f'Expected {name} in {"(0, 1)" if inner else "[0, 1]"}, got {array!r}.')
+        f'Expected {name} in {"(0, 1)" if inner else "[0, 1]"}, got {value!r}.')
   return array
 
 

@@ -134,9 +134,8 @@ class Observations:
     """Returns the two-sided p-value of binomial participations of present canaries."""
     assert self.drawn is not None
     steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
-    # A distribution function, randomised over each of its jumps, is exactly uniform. The
-    # noise, which does not depend on participations, seeds the random numbers: if they
-    # were the same in all runs, so would be the luck of having drawn them.
+    # A distribution function, randomised over each of its jumps, is exactly uniform.
+    # Noise seeds the random numbers: the same ones in all runs would not be random.
     share = np.random.default_rng([
         *hashlib.sha256(self.noise.tobytes()).digest()]).random(count.size)
     below = np.where(
