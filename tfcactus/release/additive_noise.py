@@ -258,6 +258,9 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
     event, larger = accounting.noise_event(noise), 1.0
     drawn = noise_sources.in_steps(
         noise, noise.sample_vector(rng, count), scale, step)
+    blur = noise_sources.blur(noise, scale, step)
+    drawn += rng.integers(2 * blur + 1, count) - blur
+    off += blur
     noisy = steps + drawn.reshape(steps.shape)
   else:
     unit, larger, event = whole_numbers.scaled(
