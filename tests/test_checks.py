@@ -10,6 +10,13 @@ import pytest
 from tfcactus import _checks
 
 
+class Lies(int):
+  """An integer whose comparisons are not those of its value."""
+
+  def __lt__(self, other):
+    return False
+
+
 @pytest.mark.parametrize('value', [10**400, -10**400, 10**5000,
                                    fractions.Fraction(10**400, 3)],
                          ids=['large', 'small', 'unprintable', 'fraction'])
@@ -51,6 +58,9 @@ def test_arrays_of_real_numbers_of_any_kind_are_taken():
      'Expected caps to be a list of numbers, got caps=3.'),
     (lambda: _checks.items('caps', 'ab', 'numbers'), "got caps='ab'"),
     (lambda: _checks.items('caps', np.array(3), 'numbers'), 'got caps=array'),
+    (lambda: _checks.flag('moved', 'no'), "Expected moved to be True or False, got"),
+    (lambda: _checks.shares('u', [0.5, 1.0], inner=True), 'Expected u in (0, 1), got'),
+    (lambda: _checks.integer('size', Lies(-1), 0), 'Expected size >= 0, got'),
     (lambda: _checks.path('file', None), 'Expected file to be a path, got file=None'),
     (lambda: _checks.path('file', ''), "got file=''"),
     (lambda: _checks.path('file', b'a'), "got file=b'a'")])

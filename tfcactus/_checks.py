@@ -134,9 +134,9 @@ def integer(name: str, value: object, minimum: int, maximum: int | None = None) 
   if isinstance(value, (bool, np.bool_)) or not isinstance(
       value, (numbers.Integral, np.integer)):
     raise ValueError(f'Expected {name} to be an integer, got {name}={value!r}.')
-  if value < minimum:
-    raise ValueError(f'Expected {name} >= {minimum}, got {name}={value!r}.')
   whole = int(value)
+  if whole < minimum:
+    raise ValueError(f'Expected {name} >= {minimum}, got {name}={value!r}.')
   if maximum is not None and whole > maximum:
     # Python refuses to print integers of thousands of digits.
     raise ValueError(
@@ -156,6 +156,13 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
     raise ValueError(f'Expected {name} in {known}, got {name}={value!r}.')
 
 
+def flag(name: str, value: object) -> bool:
+  """Returns `value`, True or False, as a bool."""
+  if not isinstance(value, (bool, np.bool_)):
+    raise ValueError(f'Expected {name} to be True or False, got {name}={value!r}.')
+  return bool(value)
+
+
 def delta(value: object, name: str = 'delta') -> float:
   """Returns `value` as a float strictly between 0 and 1."""
   value = real(name, value)
@@ -172,11 +179,12 @@ def sampling_prob(value: object, name: str = 'sampling_prob') -> float:
   return value
 
 
-def shares(name: str, value: object) -> np.ndarray:
-  """Returns `value` as a float64 array of any shape, with entries in [0, 1]."""
+def shares(name: str, value: object, *, inner: bool = False) -> np.ndarray:
+  """Returns `value` as a float64 array in [0, 1], or (0, 1) if `inner`; any shape."""
   array = numbers_of(name, value)
-  if not np.all((array >= 0) & (array <= 1)):
-    raise ValueError(f'Expected {name} in [0, 1], got {array!r}.')
+  if not np.all((array > 0) & (array < 1) if inner else (array >= 0) & (array <= 1)):
+    raise ValueError(
+        f'Expected {name} in {"(0, 1)" if inner else "[0, 1]"}, got {value!r}.')
   return array
 
 
@@ -191,6 +199,11 @@ def vector(name: str, value: object) -> np.ndarray:
     where = int(np.flatnonzero(~np.isfinite(array))[0])
     raise ValueError(
         f'Expected finite entries in {name}, got {array[where]} at index {where}.')
+  return read_only(array)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+  """Returns the array, which nobody can change by mistake from now on."""
   array.setflags(write=False)
   return array
 

@@ -80,9 +80,7 @@ def compute_dp_sgd_privacy_statement(
     raise ValueError(
         "Expected accountant_type 'RDP' or 'PLD' (with either the numbers are those of "
         f"tfcactus' PhiAccountant), got accountant_type={accountant_type!r}.")
-  if not isinstance(used_microbatching, bool):
-    raise ValueError('Expected used_microbatching to be True or False, got '
-                     f'used_microbatching={used_microbatching!r}.')
+  _checks.flag('used_microbatching', used_microbatching)
   plan, passes = _planned(
       ('number_of_examples', number_of_examples), batch_size, noise_multiplier,
       ('num_epochs', num_epochs), delta)

@@ -14,6 +14,8 @@ import weakref
 from cryptography.hazmat.primitives.ciphers import algorithms, Cipher, modes
 import numpy as np
 
+from tfcactus import _checks
+
 PARALLEL = 2**19
 """Larger numbers of draws are shared by several threads."""
 
@@ -266,11 +268,11 @@ class SystemRandom(KeyStream):
 
   def random(self, size: Size = ()) -> np.ndarray:
     """Returns float64 uniforms in [0, 1) on a grid of 2^-53."""
-    return self.uniforms(math.prod(_shape(size))).reshape(_shape(size))
+    return self.uniforms(math.prod(shape(size))).reshape(shape(size))
 
   def standard_normal(self, size: Size = ()) -> np.ndarray:
     """Returns standard normals with tails out to 13 standard deviations."""
-    return self.normals(math.prod(_shape(size))).reshape(_shape(size))
+    return self.normals(math.prod(shape(size))).reshape(shape(size))
 
 
 def fine_uniform(rng: Random, size: Size) -> np.ndarray:
@@ -281,6 +283,14 @@ def fine_uniform(rng: Random, size: Size) -> np.ndarray:
   return np.clip(u, 2.0**-106, 1 - 2.0**-53)
 
 
-def _shape(size: Size) -> tuple[int, ...]:
-  """Returns `size` as a shape; an integer is the length of a vector."""
-  return tuple(size) if isinstance(size, (tuple, list)) else (int(size),)
+def exponentials(rng: Random, size: Size) -> np.ndarray:
+  """Returns exponential random numbers of mean one, accurate near zero and far out."""
+  # With u = half, uniform in (0, 1/2), they are -log(1 - u) or -log(u).
+  half = 0.5 * fine_uniform(rng, size)
+  return np.where(rng.random(size) < 0.5, -np.log1p(-half), -np.log(half))
+
+
+def shape(size: Size) -> tuple[int, ...]:
+  """Returns a shape; an integer is the length of a vector. ValueError for others."""
+  sizes = size if isinstance(size, (tuple, list)) else (size,)
+  return tuple(_checks.integer('size', each, 0) for each in sizes)

@@ -57,14 +57,10 @@ class AdaptiveClipping:
   geometric_update: bool = True
 
   def __post_init__(self):
-    quantile = _checks.real('target_unclipped_quantile', self.target_unclipped_quantile)
-    if not 0 <= quantile <= 1:
-      raise ValueError(
-          f'Expected target_unclipped_quantile in [0, 1], got {quantile!r}.')
+    _checks.shares('target_unclipped_quantile', _checks.real(
+        'target_unclipped_quantile', self.target_unclipped_quantile))
     _checks.non_negative('learning_rate', self.learning_rate)
-    if not isinstance(self.geometric_update, bool):
-      raise ValueError('Expected geometric_update to be True or False, got '
-                       f'geometric_update={self.geometric_update!r}.')
+    _checks.flag('geometric_update', self.geometric_update)
     if self.clipped_count_stddev is not None:
       _checks.noise_scale('clipped_count_stddev', self.clipped_count_stddev)
 

@@ -1,6 +1,7 @@
 """Attack reports: closed forms, dp_accounting's discretisation, and their own laws."""
 
 import math
+import re
 
 import dp_accounting
 from dp_accounting.pld import privacy_loss_distribution as pld
@@ -139,11 +140,21 @@ def test_report_in_plain_quantities():
   assert report.as_dict()['true_positive']['0.05']['upper'] == tpr
 
 
-def test_a_report_names_no_larger_rate_or_prior_than_it_bounds():
+def test_a_report_names_the_rate_and_the_prior_that_it_bounds():
+  """At a lower rate alarms are right more often, at a higher one found more often."""
+  rate, sigma = 0.0123456789, 2.0
   report = attacks.AttackReport.of(
-      account(dp_accounting.GaussianDpEvent(2.0)), 'Stated.', prior=0.12345678,
-      false_positive=[0.0123456789])
-  assert 'rate of 0.0123456,' in str(report) and 'prior of 0.123456 ' in str(report)
+      account(dp_accounting.GaussianDpEvent(sigma)), 'Stated.', prior=0.12345678,
+      false_positive=[rate])
+  assert f'rate of {rate},' in str(report) and 'prior of 0.12345678 ' in str(report)
+
+  def right(rate):
+    """Returns the probability that an alarm of the best test is right, exactly."""
+    found = stats.norm.cdf(stats.norm.ppf(rate) + 1 / sigma)
+    return 0.12345678 * found / (0.12345678 * found + (1 - 0.12345678) * rate)
+
+  told = float(re.search('right with probability at most ([0-9.]+) ', str(report))[1])
+  assert right(rate) <= told < right(0.0123)
 
 
 def test_the_smallest_rates_and_priors_have_a_posterior():

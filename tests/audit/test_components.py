@@ -1,5 +1,7 @@
 """Component checks: honest runs pass, and each planted fault is found."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -81,6 +83,21 @@ def test_honest_runs_are_seldom_refuted():
     assert name == 'repeated' or stats.kstest(column, 'uniform').pvalue > 1e-4, name
 
 
+@pytest.mark.parametrize('steps, count', [(1, 14), (20, 3)])
+def test_the_check_of_participations_has_its_level_where_canaries_are_few(steps, count):
+  """With the same random numbers in all runs, a quarter of the p-values was <= 0.05."""
+  rng, prob, found = np.random.default_rng(6), 0.3 / steps, []
+  present = np.arange(2 * count) < count
+  for _ in range(2000):
+    drawn = (rng.random((steps, 2 * count)) < prob) & present
+    seen = audit.Observations(rng.normal(size=drawn.shape) + drawn, present, drawn)
+    found.append(seen._participations(prob))
+  assert found[-1] == seen._participations(prob)  # The p-value of a run stays.
+  for level in (0.05, 0.3):
+    spread = math.sqrt(level * (1 - level) / 2000)
+    assert abs(np.mean(np.array(found) <= level) - level) < 4 * spread
+
+
 def test_epsilon_of_components_is_below_the_truth_and_near_it():
   rng = np.random.default_rng(2)
   truth = PLAN.guarantee().lower
@@ -109,6 +126,15 @@ def test_scores_are_log_likelihood_ratios():
       mixed / stats.norm.pdf(values, 0, 1.5)), axis=0), rtol=1e-12)
   np.testing.assert_allclose(
       seen.scores(1.5, 1.0), np.sum((values - 0.5) / 1.5**2, axis=0))
+
+
+def test_observations_stay_when_the_arrays_that_they_were_made_of_change():
+  values, present, drawn = np.ones((1, 4)), np.array([True, True, False, False]), (
+      np.array([[True, False, False, False]]))
+  seen = audit.Observations(values, present, drawn, values.copy())
+  for array in (values, present, drawn):
+    array[:] = False
+  assert np.all(seen.values) and np.any(seen.present) and np.any(seen.drawn)
 
 
 @pytest.mark.parametrize('values, present, drawn, said', [

@@ -92,6 +92,12 @@ def test_one_finding_does_not_refute_alone():
   assert 'REFUTED' in str(dataclasses.replace(found, findings=two[:1]))
 
 
+def test_bounds_are_told_at_their_own_delta():
+  """At a larger delta a lower bound would be too large, at a smaller one a claim."""
+  found = audit.Audit((audit.Finding('a', 'b', epsilon=1.0),), 1.23456789e-5)
+  assert 'Bounds are at delta 1.23456789e-05, each' in str(found)
+
+
 @pytest.mark.parametrize('claimed', [None, 2.0])
 def test_a_picture_needs_no_p_values(tmp_path, claimed):
   pytest.importorskip('matplotlib')

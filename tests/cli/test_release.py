@@ -54,6 +54,14 @@ def test_gaps(capsys):
       capsys.readouterr().out)
 
 
+@pytest.mark.parametrize('options, words', [
+    (1, 'Expected num_options >= 2'), (10**400, 'Expected '), (10**24, '')],
+                         ids=['one', 'huge', 'many'])
+def test_no_number_of_options_ends_in_a_traceback(options, words, capsys):
+  main.main(['gap', '--options', str(options), '--noise-multiplier', '8'])
+  assert words in capsys.readouterr().err
+
+
 def test_tcdp(capsys):
   found = output(capsys, 'tcdp', '--rho', '.1', '--omega', '5', '--delta', '1e-5')
   assert round(found['epsilon'], 6) == 3.378231
@@ -98,6 +106,8 @@ def test_sinh_normal_steps(capsys):
     (['release', 'quantile', 'WHOLE', '--low', '1', '--high', '0', '--epsilon',
       '1'], 'low < high'),
     (['release', 'sum', 'WHOLE', '--epsilon', '1'], '--clip'),
+    (['release', 'quantile', 'WHOLE', '--low', '0', '--high', '1', '--fraction', '1',
+      '--epsilon', '1'], 'fraction in (0, 1)'),
     (['tcdp', '--rho', '-1'], 'rho'), (['tcdp', '--rho', '1', '--omega', '1'],
                                        'omega'),
     (['tcdp', '--rho', '.01', '--omega', '3', '--sampling-prob', '.01'],

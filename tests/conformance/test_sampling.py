@@ -4,6 +4,8 @@ A new scheme is one file in tfcactus/sampling, one line there in `SCHEMES`, and 
 case in `sampling_cases.CASES`; `ToySampling` shows it.
 """
 
+import dataclasses
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -26,6 +28,13 @@ def _plan(case, **changes):
 
 def test_every_listed_scheme_has_a_case():
   assert {type(case.scheme) for case in cases.CASES} == set(sampling.SCHEMES)
+
+
+def test_numbers_of_examples_are_kept_as_integers():
+  """Of 200 examples as an np.uint8, NumPy 2 would once have drawn words for eight."""
+  for each in cases.CASES:
+    size = np.uint8(each.scheme.num_examples)
+    assert type(dataclasses.replace(each.scheme, num_examples=size).num_examples) is int
 
 
 def test_codes_and_names_are_unique(case):

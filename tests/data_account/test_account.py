@@ -341,6 +341,14 @@ def test_a_file_that_was_set_back_is_noticed_by_who_saw_more(make):
   assert make().head == head  # Nobody else can notice, but the head shows it.
 
 
+def test_words_do_not_vouch_for_a_copy_and_units_are_named(make, tmp_path):
+  shutil.copy(make().path, tmp_path / 'copy')
+  with pytest.raises(ValueError, match='Expected moved to be True or False'):
+    make(name='copy', moved='no')
+  with pytest.raises(ValueError, match='Expected unit to be words on one line'):
+    make(name='other', unit='')
+
+
 def test_copies_are_refused_until_somebody_vouches(make, tmp_path):
   account = make()
   account.spend(GAUSSIAN(9.0))

@@ -1,8 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from tests.noise.tables import gaussian_radial, gaussian_scalar
 from tfcactus import noise
+from tfcactus.randomness import SystemRandom
 
 
 @pytest.mark.parametrize('law, oracle', [
@@ -27,6 +31,45 @@ def test_bad_scales_are_refused(bad):
     noise.Gaussian(bad)
   with pytest.raises(ValueError, match='scale'):
     noise.Laplace(bad)
+
+
+def of_all_laws():
+  return [noise.Gaussian(1.0), noise.Laplace(1.0), noise.SinhNormal(1.0, 2.0),
+          gaussian_scalar(), gaussian_radial()]
+
+
+@pytest.mark.parametrize('bad', [
+    None, 'a', {}, math.nan, 1j, True, [None], [1, 'a'], b'x', [[1], [1, 2]]], ids=repr)
+@pytest.mark.parametrize('law', of_all_laws(), ids=lambda law: law.kind)
+def test_what_is_no_number_is_refused_by_name(law, bad):
+  for method, name in (('cdf', 'z'), ('log_density_at', 'z'), ('quantile', 'u'),
+                       ('log_mgf', 't'), ('radius_cdf', 'radius'),
+                       ('radius_quantile', 'u'), ('moment', 'power')):
+    if hasattr(law, method):
+      with pytest.raises(ValueError, match=f'^Expected {name} '):
+        getattr(law, method)(bad)
+  if law.kind != 'radial':
+    with pytest.raises(ValueError, match='^Expected dim '):
+      law.max_error(bad, 0.1)
+  if not isinstance(bad, list):
+    with pytest.raises(ValueError, match='^Expected size '):
+      law.sample(SystemRandom(1), bad)
+
+
+@pytest.mark.parametrize('law', of_all_laws(), ids=lambda law: law.kind)
+def test_probabilities_and_sizes_out_of_range_are_refused(law):
+  quantile = getattr(law, 'quantile', None) or law.radius_quantile
+  for bad in (0, 1, -0.1, [0.5, 2]):
+    with pytest.raises(ValueError, match=r'^Expected u in \(0, 1\)'):
+      quantile(bad)
+  for size in (-1, (2, -1), 1.5, (1.5,)):
+    with pytest.raises(ValueError, match='^Expected size '):
+      law.sample(SystemRandom(1), size)
+  # With NaN for a probability the pair was once empty: nothing at all to account for.
+  for prob in (math.nan, 0, -0.1, 1.5, 'a', None, True):
+    for pair in (law.replaced_pair, law.zeroed_pair):
+      with pytest.raises(ValueError, match='^Expected sampling_prob '):
+        pair(prob)
 
 
 def test_digests_tell_laws_and_parameters_apart():

@@ -12,6 +12,18 @@ TABLES = [gaussian_radial(), gaussian_radial(dim=1), gaussian_radial(dim=2),
           noise.RadialTable.normalized(4, 0.5, 0.1, [0, -1, -2], -np.inf)]
 
 
+@pytest.mark.parametrize('table', [*TABLES, gaussian_scalar(), truncated_scalar()],
+                         ids=repr)
+def test_no_array_of_a_table_can_be_changed(table):
+  """Radii that were scaled in place once scaled the noise, and not its account."""
+  for name in ('log_density', 'radii', 'survival', 'shell_mass', 'log_hollow',
+               'shell_log_density', 'half_density'):
+    array = getattr(table, name, None)
+    if array is not None:
+      with pytest.raises(ValueError, match='read-only'):
+        array *= 0.1
+
+
 @pytest.mark.parametrize('table', TABLES, ids=repr)
 class TestLaws:
 

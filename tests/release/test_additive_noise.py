@@ -1,3 +1,5 @@
+import math
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from tests.noise.tables import (
 )
 from tfcactus import noise, release
 from tfcactus.noise import sinh_normal
+from tfcactus.randomness import SystemRandom
 from tfcactus.release import additive_noise, noise_sources
 
 LAWS = [noise.Gaussian(2.0), noise.Laplace(2.0), noise.SinhNormal(2.0, 3.0),
@@ -306,3 +309,57 @@ def test_moment_generating_functions_are_bounded_closely(law):
     assert exact * (1 - 1e-6) <= law.log_mgf(t) <= slack * exact + 1e-4
   table = gaussian_scalar(tail_ratio=0.9)
   assert table.log_mgf(20 * 0.2) == np.inf  # 20 log(1 / 0.9) = 2.1.
+
+
+class Listed(SystemRandom):
+  """A generator of given uniforms, in blocks of equal numbers; notes its integers."""
+
+  def __init__(self, *uniforms):
+    super().__init__(1)
+    self.left, self.spans = [*uniforms], []
+
+  def random(self, size=()):
+    return np.full(size, self.left.pop(0))
+
+  def integers(self, span, count):
+    self.spans.append(span)
+    return super().integers(span, count)
+
+
+@pytest.mark.parametrize('scale, size, resolution', [
+    (2.0**26, 2.0**19.4, 1.0), (1.0, 1e6, None)])
+def test_the_grid_of_floats_does_not_show_in_a_release(
+    scale, size, resolution, monkeypatch):
+  """Counts the uniforms that lead to each answer, for Laplace noise, on two inputs.
+
+  Without the uniform noise, ratios of probabilities were off by up to a percent where
+  epsilon was 1.4e-6: a delta of 1e-3.
+  """
+  law, random = noise.Laplace(size), Listed(0.1, 0.3, 0.0)
+  monkeypatch.setattr(noise_sources, 'generator', lambda seed: random)
+  release.noisy_value(0.0, sensitivity=scale, noise=law, resolution=resolution)
+  reach = (random.spans[-1] - 1) // 2
+  step = resolution or noise_sources.step_below(scale, 20)
+
+  def below(steps):
+    """Returns how many uniforms lead to at most so many steps, by bisection."""
+    low, high = 0, 2**52
+    while low < high:
+      middle = (low + high) // 2
+      drawn = law.sample(Listed(0.1, 1 - middle * 2.0**-53, 0.0), 1)
+      if noise_sources.in_steps(law, drawn, scale, step)[0] > steps:
+        high = middle
+      else:
+        low = middle + 1
+    return low
+
+  def log_ratio(answer, reach):
+    """Returns the log of the ratio of the answer's probabilities, one record apart."""
+    there, here = (below(x + reach) - below(x - reach - 1) for x in (
+        answer - round(scale / step), answer))
+    return math.log(there / here)
+
+  answers = np.linspace(0.2, 0.5, 12) * size * scale / step
+  off = {each: max(abs(log_ratio(round(answer), each) - 1 / size) for answer in answers)
+         for each in (0, reach)}
+  assert off[reach] < 1e-3 / size and off[0] > 20 / size

@@ -114,6 +114,44 @@ def test_empty_nodes_are_named_uniformly_and_as_often_as_one_by_one():
   np.testing.assert_allclose(a, b, atol=4 * np.sqrt(0.25 / runs))
 
 
+class Highest(SystemRandom):
+  """A generator whose uniforms are all the largest below one."""
+
+  def random(self, size=()):
+    return np.full(size, 1 - 2.0**-53)
+
+
+def test_the_largest_noise_of_empty_nodes_has_no_probability_of_being_infinite():
+  """A sum of uniforms was once rounded up to one, the quantile of infinite noise."""
+  places, value = np.array([0]), np.array([1e6])
+  for law in LAWS:
+    named = interior._noisy_maximum(places, value, 5, 0, law, Highest(1), 3)
+    assert named.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize('law', LAWS)
+def test_the_largest_noise_of_empty_nodes_has_its_law(law):
+  """The best of 10^6 nodes against one node, at each quantile of the best."""
+  runs, empty = 20_000, 10**6
+  for prob in (0.01, 0.5, 0.99):
+    top = 2 * float(law.quantile(prob**(1 / empty)))
+    quiet = SystemRandom(3)
+    quiet.standard_normal = lambda size: np.zeros(size)
+    named = interior._noisy_maximum(
+        np.array([0]), np.array([top]), empty, 0, law, quiet, runs)
+    if not isinstance(law, noise.Laplace):  # Its own noise is not from normals.
+      assert abs(np.mean(named == 0) - prob) < 4 * math.sqrt(prob * (1 - prob) / runs)
+
+
+@pytest.mark.parametrize('method', interior.METHODS)
+def test_no_bound_on_a_rank_error_is_below_zero(method):
+  for law in LAWS:
+    release_ = release.interior_point(
+        [1, 2], num_values=2, noise=law, method=method,
+        rank_error=9.0 if method == 'recursion' else None)
+    assert release_.error(0.9) >= 0
+
+
 @pytest.mark.parametrize('call', [
     lambda law: release.interior_point([0], num_values=5, noise=law),
     lambda law: release.interior_point([6], num_values=5, noise=law),

@@ -306,10 +306,9 @@ class AttackReport:
 
   def __str__(self) -> str:
     lines = [
-        f'At a false positive rate of {_format.lower(rate)}, a membership attack has a '
-        f'true positive rate of {_within(bounds)}. With a prior of '
-        f'{_format.lower(self.prior)} its alarm is right with probability '
-        f'{_within(self.posterior[rate])}.'
+        f'At a false positive rate of {rate!r}, a membership attack has a true '
+        f'positive rate of {_within(bounds)}. With a prior of {self.prior!r} its alarm '
+        f'is right with probability {_within(self.posterior[rate])}.'
         for rate, bounds in self.true_positive.items()]
     return '\n'.join((
         *lines, f'Membership advantage: {_within(self.advantage)}.',

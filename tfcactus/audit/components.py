@@ -7,6 +7,7 @@ its own. A component check finds a fault that a membership test would hardly see
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import reprlib
 from typing import NamedTuple
@@ -70,7 +71,7 @@ class Observations:
                        f'columns), of one column or more, got shape {noise.shape}.')
     object.__setattr__(self, 'noise', noise)
     if self.drawn is not None:
-      drawn = np.asarray(self.drawn, dtype=bool)
+      drawn = np.array(self.drawn, dtype=bool)
       if drawn.shape != values.shape or np.any(drawn & ~self.present):
         raise ValueError(
             f'Expected drawn of shape {values.shape}, true for present canaries only, '
@@ -134,7 +135,9 @@ class Observations:
     assert self.drawn is not None
     steps, count = self.drawn.shape[0], np.sum(self.drawn[:, self.present], axis=0)
     # A distribution function, randomised over each of its jumps, is exactly uniform.
-    share = generator(0).random(count.size)
+    # Noise seeds the random numbers: the same ones in all runs would not be random.
+    share = np.random.default_rng([
+        *hashlib.sha256(self.noise.tobytes()).digest()]).random(count.size)
     below = np.where(
         count > 0, special.bdtr(np.maximum(count - 1, 0), steps, prob), 0.0)
     uniform = below + share * (special.bdtr(count, steps, prob) - below)

@@ -86,7 +86,7 @@ class Audit:
     claim = 'The claim is' if self.claimed is None else (
         f'The claim, epsilon <= {_format.upper(self.claimed, 4)}, is')
     return '\n'.join((
-        *lines, f'Bounds are at delta {_format.upper(self.delta)}, each wrong with '
+        *lines, f'Bounds are at delta {self.delta!r}, each wrong with '
         f'probability at most {_format.upper(self.significance)}.',
         *filter(None, [self.note]),
         f'{claim} REFUTED.' if self.refuted else
@@ -104,7 +104,7 @@ class Audit:
          if getattr(found, kind) is not None} for kind in ('epsilon', 'p_value'))
     left, *others = np.atleast_1d(pictures.axes(1 + bool(p_values), 13))
     left.barh(list(bounds), np.maximum(list(bounds.values()), 1e-12))
-    left.set(xlabel=f'lower bounds on epsilon at delta {_format.upper(self.delta)}')
+    left.set(xlabel=f'lower bounds on epsilon at delta {self.delta!r}')
     if self.claimed is not None:
       left.axvline(self.claimed, color='C3', label='claimed')
       left.legend()

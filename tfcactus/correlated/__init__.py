@@ -12,6 +12,7 @@ import json
 import os
 from typing import Any, Union
 
+from tfcactus import _checks
 from tfcactus.correlated.banded import (
   BandedStrategy,
   BandedToeplitz,
@@ -98,11 +99,9 @@ def save(strategy: Strategy, path: PathLike) -> None:
 
   Raises ValueError if `path` does not end in ".json", or `strategy` is no strategy.
   """
-  path = os.fspath(path)
-  if not isinstance(strategy, Strategy):
-    raise ValueError(
-        f'Expected a strategy, such as BandedStrategy(bands=16).solve(steps), got '
-        f'{strategy!r}.')
+  path = _checks.path('path', path)
+  _checks.instance('strategy', strategy, Strategy,
+                   'such as BandedStrategy(bands=16).solve(steps)')
   if not path.endswith('.json'):
     raise ValueError(f'Expected path to end in ".json", got {path!r}.')
   with open(f'{path}.part', 'w', encoding='utf-8') as file:
@@ -118,7 +117,7 @@ def load(path: PathLike) -> Strategy:
     FileNotFoundError: if there is no such file.
     ValueError: if the file is damaged, altered or of an unknown kind.
   """
-  path = os.fspath(path)
+  path = _checks.path('path', path)
   with open(path, encoding='utf-8') as file:
     try:
       config = json.load(file)

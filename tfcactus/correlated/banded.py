@@ -263,7 +263,8 @@ def min_separation_sensitivity_squared(
   Source: McMahan et al., "A Hassle-free Algorithm for Private Learning in Practice"
   (2024), Theorem 2.
   """
-  column = np.zeros(_checks.integer('steps', steps, 1))
+  steps = _checks.count('steps', steps)
+  column = np.zeros(steps)
   given = np.abs(_checks.vector('coefficients', coefficients))[:steps]
   # Larger coefficients that do not grow have inner products at least as large.
   given = np.maximum.accumulate(given[::-1])[::-1]

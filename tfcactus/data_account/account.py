@@ -92,7 +92,7 @@ class DataAccount:
         ('slots', None if slots is None else book_lib.slots_config(slots)),
     ) if value is not None}
     header = {} if os.path.exists(self.path) else self._header(given)
-    with self._writing(create=bool(header), moved=moved) as write:
+    with self._writing(bool(header), _checks.flag('moved', moved)) as write:
       inode = os.stat(self.path).st_ino
       if self._read is None:
         write({**(header or self._header(given)), 'inode': inode})

@@ -61,7 +61,7 @@ class Book:
     self.relation = dp_accounting.NeighboringRelation[header['relation']]
     self.budget = Part(_checks.non_negative('leak', header['leak']),
                        _checks.non_negative('mu', header['mu']))
-    self.inode, self.unit = header['inode'], check_label(header['unit'])
+    self.inode, self.unit = header['inode'], check_label(header['unit'], 'unit')
     self.slots = {label: Slot(event_configs.event_from(slot['event']),
                               _checks.integer('count', slot['count'], 1), 0, True)
                   for label, slot in header['slots'].items()}
@@ -150,10 +150,10 @@ def saved(event: dp_accounting.DpEvent) -> dict[str, Any]:
   return found
 
 
-def check_label(label: object) -> str:
-  """Returns a label; ValueError unless it is text on one line."""
+def check_label(label: object, name: str = 'label') -> str:
+  """Returns a label, called `name`; ValueError unless it is text on one line."""
   if not isinstance(label, str) or not label or not label.isprintable():
-    raise ValueError(f'Expected label to be words on one line, got {label!r}.')
+    raise ValueError(f'Expected {name} to be words on one line, got {label!r}.')
   return label
 
 

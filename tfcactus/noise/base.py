@@ -94,7 +94,8 @@ class Noise(abc.ABC):
     Returns:
       Bounds whose `upper` dominates; see `tfcactus.pairs.overlap`.
     """
-    return overlap.replaced(known_pair(self, 1), known_pair(self, 2), sampling_prob)
+    return overlap.replaced(known_pair(self, 1), known_pair(self, 2),
+                            _checks.delta(sampling_prob, 'sampling_prob'))
 
   def zeroed_pair(self, sampling_prob: float) -> PairBounds:
     """Returns bounds on the pair of a zeroed record under sampling of a fixed size.
@@ -106,7 +107,8 @@ class Noise(abc.ABC):
       Bounds whose `upper` dominates, where P is the output with the record. The
       reverse dominates for a restored record. See `tfcactus.pairs.overlap`.
     """
-    return overlap.zeroed(known_pair(self, 1), known_pair(self, 2), sampling_prob)
+    return overlap.zeroed(known_pair(self, 1), known_pair(self, 2),
+                          _checks.delta(sampling_prob, 'sampling_prob'))
 
   @property
   def name(self) -> str:
@@ -228,7 +230,7 @@ class ScalarNoise(Noise):
 
   def sample_vector(self, rng: Random, dim: int) -> np.ndarray:
     """Draws `dim` independent coordinates, float64 of shape (dim,), block by block."""
-    if dim <= _BLOCK:
+    if _checks.integer('dim', dim, 0) <= _BLOCK:
       return self.sample(rng, dim)
     noise = np.empty(dim)
     for start in range(0, dim, _BLOCK):
@@ -238,6 +240,7 @@ class ScalarNoise(Noise):
 
   def max_error(self, dim: int, beta: float) -> float:
     """Returns the t with P(some of `dim` independent |Z| > t) = beta, in (0, 1)."""
+    dim = _checks.count('dim', dim)
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / dim)
     return -float(self.quantile(0.5 * tail))
 

@@ -80,18 +80,18 @@ class Gaussian(base.ScalarNoise):
     return noise
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    return special.ndtr(np.asarray(z, dtype=np.float64) / self.noise_multiplier)
+    return special.ndtr(_checks.numbers_of('z', z) / self.noise_multiplier)
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    return self.noise_multiplier * special.ndtri(np.asarray(u))
+    return self.noise_multiplier * special.ndtri(_checks.shares('u', u, inner=True))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    z = np.asarray(z, dtype=np.float64) / self.noise_multiplier
+    z = _checks.numbers_of('z', z) / self.noise_multiplier
     return -0.5 * z * z - np.log(self.noise_multiplier * np.sqrt(2 * np.pi))
 
   def log_mgf(self, t: float) -> float:
     """Returns log E exp(t Z), exactly."""
-    return 0.5 * (self.noise_multiplier * t)**2
+    return 0.5 * (self.noise_multiplier * _checks.positive('t', t))**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells of the line; the loss is linear in the output."""
@@ -102,7 +102,7 @@ class Gaussian(base.ScalarNoise):
     """Returns bounds on the pair of a Poisson-sampled record and its negative."""
     # P has mean `mu`, in standard deviations, with probability `prob`, Q has mean -mu,
     # and both have mean 0 otherwise. A record of norm one and its negative attain this.
-    mu, prob = 1 / self.noise_multiplier, sampling_prob
+    mu, prob = 1 / self.noise_multiplier, _checks.delta(sampling_prob, 'sampling_prob')
     if mu > LARGEST_MU:
       return overlap.no_noise(prob)
     # The loss is odd and increasing in x; edges and losses are made exactly odd.
@@ -124,7 +124,7 @@ class Gaussian(base.ScalarNoise):
     # mean 2 mu and Q has mean mu; otherwise both have mean 0, where the record's
     # negative is. For alpha < 1, the pair is the reversed pair of a removed record (see
     # `pairs.overlap`).
-    mu, prob = 1 / self.noise_multiplier, sampling_prob
+    mu, prob = 1 / self.noise_multiplier, _checks.delta(sampling_prob, 'sampling_prob')
     if mu > LARGEST_MU:
       return overlap.no_noise(prob)
     reach = cells_lib.GAUSSIAN_REACH

@@ -48,19 +48,19 @@ class Laplace(base.ScalarNoise):
     return sign * np.log(fine_uniform(rng, size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    z = np.asarray(z, dtype=np.float64) / self.scale
+    z = _checks.numbers_of('z', z) / self.scale
     return np.where(z < 0, 0.5 * np.exp(-np.abs(z)), 1 - 0.5 * np.exp(-np.abs(z)))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    u = np.asarray(u, dtype=np.float64)
+    u = _checks.shares('u', u, inner=True)
     return np.where(u < 0.5, 1.0, -1.0) * self.scale * np.log(2 * np.minimum(u, 1 - u))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
-    return -np.abs(np.asarray(z)) / self.scale - np.log(2 * self.scale)
+    return -np.abs(_checks.numbers_of('z', z)) / self.scale - np.log(2 * self.scale)
 
   def log_mgf(self, t: float) -> float:
     """Returns log E exp(t Z), exactly; inf where it diverges."""
-    rate = (self.scale * t)**2
+    rate = (self.scale * _checks.positive('t', t))**2
     return -math.log1p(-rate) if rate < 1 else math.inf
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:

@@ -103,7 +103,7 @@ def find(mechanism: str, dim: int = 1, noise_multiplier: float | None = None,
         abs(entry.noise_multiplier / sigma - 1) <= _MATCH):
       return get(entry.name)
   shipped = ', '.join(
-      f'dim={entry.dim} noise_multiplier={entry.noise_multiplier:.6g}'
+      f'dim={entry.dim} noise_multiplier={entry.noise_multiplier:.12g}'
       for entry in _entries() if entry.mechanism == mechanism)
   raise ValueError(
       f'Expected a request that a shipped {mechanism} table answers, got dim={dim} '

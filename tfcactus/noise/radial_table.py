@@ -17,7 +17,7 @@ from tfcactus import _checks, _numerics
 from tfcactus.noise import base, shell_geometry, table_file
 from tfcactus.pairs import cells as cells_lib, dominating_pair as pair_lib, overlap
 from tfcactus.pairs.dominating_pair import PairBounds
-from tfcactus.randomness import fine_uniform, Random, Size
+from tfcactus.randomness import fine_uniform, Random, shape, Size
 
 ROWS_AT_ONCE = 1024
 """Shells processed together, to bound memory."""
@@ -115,29 +115,25 @@ class RadialTable(table_file.NoiseTable):
   def shell_mass(self) -> np.ndarray:
     """Probability of each enumerated shell; sums to one."""
     mass = np.exp(self._shells[1])
-    mass = mass / np.sum(mass)
-    mass.setflags(write=False)
-    return mass
+    return _checks.read_only(mass / np.sum(mass))
 
   @functools.cached_property
   def radii(self) -> np.ndarray:
     """Outer radius of each enumerated shell."""
-    return self.first_radius + self.width * np.arange(self.shell_log_density.size)
+    return _checks.read_only(
+        self.first_radius + self.width * np.arange(self.shell_log_density.size))
 
   @functools.cached_property
   def survival(self) -> np.ndarray:
     """P(shell >= i) over the enumerated shells, summed from the tail inwards."""
     survival = np.cumsum(self.shell_mass[::-1])[::-1]
-    survival = survival / survival[0]
-    survival.setflags(write=False)
-    return survival
+    return _checks.read_only(survival / survival[0])
 
   @functools.cached_property
   def log_hollow(self) -> np.ndarray:
     """dim * log(inner radius / outer radius) of each enumerated shell."""
-    hollow = shell_geometry.log_hollow(self.dim, self.radii, self.width)
-    hollow.setflags(write=False)
-    return hollow
+    return _checks.read_only(
+        shell_geometry.log_hollow(self.dim, self.radii, self.width))
 
   def moment(self, power: float) -> float:
     """Returns E|Z|^power of the Euclidean norm, power > 0, in sensitivities^power.
@@ -183,10 +179,7 @@ class RadialTable(table_file.NoiseTable):
 
   def radius_quantile(self, u: npt.ArrayLike) -> np.ndarray:
     """Returns the inverse of `radius_cdf` for `u` in (0, 1), any shape."""
-    u = np.asarray(u, dtype=np.float64)
-    if not np.all((u > 0) & (u < 1)):
-      raise ValueError(f'Expected u in (0, 1), got {u!r}.')
-    return self._radius_beyond(1 - u)
+    return self._radius_beyond(1 - _checks.shares('u', u, inner=True))
 
   def sample_radius(self, rng: Random, size: Size) -> np.ndarray:
     """Draws |Z|: a shell by its mass, then rho with density ~ rho^(dim - 1).
@@ -198,9 +191,9 @@ class RadialTable(table_file.NoiseTable):
 
   def sample(self, rng: Random, size: Size) -> np.ndarray:
     """Draws noise vectors, shape (*size, dim): a radius times a uniform direction."""
-    shape = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
-    drawn = rng.standard_normal((*shape, self.dim))
-    radius = self.sample_radius(rng, shape) / np.linalg.norm(drawn, axis=-1)
+    sizes = shape(size)
+    drawn = rng.standard_normal((*sizes, self.dim))
+    radius = self.sample_radius(rng, sizes) / np.linalg.norm(drawn, axis=-1)
     drawn *= radius[..., None]
     return drawn
 
@@ -354,6 +347,7 @@ def _three_point_profile(table: RadialTable, prob: float, opposite: bool
   # The profile is of two mixtures that share a component. The other component, of share
   # `prob`, is at +e in the first law. In the second it is at -e if `opposite` (replaced
   # record), with the shared one at 0; else (zeroed record) at 0, the shared one at -e.
+  prob = _checks.delta(prob, 'sampling_prob')
   log_f, mass = table.shell_log_density, table.shell_mass
   count = int(np.flatnonzero(mass > EMPTY_SHELL)[-1]) + 1
   transition, error = shell_geometry.transition(

@@ -66,11 +66,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
   def __post_init__(self):
     object.__setattr__(self, 'bins', _checks.count('bins', self.bins))
     self._check_table()
-    if not isinstance(self.edge_at_zero, (bool, np.bool_)):
-      raise ValueError(
-          'Expected edge_at_zero to be True or False, got '
-          f'edge_at_zero={self.edge_at_zero!r}.')
-    object.__setattr__(self, 'edge_at_zero', bool(self.edge_at_zero))
+    object.__setattr__(
+        self, 'edge_at_zero', _checks.flag('edge_at_zero', self.edge_at_zero))
     self._check_mass(self._log_cell_mass)
 
   @classmethod
@@ -170,9 +167,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     """
     mass = np.exp(self._log_cell_mass)
     survival = np.cumsum(mass[::-1])[::-1]
-    survival = survival / survival[0]
-    survival.setflags(write=False)
-    return survival
+    return _checks.read_only(survival / survival[0])
 
   @functools.cached_property
   def half_density(self) -> np.ndarray:
@@ -190,7 +185,8 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
           f'Expected a tail that ends within {table_file.MAX_CELLS} cells, got '
           f'log_tail_ratio={self.log_tail_ratio!r}; make the tail steeper.')
     tail = self.log_tail_ratio * np.arange(1, 1 + int(max(count, 1)))
-    return np.append(self.log_density, self.log_density[-1] + tail)
+    return _checks.read_only(
+        np.append(self.log_density, self.log_density[-1] + tail))
 
   def moment(self, power: float) -> float:
     """Returns E|Z|^power, power > 0, in sensitivities^power, to a relative 1e-9.
@@ -242,9 +238,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
 
     Raises ValueError unless all of `u` are in (0, 1).
     """
-    u = np.asarray(u, dtype=np.float64)
-    if not np.all((u > 0) & (u < 1)):
-      raise ValueError(f'Expected u in (0, 1), got {u!r}.')
+    u = _checks.shares('u', u, inner=True)
     tail = np.minimum(u, 1 - u)  # By symmetry, quantile(1 - u) = -quantile(u).
     density, beyond = self._cells_by_tail
     # The first cell with at most `tail` mass beyond its outer edge.
@@ -301,6 +295,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     """Returns an upper bound on log E exp(t Z), for t > 0; inf if the tail diverges."""
     # By symmetry the mean is the integral of e^(t z) + e^(-t z) over z > 0, which has a
     # closed form on each cell; beyond the last cell it is a geometric series.
+    t = _checks.positive('t', t)
     outer = (np.arange(self.log_density.size) + self._outer) * self.width
     inner = np.maximum(outer - self.width, 0.0)
     log_cell = self.log_density + np.log(-np.expm1(t * (inner - outer))) - math.log(t)
@@ -397,6 +392,7 @@ def _mixture_pair(table: ScalarTable, prob: float, shifts: tuple[int, int, int]
   # `shifts` are (shared, u, v) in cells. With probability `prob` P is the noise shifted
   # by u, and Q by v; otherwise both are shifted by `shared`. The callers' shifts are
   # proved to be the worst ones for monotone tables only; see `pairs.overlap`.
+  prob = _checks.delta(prob, 'sampling_prob')
   shared, at_u, at_v = _shifted_log_masses(table, shifts)
   shared = np.log1p(-prob) + shared
   return log_mass_pair(np.logaddexp(shared, np.log(prob) + at_u),

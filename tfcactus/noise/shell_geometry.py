@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+from tfcactus import _checks
 from tfcactus.noise import table_file
 
 REACH_TAIL = 1e-24
@@ -335,6 +336,4 @@ def enumerate_shells(dim: int, first_radius: float, width: float,
           f'Expected a tail that ends within {table_file.MAX_CELLS} shells in '
           f'dimension {dim}, got log_tail_ratio={log_tail_ratio!r}; make the '
           'tail steeper.')
-  log_f.setflags(write=False)
-  log_mass.setflags(write=False)
-  return log_f, log_mass
+  return _checks.read_only(log_f), _checks.read_only(log_mass)

@@ -111,25 +111,25 @@ class SinhNormal(base.ScalarNoise):
     return self._bent(rng.standard_normal(size))
 
   def cdf(self, z: npt.ArrayLike) -> np.ndarray:
-    return special.ndtr(self.straight(z))
+    return special.ndtr(self.straight(_checks.numbers_of('z', z)))
 
   def quantile(self, u: npt.ArrayLike) -> np.ndarray:
-    return self._bent(special.ndtri(np.asarray(u)))
+    return self._bent(special.ndtri(_checks.shares('u', u, inner=True)))
 
   def log_density_at(self, z: npt.ArrayLike) -> np.ndarray:
     """Returns the log density at `z` of any shape; -inf where it is below -1e308."""
     with np.errstate(over='ignore'):
       # Beyond 1e6 bends the log density is below -1e308 for all parameters.
-      z = np.minimum(np.abs(np.asarray(z, dtype=np.float64)) / self.bend, 1e6)
-      log_cosh = z + np.log1p(np.exp(-2 * z)) - math.log(2)
-      straight = self.straight(z * self.bend)
+      bends = np.minimum(np.abs(_checks.numbers_of('z', z)) / self.bend, 1e6)
+      log_cosh = bends + np.log1p(np.exp(-2 * bends)) - math.log(2)
+      straight = self.straight(bends * self.bend)
       return (log_cosh - 0.5 * straight * straight -
               math.log(self.sigma * math.sqrt(2 * math.pi)))
 
   def log_mgf(self, t: float) -> float:
     """Returns an upper bound on log E exp(t Z), for t > 0."""
     # E exp(t Z) = E cosh(t Z), and |Z| <= |Y| for the underlying Y ~ N(0, sigma^2).
-    return 0.5 * (self.sigma * t)**2
+    return 0.5 * (self.sigma * _checks.positive('t', t))**2
 
   def dominating_pair(self, shift: int = 1) -> PairBounds:
     """Returns bounds from cells; the upper pair has the noise's own Renyi moments.

@@ -13,7 +13,7 @@ from tfcactus.release import _records, noise_sources, whole_numbers
 from tfcactus.release.result import Release
 
 _MOST_BINS = 2**28
-"""Most counts of a histogram, which memory holds."""
+"""Most counts of a histogram, or numbers of a sum, which memory holds."""
 
 _SUM_FINENESS = 30
 """Summands are truncated to clipping norm / 2^30 or so: sums of 2^32 are exact."""
@@ -127,7 +127,7 @@ def noisy_sum(records: _records.Records, *, l2_norm_clip: float, noise: noise_li
   step = noise_sources.step_below(clip, _SUM_FINENESS)
   total: np.ndarray | None = None
   if dim is not None:
-    total = np.zeros(_checks.integer('dim', dim, 1), np.int64)
+    total = np.zeros(_checks.integer('dim', dim, 1, _MOST_BINS), np.int64)
   for batch in _records.batches(records):
     if total is not None and np.shape(batch) == (0,):
       continue  # An empty batch does not tell the length of records.
@@ -258,6 +258,9 @@ def _noisy_steps(steps: np.ndarray, step: float, scale: float,
     event, larger = accounting.noise_event(noise), 1.0
     drawn = noise_sources.in_steps(
         noise, noise.sample_vector(rng, count), scale, step)
+    blur = noise_sources.blur(noise, scale, step)
+    drawn += rng.integers(2 * blur + 1, count) - blur
+    off += blur
     noisy = steps + drawn.reshape(steps.shape)
   else:
     unit, larger, event = whole_numbers.scaled(

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
-from tfcactus.randomness import SystemRandom
+from tfcactus.randomness import exponentials, SystemRandom
 from tfcactus.release import _records, noise_sources
 from tfcactus.release.result import Release, repeated
 
@@ -154,8 +154,8 @@ def planned_error(noise: noise_lib.ScalarNoise, size: int, fraction: float,
   scale = max(fraction, 1 - fraction)
   if method == 'binary-search':
     tail = -math.expm1(math.log1p(-_checks.delta(beta, 'beta')) / _halvings(size))
-    # If |balance| >= w, a comparison errs only if its noise exceeds w on one side.
-    return scale * float(noise_sources.upper_quantile(noise, tail))
+    # If |balance| >= w > 0, a comparison errs only if its noise exceeds w on one side.
+    return scale * max(float(noise_sources.upper_quantile(noise, tail)), 0.0)
   excess = lambda log_width: _recursion_failure(noise, size, math.exp(log_width)) - beta
   # Brackets the log of the width at which the failure is `beta`.
   low = high = math.log(10 * noise.std)
@@ -265,8 +265,11 @@ def _noisy_maximum(places: np.ndarray, value: np.ndarray, size: int, level: int,
   total = (size >> level) + 1
   empty = total - places.size
   if empty > 0:
-    u = rng.random(runs) + 2.0**-54  # Above zero.
-    top = 2 * noise_sources.upper_quantile(noise, -np.expm1(np.log(u) / empty))
+    # Log of P(Z < top) of one draw Z: its exponential to the power `empty` is uniform.
+    log_below = -exponentials(rng, runs) / empty
+    top = 2 * np.where(
+        log_below < -0.6, noise.quantile(np.exp(np.minimum(log_below, -0.5))),
+        noise_sources.upper_quantile(noise, -np.expm1(np.maximum(log_below, -0.7))))
     wins = top > noisy[np.arange(runs), best]
     # A random node not among `places`, of which places[i] - i are below places[i].
     rank = rng.integers(empty, runs)

@@ -153,6 +153,14 @@ def in_steps(noise: Noise, drawn: np.ndarray, scale: float, step: float) -> np.n
   return np.rint(scale * drawn / step).astype(np.int64)
 
 
+def blur(noise: Noise, scale: float, step: float) -> int:
+  """Returns how many steps uniform noise beside float noise reaches: std / 2^10."""
+  # Draws are on a float grid, and different numbers of them round to different steps:
+  # that shows which records there were. Sums over many steps are even, and independent
+  # noise is post-processing.
+  return math.floor(noise.noise_multiplier * scale / step * 2.0**-10)
+
+
 def drawn_steps(noise: ScalarNoise, rng: SystemRandom, shape: Size, scale: float = 1.0,
                 step: float = 1.0) -> np.ndarray:
   """Draws noise times sensitivity `scale` in int64 steps; ValueError if too large."""

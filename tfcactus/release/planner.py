@@ -47,7 +47,7 @@ def _of_histogram(noise: noise_lib.ScalarNoise, arithmetic: str
   """Returns (factor that multiplies the noise, most that rounding moves a count)."""
   _checks.choice('arithmetic', arithmetic, modes.MODES)
   if arithmetic == 'float':
-    return 1.0, 0.5
+    return 1.0, 0.5 + noise_sources.blur(noise, 1.0, 1.0)
   found = whole_numbers.scaled(noise, 1.0, 1.0, 1, 1.0)
   return found.larger, 0.5 + whole_numbers.OFF / found.unit
 
@@ -97,7 +97,7 @@ def noise_for_error(family: str, error: float, *, beta: float, count: int = 1,
   Args:
     family: 'gaussian', 'laplace' or 'sinh-normal'.
     error: Bound on the largest of `count` errors, in units of the query. Releases round
-      to a grid too, which is not counted.
+      to a grid, and blur by a thousandth of the noise, which is not counted.
     beta: Probability that the largest error exceeds the bound.
     count: Number of noisy values.
     sensitivity: Sensitivity of the query.

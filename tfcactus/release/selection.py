@@ -18,7 +18,7 @@ from scipy import optimize
 
 from tfcactus import _checks, accounting, noise as noise_lib
 from tfcactus.accounting.exponential import check_epsilon
-from tfcactus.randomness import fine_uniform, SystemRandom
+from tfcactus.randomness import exponentials, SystemRandom
 from tfcactus.release import _records, additive_noise, noise_sources
 from tfcactus.release.result import Release, repeated
 
@@ -178,7 +178,8 @@ def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: in
   # upper tail, which decides whether the best options win.
   tail = np.geomspace(1.0, 1e-13, 4000)[1:]
   mass = -np.diff(np.append(1.0, tail))
-  rival = noise_sources.upper_quantile(noise, -np.expm1(np.log1p(-tail) / (k - m)))
+  rival = noise_sources.upper_quantile(
+      noise, -np.expm1(np.log1p(-tail) / float(k - m)))
   excess = lambda gap: 1 - beta - float(np.sum(mass * noise.cdf(0.5 * gap - rival)**m))
   if excess(0.0) <= 0:
     return 0.0
@@ -243,9 +244,7 @@ def exponential_mechanism(
   """
   epsilon = check_epsilon(epsilon)
   steps, step, scale = _scores(scores, sensitivity, 1)
-  if not isinstance(monotone, (bool, np.bool_)):
-    raise ValueError(f'Expected monotone to be True or False, got {monotone!r}.')
-  rate = epsilon / (scale if monotone else 2 * scale)
+  rate = epsilon / (scale if _checks.flag('monotone', monotone) else 2 * scale)
   value = exponential_draws(steps, rate * step, noise_sources.generator(seed), 1)[0]
   return Release(
       value=int(value), event=accounting.ExponentialMechanismDpEvent(epsilon),
@@ -258,13 +257,9 @@ def exponential_draws(steps: np.ndarray, rate: float, rng: SystemRandom, runs: i
                       ) -> np.ndarray:
   """Returns `runs` independent answers of the exponential mechanism, shape (runs,)."""
   # An option's log-weight grows by `rate` per step of its score. The option with the
-  # least exponential random variable over its weight wins (the Gumbel-max trick). With
-  # u = half, uniform in (0, 1/2), variables are -log(1 - u) or -log(u), each with
-  # probability 1/2: both tails are accurate, so that rare options have their true
-  # probability.
-  shape = (runs, steps.size)
-  half = 0.5 * fine_uniform(rng, shape)
-  clock = np.where(rng.random(shape) < 0.5, -np.log1p(-half), -np.log(half))
+  # least exponential random variable over its weight wins (the Gumbel-max trick). Both
+  # tails are accurate, so that rare options have their true probability.
+  clock = exponentials(rng, (runs, steps.size))
   below = rate * (np.max(steps) - steps)
   return np.argmin(np.log(clock) + below, axis=1)
 

@@ -214,7 +214,8 @@ class SizedSampling(SamplingScheme):
   batch_size: int
 
   def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(self, 'num_examples', _checks.integer(
+        'num_examples', self.num_examples, 1))
     object.__setattr__(
         self, 'batch_size', checked_size(self.batch_size, self.num_examples))
 
@@ -237,13 +238,16 @@ class DealtSampling(SamplingScheme):
   """
 
   relations = (relations.ADD_OR_REMOVE, relations.ZERO_OUT)
+  unproved = ('the new value of a replaced example is in the batches of the old one, '
+              'and no account of that is known here')
   draws_epochs = True
 
   num_examples: int
   num_batches: int
 
   def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(self, 'num_examples', _checks.integer(
+        'num_examples', self.num_examples, 1))
     object.__setattr__(self, 'num_batches', checked_size(
         self.num_batches, self.num_examples, 'num_batches'))
 

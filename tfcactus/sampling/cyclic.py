@@ -38,8 +38,6 @@ class CyclicSampling(base.DealtSampling):
     groups: Number of groups: the bands of the noise.
   """
 
-  unproved = ('the new value of a replaced example is in the group and the batches of '
-              'the old one, and no account of that is known here')
   cyclic = True
   independent = True
   also_public = ('the numbers of batches and of groups',)

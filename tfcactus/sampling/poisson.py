@@ -32,7 +32,8 @@ class PoissonSampling(base.SamplingScheme):
   sampling_prob: float
 
   def __post_init__(self) -> None:
-    _checks.integer('num_examples', self.num_examples, 1)
+    object.__setattr__(self, 'num_examples', _checks.integer(
+        'num_examples', self.num_examples, 1))
     object.__setattr__(self, 'sampling_prob', _checks.sampling_prob(self.sampling_prob))
 
   @classmethod

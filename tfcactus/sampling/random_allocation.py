@@ -27,8 +27,6 @@ class RandomAllocationSampling(base.DealtSampling):
   code = 4
   name = 'random_allocation'
   independent = True
-  unproved = ('the new value of a replaced example is in the batch of the old one, and '
-              'no account of that is known here')
   also_public = ('the number of batches',)
 
   @classmethod

@@ -84,10 +84,7 @@ class Step:
         audit, plan, clipping=clipping, seed=seed,
         local_steps=None if local is None else local.number, replicas=self._replicas)
     self.norm = clip_norm.ClipNorm(plan)
-    if not isinstance(split_noise, bool):
-      raise ValueError(
-          f'Expected split_noise to be True or False, got {split_noise!r}.')
-    self.split_noise = split_noise
+    self.split_noise = _checks.flag('split_noise', split_noise)
     self._sampler = (step_noise.share_sampler if split_noise else step_noise.sampler)(
         plan, seed, randomness)
     self.given_randomness = randomness
