@@ -12,7 +12,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfcactus import _format, sampling, step_counts
+from tfcactus import _format, guarantee as guarantee_lib, sampling, step_counts
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.ledger import HoldsLedger, TrainingLedger
@@ -22,6 +22,9 @@ from tfcactus.keras.step.clip_norm import ClipNorm
 
 NOISY_ACCURACY = 'noisy_accuracy'
 """Key of the noisy accuracy in the logs."""
+
+_RELEASED = ('epsilon', 'delta', 'clip_norm', NOISY_ACCURACY, 'val_private_')
+"""First letters of logs that are computed from what was released."""
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -270,11 +273,31 @@ def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
   """Returns the callbacks of a `fit` in the order to run: first those that write logs.
 
   Adds those of this file that the plan, or the account of `paid`, needs. A `given`
-  callback with a target_epsilon replaces `Limit`.
+  callback with a target_epsilon replaces `Limit`. Warns of callbacks that act by logs
+  without noise.
   """
+  _warn_of_monitors(given, bool(guarantee_lib.validations(ledger.plan.releases)))
   log = [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]
   stops = [] if paid is None else [StopAtSlotEnd(paid)]
   if all(getattr(each, 'target_epsilon', None) is None for each in given):
     stops = [Limit(ledger), *stops]
   return [*sorted([*log, *given], key=lambda each: not getattr(
       each, 'writes_logs', False)), *stops]
+
+
+def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
+  """Warns of callbacks that act by a log without noise, such as EarlyStopping.
+
+  `held_out` tells whether the guarantee covers validation data, and so logs of those.
+  """
+  covered = _RELEASED if held_out else (*_RELEASED, 'val_')
+  found = sorted(f'{type(each).__name__} by {each.monitor!r}' for each in given if (
+      isinstance(getattr(each, 'monitor', None), str) and
+      getattr(each, 'save_best_only', True) and not each.monitor.startswith(covered)))
+  if found:
+    warnings.warn(
+        f'Expected callbacks that act by logs with noise, got {", ".join(found)}, a log '
+        'of the private examples without noise. Learning rates, the end of training and '
+        'the choice of weights then tell of single examples, which epsilon does not '
+        "cover. Monitor noisy_accuracy of the plan or a PrivateValidation's log; or "
+        'leave the callback out.', stacklevel=4)

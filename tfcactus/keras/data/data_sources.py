@@ -72,7 +72,7 @@ class ArrayData(ExampleData):
     lengths = [sorted({len(array) for array in tf.nest.flatten(part)})
                for part in self._arrays]
     known = set().union(*lengths)
-    if len(known) != 1 or not min(known):
+    if not lengths[0] or len(known) != 1 or not min(known):
       names = ('examples in x', 'in y', 'in sample_weight')
       raise ValueError(
           'Expected x and y of the same length of at least one, got ' + ' and '.join(
@@ -259,11 +259,17 @@ def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
         f'known shape, one for each example, got {spec}; use '
         'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
         'sparse parts dense before.')
-  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+  sources = list(_sources(dataset))
+  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY or any(
+      type(each).__name__ == '_RepeatDataset' and int(each._count) != 1 and
+      int(each._input_dataset.cardinality()) > 1 for each in sources):
     raise ValueError(
-        'Expected a dataset that ends, got an infinite one; leave out '
-        'repeat(): batches are drawn as often as they are asked for.')
-  if draw := next(_random_operations(dataset), ''):
+        'Expected a dataset of each example once, got one that repeats examples; leave '
+        'out repeat(): batches are drawn as often as they are asked for, and epsilon '
+        'is for an example that comes once.')
+  if draw := next((
+      node.op for each in sources for function in each._functions()
+      for node in graphs.nodes(function.function.graph) if draws.draws(node)), ''):
     warnings.warn(
         f'A dataset that draws at random ({draw}) was read once: what it drew for an '
         'example, such as an augmented image, stays the same in all batches. Put '
@@ -292,18 +298,12 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
   return list(tf.nest.map_structure(lambda array: array[:done], arrays))
 
 
-def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields types of random operations in functions of a dataset.
-
-  Ignores `shuffle`, and how `sample_from_datasets` selects: they draw but the order.
-  """
-  for function in dataset._functions():  # pylint: disable=protected-access
-    for node in graphs.nodes(function.function.graph):
-      if draws.draws(node):
-        yield node.op
+def _sources(dataset: Any) -> Iterator[Any]:
+  """Yields a dataset and its inputs, without what selects for `sample_from_datasets`."""
+  yield dataset
   for inner in dataset._inputs():  # pylint: disable=protected-access
     if inner is not getattr(dataset, '_selector_input', None):
-      yield from _random_operations(inner)
+      yield from _sources(inner)
 
 
 def targets_or_none(y: Any) -> Any:
@@ -442,6 +442,11 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
         'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
   array = _as_array(name, value)
+  if not array.ndim or array.dtype.kind not in 'fiubSUOT':
+    raise ValueError(
+        f'Expected {name} to be an array of numbers with examples along its first '
+        f'axis, got {type(value).__name__} of shape {array.shape} and dtype '
+        f'{array.dtype}{"" if array.ndim else "; store_examples takes a generator"}.')
   if array.dtype.kind in 'SUOT':
     # NumPy turns a list of texts and NaN into texts with a word 'nan'.
     array = _objects(name, np.array(value, object) if isinstance(
@@ -450,12 +455,6 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
       raise ValueError(
           f'Expected {name} to be an array of numbers, got texts: only inputs may be '
           'texts. Turn labels into their places in a list of classes that is public.')
-    if _holds_texts(array) and array.ndim:
-      return array
-  if array.ndim == 0 or array.dtype.kind not in 'fiub':
-    raise ValueError(
-        f'Expected {name} to be an array of numbers with examples along its '
-        f'first axis, got shape {array.shape} and dtype {array.dtype}.')
   return array
 
 
@@ -478,8 +477,9 @@ def _objects(name: str, array: np.ndarray) -> np.ndarray:
     made = np.empty(len(flat), object)
     made[:] = [each.encode() if isinstance(each, str) else each for each in flat]
     return made.reshape(array.shape)
-  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat):
-    return np.array(flat).reshape(array.shape)
+  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat) and (
+      (numbers := np.array(flat)).dtype.kind != 'O'):  # Integers beyond 64 bits.
+    return numbers.reshape(array.shape)
   missing = sum(map(_is_missing, flat))
   if missing:
     raise ValueError(
