@@ -214,7 +214,7 @@ def test_invalid_targets_raise(bad):
 
 @pytest.mark.parametrize('callback, held_out, named', [
     (tf.keras.callbacks.EarlyStopping('loss'), False, "EarlyStopping by 'loss'"),
-    (tf.keras.callbacks.ReduceLROnPlateau('loss'), False, "ReduceLROnPlateau by 'loss'"),
+    (tf.keras.callbacks.ReduceLROnPlateau('loss'), False, "Plateau by 'loss'"),
     (tf.keras.callbacks.ModelCheckpoint('{epoch}.keras', 'loss', save_best_only=True),
      False, "ModelCheckpoint by 'loss'"),
     (tf.keras.callbacks.EarlyStopping('val_loss'), True, "EarlyStopping by 'val_loss'"),

@@ -296,8 +296,8 @@ def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
       getattr(each, 'save_best_only', True) and not each.monitor.startswith(covered)))
   if found:
     warnings.warn(
-        f'Expected callbacks that act by logs with noise, got {", ".join(found)}, a log '
-        'of the private examples without noise. Learning rates, the end of training and '
-        'the choice of weights then tell of single examples, which epsilon does not '
-        "cover. Monitor noisy_accuracy of the plan or a PrivateValidation's log; or "
-        'leave the callback out.', stacklevel=4)
+        f'Expected callbacks that act by logs with noise, got {", ".join(found)}, a '
+        'log of private examples without noise: learning rates, the end of training '
+        'and the choice of weights then tell of single examples, which epsilon does '
+        'not cover. Monitor noisy_accuracy of the plan or a log of PrivateValidation, '
+        'or leave the callback out.', stacklevel=4)

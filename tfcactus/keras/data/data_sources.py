@@ -299,7 +299,7 @@ def _read(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def _sources(dataset: Any) -> Iterator[Any]:
-  """Yields a dataset and its inputs, without what selects for `sample_from_datasets`."""
+  """Yields a dataset and its inputs, but not what `sample_from_datasets` selects by."""
   yield dataset
   for inner in dataset._inputs():  # pylint: disable=protected-access
     if inner is not getattr(dataset, '_selector_input', None):
