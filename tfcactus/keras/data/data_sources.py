@@ -5,21 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
-import warnings
 import zlib
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import draws
+from tfcactus.keras.data import datasets
 
 Rows = tuple[Any, ...]
 """Inputs and targets, and weights if there are any: structures of arrays."""
-
-_BLOCK = 4096
-"""Number of examples of a dataset to read at a time."""
 
 
 class ExampleData(abc.ABC):
@@ -212,7 +207,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
           f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
   if isinstance(x, ExampleData):
     return x
-  return ArrayData(*_read(x)) if isinstance(x, tf.data.Dataset) else (
+  return ArrayData(*datasets.read(x)) if isinstance(x, tf.data.Dataset) else (
       RandomAccessData(x))
 
 
@@ -242,68 +237,6 @@ def check_weights(data: ExampleData) -> None:
             f'Expected sample_weight of shape {(count,)}, one number for each example, '
             'or of the shape of targets that have a loss for each of their parts, such '
             f'as (examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
-
-
-def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Returns an iterator over blocks of `_BLOCK` pairs or triples of a dataset.
-
-  Warns of random augmentation, which is drawn once for all steps. Raises ValueError
-  for elements of unknown shape or of another structure, and for an infinite dataset.
-  """
-  spec = dataset.element_spec
-  if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
-      isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
-      for part in tf.nest.flatten(spec)):
-    raise ValueError(
-        'Expected a dataset whose elements are pairs (x, y), or (x, y, weight), of '
-        f'known shape, one for each example, got {spec}; use '
-        'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
-        'sparse parts dense before.')
-  sources = list(_sources(dataset))
-  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY or any(
-      type(each).__name__ == '_RepeatDataset' and int(each._count) != 1 and
-      int(each._input_dataset.cardinality()) > 1 for each in sources):
-    raise ValueError(
-        'Expected a dataset of each example once, got one that repeats examples; leave '
-        'out repeat(): batches are drawn as often as they are asked for, and epsilon '
-        'is for an example that comes once.')
-  if draw := next((
-      node.op for each in sources for function in each._functions()
-      for node in graphs.nodes(function.function.graph) if draws.draws(node)), ''):
-    warnings.warn(
-        f'A dataset that draws at random ({draw}) was read once: what it drew for an '
-        'example, such as an augmented image, stays the same in all batches. Put '
-        'random layers into the model instead, such as '
-        'tf.keras.layers.RandomFlip, or draw in the parse of TFRecordExamples.',
-        stacklevel=6)
-  return dataset.batch(_BLOCK).as_numpy_iterator()
-
-
-def _read(dataset: tf.data.Dataset) -> list[Any]:
-  """Reads a dataset once; returns [x, y] or [x, y, weights], structures of arrays."""
-  read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
-  if count < 0:  # TensorFlow does not know the length in advance.
-    found = list(read) or [tf.nest.map_structure(
-        lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
-    return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
-  # Filled block by block, so that memory never holds the data twice.
-  arrays = tf.nest.map_structure(
-      lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
-  done = 0
-  for block in read:
-    flat = tf.nest.flatten(block)
-    for array, part in zip(tf.nest.flatten(arrays), flat):
-      array[done:done + len(part)] = part
-    done += len(flat[0])
-  return list(tf.nest.map_structure(lambda array: array[:done], arrays))
-
-
-def _sources(dataset: Any) -> Iterator[Any]:
-  """Yields a dataset and its inputs, but not what `sample_from_datasets` selects by."""
-  yield dataset
-  for inner in dataset._inputs():  # pylint: disable=protected-access
-    if inner is not getattr(dataset, '_selector_input', None):
-      yield from _sources(inner)
 
 
 def targets_or_none(y: Any) -> Any:
