@@ -88,6 +88,16 @@ def test_a_callback_or_another_plan_sets_another_target():
   assert free.releases == 35
 
 
+def test_an_epoch_beyond_the_target_raises_if_callbacks_reset_stop_training():
+  model = _private(_plan(sampling=tfcactus.sampling.RandomAllocationSampling))
+  reset = tf.keras.callbacks.LambdaCallback(
+      on_epoch_end=lambda epoch, logs: setattr(model, 'stop_training', False))
+  with pytest.raises(ValueError, match='stop before epoch 3, which would pass target'):
+    model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0,
+              callbacks=[private.EpsilonCallback(target_epsilon=3.0), reset])
+  assert model.releases == 8
+
+
 def test_passes_over_arrays_are_limited_by_the_epoch():
   plan = _plan(sampling=tfcactus.sampling.RandomAllocationSampling)
   model = _private(plan)

@@ -122,7 +122,11 @@ class Limit(keras.callbacks.Callback):
     return coming if self._training.released_steps + coming > self._max_steps else 0
 
   def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-    """Remembers the number of the epoch, by which `_stop` sees whether more follow."""
+    """Remembers the epoch's number, for `_stop`; ValueError if `fit` did not stop."""
+    if self._stopped:
+      raise ValueError(
+          f'Expected training to stop before epoch {epoch + 1}, which would pass target'
+          f'_epsilon={self._target}, got it: something reset model.stop_training.')
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -286,10 +290,7 @@ def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
 
 
 def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
-  """Warns of callbacks that act by a log without noise, such as EarlyStopping.
-
-  `held_out` tells whether the guarantee covers validation data, and so logs of those.
-  """
+  """Warns of callbacks that monitor logs without noise; `held_out`: val_ ones too."""
   covered = _RELEASED if held_out else (*_RELEASED, 'val_')
   found = sorted(f'{type(each).__name__} by {each.monitor!r}' for each in given if (
       isinstance(getattr(each, 'monitor', None), str) and
