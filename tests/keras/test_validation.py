@@ -469,7 +469,7 @@ def test_the_card_lists_what_private_validation_leaves_open():
     (lambda: PrivateEarlyStopping('val_private_margin'), "Expected mode='max' or"),
     (lambda: plan_of(releases=[validation_of(), validation_of(
         divided(Split(0.5)).validation)]), 'sides of one split'),
-    (lambda: PrivateEarlyStopping(patience='two'), 'Expected patience to be an integer'),
+    (lambda: PrivateEarlyStopping(patience='two'), 'patience to be an integer'),
     (lambda: validation_of(split=0.2), r'split=0.2; Split\(0.1\) makes one'),
     (lambda: EpsilonCallback(batches=X), 'of its own, got ndarray'),
     (lambda: tf.keras.Sequential([tf.keras.layers.Dense(3)]), ''),
