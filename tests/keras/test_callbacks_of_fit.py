@@ -88,6 +88,16 @@ def test_a_callback_or_another_plan_sets_another_target():
   assert free.released_steps == 35
 
 
+def test_an_epoch_beyond_the_target_raises_if_callbacks_reset_stop_training():
+  model = _private(_plan(sampling=tfcactus.sampling.RandomAllocationSampling))
+  reset = tf.keras.callbacks.LambdaCallback(
+      on_epoch_end=lambda epoch, logs: setattr(model, 'stop_training', False))
+  with pytest.raises(ValueError, match='stop before epoch 3, which would pass target'):
+    model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0,
+              callbacks=[private.EpsilonCallback(target_epsilon=3.0), reset])
+  assert model.releases == 8
+
+
 def test_passes_over_arrays_are_limited_by_the_epoch():
   plan = _plan(sampling=tfcactus.sampling.RandomAllocationSampling)
   model = _private(plan)
@@ -210,3 +220,32 @@ def test_invalid_targets_raise(bad):
     tfcactus.PrivacyPlan(noise=tfcactus.Gaussian(1.0), l2_norm_clip=1.0, delta=1e-5,
                          num_examples=40, sampling_prob=0.25, steps=8,
                          target_epsilon=bad)
+
+
+@pytest.mark.parametrize('callback, held_out, named', [
+    (tf.keras.callbacks.EarlyStopping('loss'), False, "EarlyStopping by 'loss'"),
+    (tf.keras.callbacks.ReduceLROnPlateau('loss'), False, "Plateau by 'loss'"),
+    (tf.keras.callbacks.ModelCheckpoint('{epoch}.keras', 'loss', save_best_only=True),
+     False, "ModelCheckpoint by 'loss'"),
+    (tf.keras.callbacks.EarlyStopping('val_loss'), True, "EarlyStopping by 'val_loss'"),
+    (tf.keras.callbacks.EarlyStopping('val_loss'), False, ''),
+    (tf.keras.callbacks.EarlyStopping('val_private_accuracy', mode='max'), True, ''),
+    (tf.keras.callbacks.EarlyStopping('epsilon', mode='min'), False, ''),
+    (tf.keras.callbacks.ModelCheckpoint('{epoch}.keras', 'loss'), False, ''),
+])
+def test_callbacks_that_act_by_logs_without_noise_give_one_warning(
+    callback, held_out, named, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  validation = private.PrivateValidation(
+      X, Y, noise=tfcactus.Gaussian(20.0), releases=2, num_examples=40)
+  plan = _plan(target_epsilon=None, noise=tfcactus.Gaussian(2.0),
+               releases=[validation] * held_out)
+  with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always', UserWarning)
+    _private(plan).fit(
+        _batches(), epochs=2, verbose=0, validation_data=(X, Y),
+        callbacks=[private.EpsilonCallback(), callback] + [validation] * held_out)
+  found = [each for each in said if 'without noise' in str(each.message)]
+  assert len(found) == bool(named)
+  for each in found:
+    assert named in str(each.message) and each.filename == __file__

@@ -353,6 +353,10 @@ CASES = {
     'Expected to monitor what a PrivateValidation of this fit releases':
         lambda folder: _fit(callbacks=[
             private.PrivateEarlyStopping('val_loss', mode='min')]),
+    'Expected callbacks that act by logs with noise': lambda folder: _fit(
+        callbacks=[tf.keras.callbacks.ReduceLROnPlateau('loss')]),
+    'got one that repeats examples': lambda folder: private.PoissonBatches(
+        tf.data.Dataset.from_tensor_slices((X, Y)).repeat(2), sampling_prob=0.25),
     'got a value that may have no noise': lambda folder: _with_accuracy(metrics=[
         tf.keras.metrics.SparseCategoricalAccuracy(name='noisy_accuracy')]),
     'Expected noisy_accuracy to name one output': lambda folder: _with_accuracy(

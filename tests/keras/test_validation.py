@@ -322,6 +322,18 @@ def test_epochs_without_a_release_stop_nothing():
   assert len(history[MONITOR]) == 2
 
 
+def test_epochs_after_the_last_release_are_trained():
+  validation = validation_of(every=2, releases=3)
+  model, history = fitted(validation, epochs=7, steps=28)
+  assert len(history['loss']) == 7 and len(history[MONITOR]) == 3
+  assert model.releases == 28
+  few = validation_of(every=2, releases=3)
+  model, batches = model_of(few, steps=32)
+  with pytest.raises(ValueError, match='plan more releases'):
+    model.fit(batches, epochs=8, callbacks=[few], verbose=0)
+  assert model.releases == 0
+
+
 def test_more_releases_than_planned_are_refused():
   validation = validation_of()
   model, history = fitted(validation)
@@ -457,6 +469,9 @@ def test_the_card_lists_what_private_validation_leaves_open():
     (lambda: PrivateEarlyStopping('val_private_margin'), "Expected mode='max' or"),
     (lambda: plan_of(releases=[validation_of(), validation_of(
         divided(Split(0.5)).validation)]), 'sides of one split'),
+    (lambda: PrivateEarlyStopping(patience='two'), 'patience to be an integer'),
+    (lambda: validation_of(split=0.2), r'split=0.2; Split\(0.1\) makes one'),
+    (lambda: EpsilonCallback(batches=X), 'of its own, got ndarray'),
     (lambda: tf.keras.Sequential([tf.keras.layers.Dense(3)]), ''),
 ])
 def test_refusals(make, text):

@@ -17,7 +17,7 @@ from tfcactus import accounting, noise as noise_lib, release
 from tfcactus.data_account import DataAccount
 from tfcactus.keras.compat import models
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import units as units_lib
+from tfcactus.keras.data import datasets, units as units_lib
 from tfcactus.randomness import KeyStream
 from tfcactus.release import _records
 
@@ -154,6 +154,8 @@ def _read(data: Any, owners: np.ndarray | None, array: Callable[[object], np.nda
   each row its own owner. Raises ValueError for another number of owners than rows.
   """
   start = 0
+  if isinstance(data, tf.data.Dataset):
+    datasets.check_once(data)
   for batch in _records.batches(data, array):
     owner = np.arange(start, start + len(batch)) if owners is None else owners
     if len(owner) != len(batch):

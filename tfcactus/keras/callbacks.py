@@ -84,7 +84,7 @@ class EpsilonCallback(keras.callbacks.Callback):
                                 batches.scheme.draws_epochs):
       raise ValueError(
           'Expected batches to be PoissonBatches or FixedSizeBatches, each of '
-          f'which is a draw of its own, got {batches!r}.')
+          f'which is a draw of its own, got {type(batches).__name__}.')
     self._given_plan = None if plan is None else _checks.plan(plan)
     self._batches = batches
     self.target_epsilon = (None if target_epsilon is None else

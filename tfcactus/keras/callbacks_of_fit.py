@@ -12,7 +12,7 @@ import warnings
 
 import tensorflow as tf
 
-from tfcactus import _format, sampling, step_counts
+from tfcactus import _format, guarantee as guarantee_lib, sampling, step_counts
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.ledger.ledger import HoldsLedger, TrainingLedger
@@ -22,6 +22,9 @@ from tfcactus.keras.step.clip_norm import ClipNorm
 
 NOISY_ACCURACY = 'noisy_accuracy'
 """Key of the noisy accuracy in the logs."""
+
+_RELEASED = ('epsilon', 'delta', 'clip_norm', NOISY_ACCURACY, 'val_private_')
+"""First letters of logs that are computed from what was released."""
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -119,7 +122,11 @@ class Limit(keras.callbacks.Callback):
     return coming if self._training.released_steps + coming > self._max_steps else 0
 
   def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-    """Remembers the number of the epoch, by which `_stop` sees whether more follow."""
+    """Remembers the epoch's number, for `_stop`; ValueError if `fit` did not stop."""
+    if self._stopped:
+      raise ValueError(
+          f'Expected training to stop before epoch {epoch + 1}, which would pass target'
+          f'_epsilon={self._target}, got it: something reset model.stop_training.')
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -270,11 +277,28 @@ def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
   """Returns the callbacks of a `fit` in the order to run: first those that write logs.
 
   Adds those of this file that the plan, or the account of `paid`, needs. A `given`
-  callback with a target_epsilon replaces `Limit`.
+  callback with a target_epsilon replaces `Limit`. Warns of callbacks that act by logs
+  without noise.
   """
+  _warn_of_monitors(given, bool(guarantee_lib.validations(ledger.plan.releases)))
   log = [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]
   stops = [] if paid is None else [StopAtSlotEnd(paid)]
   if all(getattr(each, 'target_epsilon', None) is None for each in given):
     stops = [Limit(ledger), *stops]
   return [*sorted([*log, *given], key=lambda each: not getattr(
       each, 'writes_logs', False)), *stops]
+
+
+def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
+  """Warns of callbacks that monitor logs without noise; `held_out`: val_ ones too."""
+  covered = _RELEASED if held_out else (*_RELEASED, 'val_')
+  found = sorted(f'{type(each).__name__} by {each.monitor!r}' for each in given if (
+      isinstance(getattr(each, 'monitor', None), str) and
+      getattr(each, 'save_best_only', True) and not each.monitor.startswith(covered)))
+  if found:
+    warnings.warn(
+        f'Expected callbacks that act by logs with noise, got {", ".join(found)}, a '
+        'log of private examples without noise: learning rates, the end of training '
+        'and the choice of weights then tell of single examples, which epsilon does '
+        'not cover. Monitor noisy_accuracy of the plan or a log of PrivateValidation, '
+        'or leave the callback out.', stacklevel=4)

@@ -82,7 +82,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     super().__init__()
     self._data = units_lib.open_data(x, y)
     if split is not None:
-      _checks.instance('split', split, split_lib.Split, 'such as Split(0.1)')
+      _checks.instance('split', split, split_lib.Split, 'Split(0.1) makes one')
       self._data = split.sides(self._data).validation
     side = self._data.side
     if side is not None and not side.held_out:
@@ -134,9 +134,9 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     self._ledger, self._plan = ledger, ledger.plan
     done = ledger.record.validated.setdefault(self.event, self._allowed())
     steps = self.params.get('steps')
-    # Refuses a fit whose releases would be used up before the plan's steps.
+    # Refuses a fit that would come to one release more before the end of the plan.
     if done >= self._releases or steps and (
-        steps * self._every * self._releases < self._plan.steps):
+        steps * self._every * (self._releases + 1) <= self._plan.steps):
       self._refuse_more()
     if done and self.num_examples is None:
       raise ValueError(
@@ -150,12 +150,12 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         f'val_private_{name}': self.event for name, *_ in self._metrics}
 
   def check_epochs(self, epochs: int) -> None:
-    """Raises ValueError unless epochs are from `every` to `every` times `releases`."""
-    if not self._every <= epochs <= self._every * self._releases:
+    """Raises ValueError unless so many epochs make 1 to `releases` releases."""
+    if not 1 <= epochs // self._every <= self._releases:
       raise ValueError(
           f'Expected 1 to {self._releases} releases of validation in a run, got '
-          f'{epochs} epochs with a release after every {self._every}; set releases= to '
-          'the number of epochs, or every=, the number of epochs between releases.')
+          f'{epochs // self._every}, after every {self._every} of {epochs} epochs; set '
+          'releases=, or every=, the number of epochs between releases.')
 
   def _allowed(self) -> int:
     """Returns how many releases are allowed so far, in proportion to the steps."""
@@ -311,6 +311,7 @@ class PrivateEarlyStopping(keras.callbacks.EarlyStopping):
     """
     _checks.instance('monitor', monitor, str, 'give the name of a log')
     _checks.choice('mode', mode, ('auto', 'max', 'min'))
+    _checks.integer('patience', patience, 0)
     if mode == 'auto':
       known = {'val_private_accuracy': 'max', 'val_private_loss': 'min',
                'noisy_accuracy': 'max'}

@@ -139,7 +139,10 @@ def test_batches_take_mnist_from_tensorflow_datasets():
     ((_dataset(count=False).filter(lambda x, y: False),), 'at least one'),
     ((range(5),), r'pairs \(x, y\), got int'),
     (({},), 'at least one'),
-    ((iter([1]),), 'array of numbers'),
+    (({}, _Y), '0 examples in x and'),
+    ((None, _Y), 'got NoneType of shape'),
+    ((iter([1]),), 'array of numbers.*; store_examples takes a generator'),
+    (([[2**70]], [0]), r'objects \(int\)'),
     (([],), 'at least one|array of numbers'),
 ])
 def test_other_sources_raise(args, words):

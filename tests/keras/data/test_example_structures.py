@@ -139,7 +139,8 @@ class Given(tf.keras.utils.Sequence):
      r"x\['a'\] to be a dense array.*to_tensor"),
     (lambda: PoissonBatches(BY_DICT, DIGITS[1:], 0.5), '10 examples in x and 9 in y'),
     (lambda: PoissonBatches(X, DIGITS, 0.5, batch_size=3), 'either sampling_prob or'),
-], ids=['sequence', 'strings', 'ragged', 'lengths', 'both'])
+    (lambda: PoissonBatches(X, DIGITS), 'either sampling_prob or batch_size, got None'),
+], ids=['sequence', 'strings', 'ragged', 'lengths', 'both', 'neither'])
 def test_data_without_examples_to_sample_raise(make, words):
   with pytest.raises(ValueError, match=words):
     make()

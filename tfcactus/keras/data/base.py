@@ -60,7 +60,7 @@ class SampledBatches(Fixed, keras.utils.Sequence):
 
   _FIXED = dict.fromkeys(
       ('scheme', 'num_examples', 'part_of', 'sampling_prob', 'batch_size', 'seeded',
-       'draws', 'side', 'steps_per_epoch'),
+       'draws', 'side', 'steps_per_epoch', 'examples_per_unit'),
       'Make other batches, and a plan that accounts for them.')
 
   def __init__(self, x: Any, y: Any, scheme: SamplingScheme, *,

@@ -66,8 +66,8 @@ class PoissonBatches(SampledBatches):
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
     total = data.num_examples if part_of is None else (
         _checks.integer('part_of', part_of, data.num_examples))
+    _check_one('sampling_prob', sampling_prob, batch_size)
     if batch_size is not None:
-      _check_alone('sampling_prob', sampling_prob, batch_size)
       scheme = sampling_lib.PoissonSampling.of_batch_size(batch_size, total)
     else:
       scheme = sampling_lib.PoissonSampling(total, _checks.sampling_prob(sampling_prob))
@@ -141,8 +141,8 @@ class AllocatedBatches(_DealtBatches):
         `PrivacyPlan.for_training(..., sampling=RandomAllocationSampling)`.
     """
     data = units_lib.open_data(x, y, sample_weight, units, examples_per_unit)
+    _check_one('num_batches', num_batches, batch_size)
     if batch_size is not None:
-      _check_alone('num_batches', num_batches, batch_size)
       scheme = sampling_lib.RandomAllocationSampling.of_batch_size(
           batch_size, data.num_examples)
     else:
@@ -221,8 +221,8 @@ ACCOUNTED = (SampledBatches, AllocatedBatches, CyclicBatches, FixedSizeBatches,
 another way."""
 
 
-def _check_alone(name: str, value: object, batch_size: object) -> None:
-  """Raises ValueError if both batch_size and the argument it replaces are given."""
-  if value is not None:
+def _check_one(name: str, value: object, batch_size: object) -> None:
+  """Raises ValueError unless either batch_size or what it replaces is given."""
+  if (value is None) == (batch_size is None):
     raise ValueError(
         f'Expected either {name} or batch_size, got {value!r} and {batch_size!r}.')

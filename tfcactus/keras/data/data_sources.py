@@ -5,21 +5,16 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
-import warnings
 import zlib
 
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import graphs
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.independence import draws
+from tfcactus.keras.data import datasets
 
 Rows = tuple[Any, ...]
 """Inputs and targets, and weights if there are any: structures of arrays."""
-
-_BLOCK = 4096
-"""Number of examples of a dataset to read at a time."""
 
 
 class ExampleData(abc.ABC):
@@ -72,7 +67,7 @@ class ArrayData(ExampleData):
     lengths = [sorted({len(array) for array in tf.nest.flatten(part)})
                for part in self._arrays]
     known = set().union(*lengths)
-    if len(known) != 1 or not min(known):
+    if not lengths[0] or len(known) != 1 or not min(known):
       names = ('examples in x', 'in y', 'in sample_weight')
       raise ValueError(
           'Expected x and y of the same length of at least one, got ' + ' and '.join(
@@ -212,7 +207,7 @@ def open_data(x: Any, y: Any, sample_weight: Any = None) -> ExampleData:
           f'pairs (x, y) or (x, y, weight); got {type(each).__name__}.')
   if isinstance(x, ExampleData):
     return x
-  return ArrayData(*_read(x)) if isinstance(x, tf.data.Dataset) else (
+  return ArrayData(*datasets.read(x)) if isinstance(x, tf.data.Dataset) else (
       RandomAccessData(x))
 
 
@@ -242,68 +237,6 @@ def check_weights(data: ExampleData) -> None:
             f'Expected sample_weight of shape {(count,)}, one number for each example, '
             'or of the shape of targets that have a loss for each of their parts, such '
             f'as (examples, tokens), got {(count, *weight.shape[1:])}: {have}.')
-
-
-def blocks(dataset: tf.data.Dataset) -> Iterator[Any]:
-  """Returns an iterator over blocks of `_BLOCK` pairs or triples of a dataset.
-
-  Warns of random augmentation, which is drawn once for all steps. Raises ValueError
-  for elements of unknown shape or of another structure, and for an infinite dataset.
-  """
-  spec = dataset.element_spec
-  if not isinstance(spec, tuple) or len(spec) not in (2, 3) or not all(
-      isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined()
-      for part in tf.nest.flatten(spec)):
-    raise ValueError(
-        'Expected a dataset whose elements are pairs (x, y), or (x, y, weight), of '
-        f'known shape, one for each example, got {spec}; use '
-        'tfds.load(as_supervised=True), unbatch() one of batches, and make ragged and '
-        'sparse parts dense before.')
-  if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-    raise ValueError(
-        'Expected a dataset that ends, got an infinite one; leave out '
-        'repeat(): batches are drawn as often as they are asked for.')
-  if draw := next(_random_operations(dataset), ''):
-    warnings.warn(
-        f'A dataset that draws at random ({draw}) was read once: what it drew for an '
-        'example, such as an augmented image, stays the same in all batches. Put '
-        'random layers into the model instead, such as '
-        'tf.keras.layers.RandomFlip, or draw in the parse of TFRecordExamples.',
-        stacklevel=6)
-  return dataset.batch(_BLOCK).as_numpy_iterator()
-
-
-def _read(dataset: tf.data.Dataset) -> list[Any]:
-  """Reads a dataset once; returns [x, y] or [x, y, weights], structures of arrays."""
-  read, spec, count = blocks(dataset), dataset.element_spec, int(dataset.cardinality())
-  if count < 0:  # TensorFlow does not know the length in advance.
-    found = list(read) or [tf.nest.map_structure(
-        lambda part: np.zeros((0,) + tuple(part.shape)), spec)]
-    return list(tf.nest.map_structure(lambda *parts: np.concatenate(parts), *found))
-  # Filled block by block, so that memory never holds the data twice.
-  arrays = tf.nest.map_structure(
-      lambda part: np.empty([count] + part.shape, part.dtype.as_numpy_dtype), spec)
-  done = 0
-  for block in read:
-    flat = tf.nest.flatten(block)
-    for array, part in zip(tf.nest.flatten(arrays), flat):
-      array[done:done + len(part)] = part
-    done += len(flat[0])
-  return list(tf.nest.map_structure(lambda array: array[:done], arrays))
-
-
-def _random_operations(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields types of random operations in functions of a dataset.
-
-  Ignores `shuffle`, and how `sample_from_datasets` selects: they draw but the order.
-  """
-  for function in dataset._functions():  # pylint: disable=protected-access
-    for node in graphs.nodes(function.function.graph):
-      if draws.draws(node):
-        yield node.op
-  for inner in dataset._inputs():  # pylint: disable=protected-access
-    if inner is not getattr(dataset, '_selector_input', None):
-      yield from _random_operations(inner)
 
 
 def targets_or_none(y: Any) -> Any:
@@ -442,6 +375,11 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
         f'Expected {name} to be a dense array, got {type(value).__name__}; make it '
         'dense before, padded to one length: to_tensor(), tf.sparse.to_dense().')
   array = _as_array(name, value)
+  if not array.ndim or array.dtype.kind not in 'fiubSUOT':
+    raise ValueError(
+        f'Expected {name} to be an array of numbers with examples along its first '
+        f'axis, got {type(value).__name__} of shape {array.shape} and dtype '
+        f'{array.dtype}{"" if array.ndim else "; store_examples takes a generator"}.')
   if array.dtype.kind in 'SUOT':
     # NumPy turns a list of texts and NaN into texts with a word 'nan'.
     array = _objects(name, np.array(value, object) if isinstance(
@@ -450,12 +388,6 @@ def checked_array(name: str, value: object, texts: bool = False) -> np.ndarray:
       raise ValueError(
           f'Expected {name} to be an array of numbers, got texts: only inputs may be '
           'texts. Turn labels into their places in a list of classes that is public.')
-    if _holds_texts(array) and array.ndim:
-      return array
-  if array.ndim == 0 or array.dtype.kind not in 'fiub':
-    raise ValueError(
-        f'Expected {name} to be an array of numbers with examples along its '
-        f'first axis, got shape {array.shape} and dtype {array.dtype}.')
   return array
 
 
@@ -478,8 +410,9 @@ def _objects(name: str, array: np.ndarray) -> np.ndarray:
     made = np.empty(len(flat), object)
     made[:] = [each.encode() if isinstance(each, str) else each for each in flat]
     return made.reshape(array.shape)
-  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat):
-    return np.array(flat).reshape(array.shape)
+  if all(isinstance(each, (int, float, np.number, np.bool_)) for each in flat) and (
+      (numbers := np.array(flat)).dtype.kind != 'O'):  # Integers beyond 64 bits.
+    return numbers.reshape(array.shape)
   missing = sum(map(_is_missing, flat))
   if missing:
     raise ValueError(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfcactus import _checks
 from tfcactus.keras.compat.versions import keras
-from tfcactus.keras.data import data_sources, open_files
+from tfcactus.keras.data import data_sources, datasets, open_files
 from tfcactus.noise.table_file import PathLike
 
 _INDEX = 'examples.json'
@@ -160,7 +160,7 @@ def _mapped(file: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def _blocks(examples: Any) -> Iterator[Any]:
   """Returns an iterator of blocks of examples; ValueError if there is none."""
   if isinstance(examples, tf.data.Dataset):
-    return data_sources.blocks(examples)
+    return datasets.blocks(examples)
   if isinstance(examples, keras.utils.Sequence):
     return (data_sources.checked_example(examples[i]) for i in range(len(examples)))
   try:
