@@ -95,7 +95,7 @@ def test_an_epoch_beyond_the_target_raises_if_callbacks_reset_stop_training():
   with pytest.raises(ValueError, match='stop before epoch 3, which would pass target'):
     model.fit(private.AllocatedBatches(X, Y, num_batches=4), epochs=5, verbose=0,
               callbacks=[private.EpsilonCallback(target_epsilon=3.0), reset])
-  assert model.releases == 8
+  assert model.released_steps == 8
 
 
 def test_passes_over_arrays_are_limited_by_the_epoch():
@@ -242,10 +242,14 @@ def test_callbacks_that_act_by_logs_without_noise_give_one_warning(
                releases=[validation] * held_out)
   with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter('always', UserWarning)
-    _private(plan).fit(
+    model = _private(plan)
+    model.fit(
         _batches(), epochs=2, verbose=0, validation_data=(X, Y),
         callbacks=[private.EpsilonCallback(), callback] + [validation] * held_out)
   found = [each for each in said if 'without noise' in str(each.message)]
   assert len(found) == bool(named)
   for each in found:
     assert named in str(each.message) and each.filename == __file__
+  model.save('m.keras')
+  for each in (model, tf.keras.models.load_model('m.keras')):
+    assert ('logs of private examples' in each.guarantee().statement) == bool(named)

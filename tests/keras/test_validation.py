@@ -326,12 +326,12 @@ def test_epochs_after_the_last_release_are_trained():
   validation = validation_of(every=2, releases=3)
   model, history = fitted(validation, epochs=7, steps=28)
   assert len(history['loss']) == 7 and len(history[MONITOR]) == 3
-  assert model.releases == 28
+  assert model.released_steps == 28
   few = validation_of(every=2, releases=3)
   model, batches = model_of(few, steps=32)
   with pytest.raises(ValueError, match='plan more releases'):
     model.fit(batches, epochs=8, callbacks=[few], verbose=0)
-  assert model.releases == 0
+  assert model.released_steps == 0
 
 
 def test_more_releases_than_planned_are_refused():

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfcactus import _format, guarantee as guarantee_lib, sampling, step_counts
 from tfcactus.keras.compat import training as compat
 from tfcactus.keras.compat.versions import keras
+from tfcactus.keras.ledger.counts import Trusted
 from tfcactus.keras.ledger.ledger import HoldsLedger, TrainingLedger
 from tfcactus.keras.ledger.model_ledger import ModelLedger
 from tfcactus.keras.ledger.paid_steps import PaidSteps
@@ -278,9 +279,10 @@ def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
 
   Adds those of this file that the plan, or the account of `paid`, needs. A `given`
   callback with a target_epsilon replaces `Limit`. Warns of callbacks that act by logs
-  without noise.
+  without noise; guarantees then say that these are not covered.
   """
-  _warn_of_monitors(given, bool(guarantee_lib.validations(ledger.plan.releases)))
+  if _warn_of_monitors(given, bool(guarantee_lib.validations(ledger.plan.releases))):
+    ledger.record.trust(Trusted.LOGS)
   log = [] if ledger.plan.noisy_accuracy is None else [NoisyAccuracyLog(norm, ledger)]
   stops = [] if paid is None else [StopAtSlotEnd(paid)]
   if all(getattr(each, 'target_epsilon', None) is None for each in given):
@@ -289,8 +291,11 @@ def in_order(given: list[Any], ledger: ModelLedger, norm: ClipNorm,
       each, 'writes_logs', False)), *stops]
 
 
-def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
-  """Warns of callbacks that monitor logs without noise; `held_out`: val_ ones too."""
+def _warn_of_monitors(given: list[Any], held_out: bool) -> bool:
+  """Warns of callbacks that monitor logs without noise; returns whether there are any.
+
+  `held_out` tells whether logs of validation data (val_) are of private examples too.
+  """
   covered = _RELEASED if held_out else (*_RELEASED, 'val_')
   found = sorted(f'{type(each).__name__} by {each.monitor!r}' for each in given if (
       isinstance(getattr(each, 'monitor', None), str) and
@@ -302,3 +307,4 @@ def _warn_of_monitors(given: list[Any], held_out: bool) -> None:
         'and the choice of weights then tell of single examples, which epsilon does '
         'not cover. Monitor noisy_accuracy of the plan or a log of PrivateValidation, '
         'or leave the callback out.', stacklevel=4)
+  return bool(found)

@@ -45,6 +45,27 @@ class Seeded(enum.IntFlag):
         if part in self)
 
 
+class Trusted(enum.IntFlag):
+  """What the account of some steps takes on trust, or leaves out."""
+
+  NOTHING = 0
+  PARTS = 1
+  LOGS = 2
+
+  def words(self) -> str:
+    """Returns what to say of it beside a guarantee: sentences, or ''."""
+    return ' '.join(words for part, words in _TRUSTED.items() if part in self)
+
+
+_TRUSTED = {
+    Trusted.PARTS: (
+        'Nothing checks the word of who trained that no example was in the parts of '
+        'two workers.'),
+    Trusted.LOGS: (
+        'It does not cover what callbacks decided by logs of private examples without '
+        'noise, such as learning rates or the end of training.')}
+
+
 def combined(seen: int, current: int) -> int:
   """Returns the sampling code of two sets of steps together, from the code of each.
 
@@ -83,12 +104,14 @@ class Counts(NamedTuple):
       `MIXED`.
     plan_number: `lineage.plan_number` of the steps' plan, or `OTHER_PLANS`.
     seeded_parts: A `Seeded`: which randomness is reproducible.
+    trusted: A `Trusted`: what the account takes on trust.
   """
 
   segments: tuple[Segment, ...] = ()
   sampling: int = NONE
   plan_number: int = 0
   seeded_parts: int = 0
+  trusted: int = 0
 
   @property
   def released_steps(self) -> int:
@@ -112,7 +135,7 @@ class Counts(NamedTuple):
     for segment in other.segments:
       _take_larger(found, segment)
     return Counts(_joined(found), combined(self.sampling, other.sampling), number,
-                  self.seeded_parts | other.seeded_parts)
+                  self.seeded_parts | other.seeded_parts, self.trusted | other.trusted)
 
   def later(self, number: int, steps: int, epochs: int = 0) -> Counts:
     """Returns the counts with further steps and epochs in the segment `number`."""
@@ -254,6 +277,10 @@ class Record:
         self._merge(each)
       self._assign()
       return self._known
+
+  def trust(self, what: Trusted) -> None:
+    """Adds to what the account takes on trust."""
+    self.merge_counts(Counts(trusted=int(what)))
 
   def _merge(self, other: Counts) -> None:
     """Merges into the copy; voids an account of all planned steps for two trainings."""

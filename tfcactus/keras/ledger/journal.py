@@ -193,7 +193,7 @@ def _checksum(text: bytes) -> str:
 
 def _entry(path: PathLike, record: dict[str, Any]) -> Counts:
   """Returns the counts of a record; raises ValueError if a number is invalid."""
-  lowest = {'sampling': 0, 'plan_number': counts.OTHER_PLANS, 'seeded_parts': 0}
+  lowest = {**dict.fromkeys(Counts._fields[1:], 0), 'plan_number': counts.OTHER_PLANS}
   segments = record.get('segments') if isinstance(record, dict) else None
   if not (isinstance(segments, list) and set(record) == set(Counts._fields) and all(
       isinstance(each, list) and len(each) == 3 and all(

@@ -175,7 +175,7 @@ class ModelLedger:
     return self._make_ledger(
         counts.UNKNOWN if note else sampling, known.released_steps + ahead,
         known.epochs_begun + ahead, note, seeded, ' '.join(filter(None, (
-            self._condition, _PARTS if self.counter.in_parts else ''))))
+            self._condition, counts.Trusted(known.trusted).words()))))
 
 
 _COMPUTED = (
@@ -184,7 +184,3 @@ _COMPUTED = (
     'private models cost what all of these cost together. Compute with the other '
     'weights alone, and pass the counters of this model: what other private models of '
     'this process released is added.')
-
-_PARTS = (
-    'Nothing checks the word of who trained that no example was in the parts of two '
-    'workers.')

@@ -17,7 +17,7 @@ from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks, Place, Taken
 from tfcactus.keras.distribution import replicas
 from tfcactus.keras.ledger import agreement, lineage, paid_steps, weight_watch
-from tfcactus.keras.ledger.counts import Counts, Record, Seeded
+from tfcactus.keras.ledger.counts import Counts, Record, Seeded, Trusted
 from tfcactus.keras.ledger.journal import Journal
 from tfcactus.keras.ledger.weight_watch import Watch
 from tfcactus.keras.step.clip_norm import ClipNorm
@@ -32,8 +32,6 @@ class StepCounter:
 
   Attributes:
     noise: A `Seeded`: `NOISE` if the noise comes from a seed, else `NOTHING`.
-    in_parts: Whether any `fit` was given batches with `part_of`, which are drawn from
-      the part of the examples that this worker holds.
     loaded: Whether the model comes from a config, as one that was saved does.
     journal: The `Journal` if it is open, or None.
     journal_path: Absolute path of the journal, or None.
@@ -57,7 +55,7 @@ class StepCounter:
     self._strategy = tf.distribute.get_strategy()
     self._chief = replicas.worker(self._strategy) == 0
     self._agreement = agreement.StepAgreement()
-    self._agreed = self.in_parts = False
+    self._agreed = False
     self.side: Any = None
     self.private_logs: dict[str, Any] = {}
     self.journal_path = None if journal is None else (
@@ -112,7 +110,8 @@ class StepCounter:
     self._record.merge_counts(agreement.begin(
         model, batches, self._record, lineage.plan_number(self._plan)))
     self._agreed = True
-    self.in_parts = self.in_parts or getattr(batches, 'part_of', None) is not None
+    if getattr(batches, 'part_of', None) is not None:
+      self._record.trust(Trusted.PARTS)
     self.side, self.private_logs = getattr(batches, 'side', None), {}
     self._marks.append(marks)
     try:
