@@ -49,7 +49,7 @@ MAX_FACTOR = 700.0
 """Log of the largest factor that turns tilted masses into masses. Beyond it the upper
 bound on delta is one, and that on epsilon inf."""
 
-REACH, KEPT = 2.0, 64
+REACH, KEPT = 5.0, 64
 """A view for delta serves epsilons up to half as large again, and up to which its
 factors change by e^`REACH`: rounding grows by as much. The last `KEPT` views are kept.
 Affect speed and width only."""
