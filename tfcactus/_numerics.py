@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 LEAST = 5e-324
@@ -33,6 +34,11 @@ def log_mass(mass: np.ndarray) -> np.ndarray:
   """Returns log of real masses; -inf at zero."""
   with np.errstate(divide='ignore'):
     return np.log(mass)
+
+
+def raised_exp(x: npt.ArrayLike) -> np.ndarray:
+  """Returns e^x for an upper bound: never zero, except at -inf."""
+  return np.maximum(np.exp(x), np.where(np.isneginf(x), 0.0, LEAST))
 
 
 def expm1(z: np.ndarray) -> np.ndarray:
