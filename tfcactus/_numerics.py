@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 LEAST = 5e-324
@@ -36,9 +35,9 @@ def log_mass(mass: np.ndarray) -> np.ndarray:
     return np.log(mass)
 
 
-def raised_exp(x: npt.ArrayLike) -> np.ndarray:
+def raised_exp(x: np.ndarray) -> np.ndarray:
   """Returns e^x for an upper bound: never zero, except at -inf."""
-  return np.maximum(np.exp(x), np.where(np.isneginf(x), 0.0, LEAST))
+  return np.maximum(np.exp(x), np.where(x == -np.inf, 0.0, LEAST))
 
 
 def expm1(z: np.ndarray) -> np.ndarray:

@@ -266,7 +266,7 @@ class _View:
     # of P-masses from rounding and wrap-around.
     log_factor = upper.log_factor(self._near) + upper.slack
     self._too_large = log_factor > MAX_FACTOR
-    scale = math.exp(min(log_factor, MAX_FACTOR))
+    scale = 0.0 if self._too_large else math.exp(log_factor)
     self._losses = upper.losses[self._range].copy()
     self._p, self._q = (scale * upper.suffix(self._near, shift)[self._range]
                         for shift in (0, 1))
