@@ -35,6 +35,11 @@ def log_mass(mass: np.ndarray) -> np.ndarray:
     return np.log(mass)
 
 
+def raised_exp(x: np.ndarray) -> np.ndarray:
+  """Returns e^x for an upper bound: never zero, except at -inf."""
+  return np.maximum(np.exp(x), np.where(x == -np.inf, 0.0, LEAST))
+
+
 def expm1(z: np.ndarray) -> np.ndarray:
   """Returns exp(z) - 1 of complex z, accurate for small |z|."""
   grown = np.expm1(z.real)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from tests.representatives import representatives
 from tfcactus import accounting, relations
-from tfcactus.accounting import attacks, views
+from tfcactus.accounting import attacks, base, views
 
 RATES = [1e-6, 1e-3, 1e-2, 0.3, 0.7, 0.99]
 
@@ -201,3 +201,21 @@ def test_nothing_released_and_nothing_protected():
 def test_bad_arguments_are_refused(call, said):
   with pytest.raises(ValueError, match=said):
     call()
+
+
+def test_a_report_composes_once(monkeypatch):
+  made = []
+  compose = base.PairAccountant.compositions
+
+  def counted(accountant):
+    made.append(accountant._kept)
+    return compose(accountant)
+
+  monkeypatch.setattr(base.PairAccountant, 'compositions', counted)
+  accountant = accounting.PhiAccountant().compose(dp_accounting.GaussianDpEvent(2.0), 3)
+  attacks.AttackReport.of(accountant, '')
+  assert len(made) > 10 and sum(kept is None for kept in made) == 1
+  # What is composed later counts.
+  before = accountant.get_epsilon(1e-5)
+  assert accountant.compose(dp_accounting.GaussianDpEvent(2.0)).get_epsilon(
+      1e-5) > before

@@ -86,6 +86,15 @@ def test_delta_inverts_epsilon(rho, omega, log_delta):
       log_delta, rel=1e-6, abs=1e-6)
 
 
+def test_delta_is_not_zero_where_it_is_no_float():
+  """Gaussian noise has no epsilon at delta zero."""
+  assert 0 < TCDP(0.5).delta(1e3) < 1e-300
+  event = dp_accounting.GaussianDpEvent(1.0)
+  for kind in (accounting.TCDPAccountant, accounting.ExtendedMomentsAccountant,
+               accounting.RenyiAccountant):
+    assert 0 < kind().compose(event).get_delta(1e3) < 1e-200
+
+
 def test_composition_keeps_the_least_omega():
   assert TCDP(0.25, 5).compose(TCDP(0.5, 3), TCDP(0.125)) == TCDP(0.875, 3)
   assert TCDP.from_pure_dp(2.0) == TCDP(2.0, math.inf)

@@ -214,6 +214,7 @@ PMF = {
     'always': (accounting.FixedRuns(6), None),
     'at least one': (accounting.PoissonRuns(2.0, at_least_one=True), None),
     'negative binomial': (accounting.NegativeBinomialRuns(5, -0.5), None),
+    'nearly logarithmic': (accounting.NegativeBinomialRuns(5, 5e-324), None),
     'light tail': (accounting.NegativeBinomialRuns(5, 1e4), None),
     'capped': (LOGARITHMIC.capped(7), None)}
 

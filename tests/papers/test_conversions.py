@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tests.accounting.oracles import gaussian_delta
-from tfcactus import accounting
+from tfcactus import _numerics, accounting
 from tfcactus.accounting import views
 from tfcactus.pairs import dominating_pair
 from tfcactus.papers import conversions
@@ -105,6 +105,11 @@ def test_one_order_by_hand():
   # The largest of e^-x (1 - e^-x) is a quarter.
   assert conversions.profile_from_renyi([2.0], [1.0], 4.0) == pytest.approx(
       0.25 * np.exp(-3.0))
+
+
+def test_a_profile_is_not_zero_where_it_is_no_float():
+  assert list(conversions.profile_from_renyi([2.0], [1.0], [1e4, np.inf])) == [
+      _numerics.LEAST, 0]
 
 
 def test_orders_whose_products_are_no_floats_prove_nothing():

@@ -112,3 +112,10 @@ def test_losses_at_the_ends_of_floats(rho, omega):
 def test_refusals(call):
   with pytest.raises(ValueError, match='Expected'):
     call()
+
+
+def test_tails_are_not_zero_where_they_are_no_floats():
+  loss = np.array([1e4, np.inf])
+  for bound in (tcdp.truncated_cdp_tail(TCDP(0.5), loss),
+                tcdp.renyi_dp(3.0, 1.0, loss)):
+    assert 0 < bound[0] < 1e-300 and bound[1] == 0

@@ -280,18 +280,20 @@ class AttackReport:
          false_positive: Sequence[float] = RATES) -> AttackReport:
     """Returns the report of an account; arguments are as for `Guarantee.report`."""
     prior = _checks.delta(prior, 'prior')
-    rates = {rate: true_positive_rate(accountant, rate) for rate in _checks.vector(
-        'false_positive', false_positive).tolist()}
-    curve = TradeoffCurve.of(accountant)
+    with accountant.composed_once():
+      advantage = accountant.delta_bounds(0.0)
+      rates = {rate: true_positive_rate(accountant, rate) for rate in _checks.vector(
+          'false_positive', false_positive).tolist()}
+      curve = TradeoffCurve.of(accountant)
     mu, where = curve.gaussian()
     # The true positive rate that is attained at one point refutes every smaller mu.
     least = float(special.ndtri(curve.best_true_positives(where)) -
                   special.ndtri(where)) if where < 1 else 0.0
     least = min(max(least, 0.0), mu)
     return cls(
-        rates, accountant.delta_bounds(0.0),
-        {rate: posterior(prior, rate, bounds) for rate, bounds in rates.items()}, prior,
-        Bounds(least, mu, mu), curve.regret(mu), statement, curve)
+        rates, advantage, {
+            rate: posterior(prior, rate, bounds) for rate, bounds in rates.items()},
+        prior, Bounds(least, mu, mu), curve.regret(mu), statement, curve)
 
   def as_dict(self) -> dict[str, Any]:
     """Returns the report without its curve, ready for JSON."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
+import contextlib
 import math
 from typing import Callable
 
@@ -25,6 +27,7 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
   # Class of the steps that the accountant can compose; it refuses others.
   _takes: type[event_steps.EventStep] = event_steps.PairedStep
+  _kept: dict[str, Composition] | None = None  # The compositions of `composed_once`.
 
   def __init__(
       self,
@@ -103,6 +106,8 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
 
   def compositions(self) -> dict[str, Composition]:
     """Returns {'add', 'remove' or 'replace': composition}; {} if no step has a pair."""
+    if self._kept is not None:
+      return self._kept
     counts = [(step, count) for step, count in self._steps().items()
               if isinstance(step, event_steps.PairedStep)]
     if not counts:
@@ -111,6 +116,18 @@ class PairAccountant(dp_accounting.PrivacyAccountant):
               ['remove', 'add'] if self.direction == 'both' else [self.direction])
     return {direction: Composition([(step.loss(direction), count)
                                     for step, count in counts]) for direction in wanted}
+
+  @contextlib.contextmanager
+  def composed_once(self) -> Iterator[None]:
+    """Keeps the compositions, with what they compute, for many questions in a block.
+
+    Nothing may be composed in the block. After it they are let go: they may be large.
+    """
+    outer, self._kept = self._kept, self.compositions()
+    try:
+      yield
+    finally:
+      self._kept = outer
 
 
 class OneSidedAccountant(PairAccountant):

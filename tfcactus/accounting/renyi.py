@@ -138,7 +138,8 @@ class ExtendedMomentsAccountant(base.OneSidedAccountant):
   def _delta(self, part: Composition, epsilon: float) -> float:
     divergence = divergence_bounds(part, self._orders, finite=True)
     log_tail = float(np.min((self._orders - 1) * (divergence - epsilon)))
-    return min(part.p_inf[1] + math.exp(min(log_tail, 0.0)), 1.0)
+    return min(part.p_inf[1] + max(
+        math.exp(min(log_tail, 0.0)), _numerics.LEAST), 1.0)
 
 
 def divergence_bounds(part: Composition, orders: np.ndarray, *,

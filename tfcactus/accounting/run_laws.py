@@ -149,8 +149,9 @@ class NegativeBinomialRuns(RunLaw):
 
 
 def _power(eta: float, log_u: Any) -> Any:
-  """Returns (1 - u^eta) / eta, and its limit -log u at eta = 0."""
-  return -np.expm1(eta * log_u) / eta if eta else -log_u
+  """Returns (1 - u^eta) / eta, and its limit -log u near eta = 0."""
+  # Products with a smaller eta may lose digits, or vanish.
+  return -np.expm1(eta * log_u) / eta if abs(eta) > LEAST_MEAN else -log_u
 
 
 @dataclasses.dataclass(frozen=True)

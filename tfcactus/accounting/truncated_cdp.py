@@ -16,7 +16,7 @@ from typing import Callable
 import numpy as np
 from scipy import optimize
 
-from tfcactus import _checks, _format
+from tfcactus import _checks, _format, _numerics
 
 MOST = 2**64
 """Largest number of records or releases, which is a float64."""
@@ -118,7 +118,8 @@ class TCDP:
     if epsilon <= self.rho:
       return 1.0
     order = min((epsilon + self.rho) / (2 * self.rho), self.omega)
-    return math.exp(min((order - 1) * (self.rho * order - epsilon), 0.0))
+    exponent = (order - 1) * (self.rho * order - epsilon)
+    return max(math.exp(min(exponent, 0.0)), _numerics.LEAST)
 
   def group(self, size: int) -> TCDP:
     """Returns the guarantee for `size` records, fewer than omega; else ValueError."""

@@ -91,7 +91,7 @@ def profile_from_renyi(orders: Sequence[float], divergences: Sequence[float],
     size = (order - 1) * (np.abs(divergence) + np.abs(at)) + 1 + np.log(order)
     log_delta += ROUNDOFF * np.where(np.isinf(at), 0.0, size)
   # An order whose products overflow gives NaN, which `fmin` leaves out.
-  return np.exp(np.fmin(np.fmin.reduce(log_delta, axis=-1), 0.0))
+  return _numerics.raised_exp(np.fmin(np.fmin.reduce(log_delta, axis=-1), 0.0))
 
 
 def profile_by_post(log_moment: Callable[[Decimal], Decimal], most: float,

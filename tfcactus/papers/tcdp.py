@@ -119,7 +119,7 @@ def truncated_cdp_tail(guarantee: truncated_cdp.TCDP, loss: npt.ArrayLike
     near = -(loss - rho)**2 / (4 * rho)
     far = (omega - 1) * (rho * omega - loss)
     exponent = np.where((order < omega) | np.isinf(omega), near, far)
-  return np.where(order > 1, np.exp(np.minimum(exponent, 0.0)), 1.0)
+  return np.where(order > 1, _numerics.raised_exp(np.minimum(exponent, 0.0)), 1.0)
 
 
 def renyi_dp(order: float, divergence: float, loss: npt.ArrayLike) -> np.ndarray:
@@ -129,7 +129,7 @@ def renyi_dp(order: float, divergence: float, loss: npt.ArrayLike) -> np.ndarray
   if np.isinf(order):
     return pure_dp(divergence, loss)
   gap = divergence - _checks.numbers_of('loss', loss)
-  return np.exp(np.minimum((order - 1) * gap, 0.0))
+  return _numerics.raised_exp(np.minimum((order - 1) * gap, 0.0))
 
 
 def approximate_dp(epsilon: float, delta: float, loss: npt.ArrayLike) -> np.ndarray:

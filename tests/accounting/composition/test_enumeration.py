@@ -37,6 +37,14 @@ def test_against_all_sequences(one, count, other, more):
       assert bounds.upper - bounds.lower <= 1e-9
 
 
+def test_masses_below_the_least_float_leave_an_upper_bound_above_zero():
+  pair = DominatingPair.from_masses([1 - 1e-170, 1e-170], [1 - 1e-171, 1e-171])
+  whole = enumeration.Enumeration.of([(PairBounds.exact(pair), 2)], (0.0, 0.0))
+  # Two rare outcomes together lose log 100. They have a P-mass of 1e-340.
+  assert 0 == max(whole.delta(3.0).lower, 0) < whole.delta(3.0).upper < 1e-290
+  assert whole.delta(5.0).upper == 0
+
+
 def test_compositions_with_too_many_outcomes_are_left_to_other_methods():
   pair = PairBounds.exact(random_pair(3, 50))
   response = PairBounds.exact(DominatingPair.from_masses([.7, .3], [.3, .7]))

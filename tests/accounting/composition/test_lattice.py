@@ -10,6 +10,7 @@ from scipy.stats import norm
 import tfcactus
 from tfcactus import accounting
 from tfcactus.accounting.bounds import Bounds
+from tfcactus.accounting.composition import lattice as lattice_lib
 from tfcactus.accounting.composition.lattice import Lattice
 from tfcactus.noise import gaussian
 from tfcactus.pairs.dominating_pair import PairBounds
@@ -91,3 +92,28 @@ def test_allocation_to_very_many_batches_has_a_positive_delta():
   truth = math.sqrt((math.e - 1) / 2**40 / (2 * math.pi))
   assert accounting.Composition([(pair, 1)]).delta(0.0).upper > 0.99 * truth
   assert Lattice([(pair, 1)]).delta(0.0).upper > 0.99 * truth
+
+
+def test_one_view_serves_deltas_at_many_epsilons(monkeypatch):
+  made = []
+
+  class Counted(lattice_lib._View):
+
+    def __init__(self, *args):
+      made.append(args)
+      super().__init__(*args)
+
+  monkeypatch.setattr(lattice_lib, '_View', Counted)
+  pair = tfcactus.Gaussian(1.0).replaced_pair(0.05)
+  epsilons = np.linspace(1.0, 3.0, 60)
+  lattice = Lattice([(pair, 20)])
+  found = [lattice.delta(float(epsilon)) for epsilon in epsilons]
+  assert len(made) < 20
+  for i in (3, 17, 44):
+    alone = Lattice([(pair, 20)]).delta(float(epsilons[i]))
+    assert alone.lower <= found[i].upper and found[i].lower <= alone.upper
+    assert found[i].upper - found[i].lower <= 2 * (alone.upper - alone.lower)
+  # Kept views answer the same questions once more, in any order.
+  count = len(made)
+  assert [lattice.delta(float(epsilon)) for epsilon in epsilons[::-1]] == found[::-1]
+  assert len(made) == count

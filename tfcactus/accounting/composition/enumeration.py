@@ -30,6 +30,10 @@ twelve releases or at most twelve atoms, since C(25, 12) > 4e6. Each release, or
 atom, takes one product and two sums. Several pairs have fewer each, because their
 outcome counts multiply."""
 
+UNDERFLOW = 1e-300
+"""Bound on the error of a sum of P-masses, each within 1e-307 of its outcome's: smaller
+ones have few digits, or vanish."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcomes:
@@ -65,11 +69,12 @@ class Outcomes:
     """Returns a bound on delta from finite losses: upper (`sign` 1) or lower (-1)."""
     epsilon -= sign * self._loss_error
     first = int(np.searchsorted(self.loss, epsilon, side='right'))
+    room = UNDERFLOW if first < self.loss.size else 0.0
     gain = self.p[first:] * -np.expm1(epsilon - self.loss[first:])
     # The relative error of a mass is the absolute error of its logarithm.
     log_error = OPERATIONS * _numerics.EPS * (1 + self._log_size[first:])
     return float(np.sum(gain * (1 + sign * log_error))) * (
-        1 + sign * self.steps * pair_lib.MASS_ROUNDOFF)
+        1 + sign * self.steps * pair_lib.MASS_ROUNDOFF) + sign * room
 
   @functools.cached_property
   def _log_size(self) -> np.ndarray:

@@ -49,6 +49,11 @@ MAX_FACTOR = 700.0
 """Log of the largest factor that turns tilted masses into masses. Beyond it the upper
 bound on delta is one, and that on epsilon inf."""
 
+REACH, KEPT = 5.0, 64
+"""A view for delta serves epsilons up to half as large again, and up to which its
+factors change by e^`REACH`: rounding grows by as much. The last `KEPT` views are kept.
+Affect speed and width only."""
+
 MAX_LABELS = 1 << 23
 """Most lattice points that the losses of one step may span."""
 
@@ -91,6 +96,7 @@ class Lattice:
     self.pilot = groups if pilot is None else pilot
     self.resolution = resolution
     self.steps = sum(count for _, count in groups)
+    self._views: list[_View] = []  # Those that gave the last deltas.
 
   @functools.cached_property
   def p_inf(self) -> tuple[float, float]:
@@ -132,6 +138,9 @@ class Lattice:
     p_low, p_high = self.p_inf
     if self._empty or epsilon > self.top:
       return Bounds(p_low, p_high, p_high)
+    for view in self._views:
+      if view.near <= epsilon <= view.end:
+        return self._delta_by(view, epsilon)
     bulk = BULK_SHARES[0] * epsilon / self.steps or -math.inf
     def reached(c: float, log_mass: float) -> float:
       """Returns log of Chernoff's bound on delta at tilt c."""
@@ -143,7 +152,13 @@ class Lattice:
       most = max(p_high, _infinite(self.pilot, 'upper', 1))
       upper = infinite_mass.beside(0.0, 1e-250, (p_low, most))[1]
       return Bounds(p_low, p_high, upper)
-    view = _View(self, tilt, epsilon, bulk)
+    view = _View(self, tilt, epsilon, bulk,
+                 min(epsilon + REACH / (tilt + 1), 1.5 * epsilon))
+    self._views = [view, *self._views[:KEPT - 1]]
+    return self._delta_by(view, epsilon)
+
+  def _delta_by(self, view: _View, epsilon: float) -> Bounds:
+    """Returns bounds on delta by a view that serves `epsilon`."""
     lower, upper = infinite_mass.beside(
         view.lower_delta(epsilon), view.upper_delta(epsilon), self.p_inf)
     return Bounds(lower, 0.5 * (lower + upper), upper)
@@ -207,10 +222,13 @@ class Lattice:
 class _View:
   """Bounds of a composition at one tilt of all lattice masses, near one epsilon.
 
-  Outcomes in which every step's loss is at most `bulk` are left out.
+  Outcomes in which every step's loss is at most `bulk` are left out. Bounds on delta
+  hold from `near` to `end`, which is finite; for bounds on epsilon `end` is inf.
   """
 
-  def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float):
+  def __init__(self, lattice: Lattice, tilt: float, near: float, bulk: float,
+               end: float = math.inf):
+    self.near, self.end = near, end
     wanted = lattice.resolution
     window = Window.around(
         lattice.log_mgf, tilt, steps=lattice.steps, max_points=wanted.max_points,
@@ -223,49 +241,57 @@ class _View:
                                 for bounds, floor, _ in groups))
     window = dataclasses.replace(
         window, width=width, start=round(window.start * window.width / width))
-    self._upper = TiltedSum(
+    upper = TiltedSum(
         [(*pair_lib.split_to_grid(bounds.upper, width, floor), count)
          for bounds, floor, count in groups], window, tilt, bulk)
-    self._lower: list[TiltedSum] = []  # P and Q; empty if only `p_inf` bounds.
+    # Only losses from about epsilon on matter: factors of smaller ones may overflow.
+    self._near = min(near, upper.losses[-1])
+    margin = REACH / (tilt + 1)  # The best tests for delta are close to epsilon.
+    left = max(self._near - (MAX_EXPONENT / (tilt + 1) if end == math.inf else margin),
+               lattice.steps * bulk)
+    first, last = np.searchsorted(upper.losses, [left, end + margin])
+    self._range = slice(int(first), int(last) + 1)
+    self._keep_raised(upper)
+    self._power = self._log_level = np.zeros(0)
     if all(np.any(bounds.lower.p > 0) for bounds, _ in lattice.groups):
       labels = [(*pair_lib.rounded_to_grid(bounds.lower, width, floor), count)
                 for bounds, floor, count in groups]
-      self._lower = [
+      self._keep_tests(*(
           TiltedSum([(first, (p, q)[side], count) for first, p, q, count in labels],
-                    window, tilt + side, bulk) for side in (0, 1)]
-    # Only losses from about epsilon on matter: factors of smaller ones may overflow.
-    self._near = min(near, self._upper.losses[-1])
-    left = max(self._near - MAX_EXPONENT / (tilt + 1), lattice.steps * bulk)
-    self._range = slice(int(np.searchsorted(self._upper.losses, left)), None)
-    self._losses = self._upper.losses[self._range]
+                    window, tilt + side, bulk) for side in (0, 1)))
 
-  def _raised(self, shift: int) -> np.ndarray:
-    """Returns the upper pair's mass at and above each of `_losses`, as computed.
+  def _keep_raised(self, upper: TiltedSum) -> None:
+    """Stores losses, the upper pair's masses at and above each, and their errors."""
+    # P-masses, and Q-masses times exp(_near), as computed. `_excess` bounds the errors
+    # of P-masses from rounding and wrap-around.
+    log_factor = upper.log_factor(self._near) + upper.slack
+    self._too_large = log_factor > MAX_FACTOR
+    scale = 0.0 if self._too_large else math.exp(log_factor)
+    self._losses = upper.losses[self._range].copy()
+    self._p, self._q = (scale * upper.suffix(self._near, shift)[self._range]
+                        for shift in (0, 1))
+    self._excess = scale * upper.error(self._near)[self._range]
 
-    P-mass (`shift` 0), or Q-mass times exp(_near) (`shift` 1). `_excess` bounds errors.
+  def _keep_tests(self, p: TiltedSum, q: TiltedSum) -> None:
+    """Stores lower bounds on P-masses, and logs of upper bounds on Q-masses, of tests.
+
+    Each test is that the loss is at least one of `_losses`.
     """
-    return self._scale * self._upper.suffix(self._near, shift)[self._range]
-
-  @functools.cached_property
-  def _too_large(self) -> bool:
-    """Returns whether the upper pair's factor is beyond e^`MAX_FACTOR`."""
-    return self._upper.log_factor(self._near) + self._upper.slack > MAX_FACTOR
-
-  @functools.cached_property
-  def _scale(self) -> float:
-    """The upper pair's factor, rounded up."""
-    return math.exp(self._upper.log_factor(self._near) + self._upper.slack)
-
-  @functools.cached_property
-  def _excess(self) -> np.ndarray:
-    """Upper bound on the error of `_raised(0)` from rounding and wrap-around."""
-    return self._scale * self._upper.error(self._near)[self._range]
+    near = self._near
+    # Lower bounds may be capped, and -inf is a lower bound.
+    with np.errstate(over='ignore'):
+      power = np.minimum((p.suffix(near, 0) - p.error(near)) * math.exp(
+          min(p.log_factor(near), MAX_FACTOR) - p.slack), 1.0)
+    level = q.suffix(near, 0) + q.error(near)
+    self._power = power[self._range].copy()
+    self._log_level = _numerics.log_mass(level[self._range]) + (
+        q.log_factor(near) + q.slack)
 
   def upper_epsilon(self, delta: float) -> float:
     """Returns an epsilon >= 0 at which finite losses give at most `delta`, or inf."""
     if self._too_large:
       return math.inf
-    p, q, x = self._raised(0), self._raised(1), self._losses
+    p, q, x = self._p, self._q, self._losses
     # At epsilon = x[r] the atom r itself contributes nothing.
     at_losses = p - np.exp(np.minimum(x - self._near, 700.0)) * q + self._excess
     passing = np.flatnonzero(at_losses <= delta)
@@ -289,26 +315,12 @@ class _View:
     r = int(np.searchsorted(self._losses, epsilon))
     if r == self._losses.size:
       return float(self._excess[-1])
-    gain = self._raised(0)[r] - math.exp(epsilon - self._near) * self._raised(1)[r]
+    gain = self._p[r] - math.exp(epsilon - self._near) * self._q[r]
     return float(gain + self._excess[max(r - 1, 0)])
-
-  @functools.cached_property
-  def _tests(self) -> tuple[np.ndarray, np.ndarray]:
-    """Lower bounds on P-masses, and logs of upper bounds on Q-masses, of tests."""
-    # Each test is that the loss is at least one of `_losses`. No lower pair: no test.
-    if not self._lower:
-      return np.zeros(0), np.zeros(0)
-    (p, q), near = self._lower, self._near
-    # Lower bounds may be capped, and -inf is a lower bound.
-    with np.errstate(over='ignore'):
-      power = np.minimum((p.suffix(near, 0) - p.error(near)) * math.exp(
-          min(p.log_factor(near), MAX_FACTOR) - p.slack), 1.0)
-    level = _numerics.log_mass(q.suffix(near, 0) + q.error(near)) + q.log_factor(near)
-    return power[self._range], level[self._range] + q.slack
 
   def lower_epsilon(self, delta: float) -> float:
     """Returns a lower bound >= 0 on epsilon at `delta`."""
-    power, log_level = self._tests
+    power, log_level = self._power, self._log_level
     useful = (power > delta) & np.isfinite(log_level)
     if not np.any(useful):
       return 0.0
@@ -316,8 +328,7 @@ class _View:
 
   def lower_delta(self, epsilon: float) -> float:
     """Returns the delta of the best threshold test at `epsilon`: a lower bound."""
-    power, log_level = self._tests
-    gain = power - np.exp(np.minimum(epsilon + log_level, 700.0))
+    gain = self._power - np.exp(np.minimum(epsilon + self._log_level, 700.0))
     return max(float(np.max(gain, initial=0.0)), 0.0)
 
 
