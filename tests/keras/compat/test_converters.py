@@ -116,6 +116,16 @@ def test_operations_that_write_are_refused_by_name():
     tf.function(lambda: converters.vectorized_map(run, _rows()[0]))()
 
 
+@pytest.mark.parametrize('size, stride, channels', [(4, 1, 1), (2, 1, 2)])
+def test_gradients_of_pooling_read_no_other_row(size, stride, channels):
+  # TensorFlow reads beyond a gradient that is too small for these images.
+  images = tf.ones([ROWS, 1, 2, 2, 1])
+  with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match='of pool'):
+    converters.vectorized_map(lambda row: tf.raw_ops.AvgPoolGrad(
+        orig_input_shape=[1, size, size, channels], grad=row, ksize=[1] * 4,
+        strides=[1, stride, stride, channels], padding='VALID'), images)
+
+
 def test_ids_of_no_segment_add_to_no_other_row():
   # Some devices, and compiled functions, accept such ids.
   data = tf.constant(np.arange(1., 7, dtype=np.float32).reshape(2, 3))

@@ -352,6 +352,9 @@ def _windows(case: Case, area: Sequence[int]) -> dict[str, Any]:
       'depth_radius': case.whole(0, 2),
       'interpolation': case.pick('NEAREST', 'BILINEAR'),
       'fill_mode': case.pick('REFLECT', 'WRAP', 'CONSTANT')}
+  if 'explicit_paddings' in attrs and case.coin(.2):
+    found.update(padding='EXPLICIT', explicit_paddings=[
+        0, 0, *(case.pick(0, 1) for _ in range(2 * len(area))), 0, 0])
   if 'data_format' in attrs and case.coin(.9):  # Others rarely run on a CPU.
     found['data_format'] = attrs['data_format'].default_value.s.decode()
   return {name: value for name, value in found.items() if name in attrs}
@@ -373,14 +376,21 @@ def _images(kinds: str) -> Callable[[Case], Given]:
       area = [size + step - 1 for size, step in zip(
           area, found.get('dilations', [1] * 6)[1:])]
     window = kernel if 'k' in kinds.lower() else found.get('ksize', [1] * 6)[1:]
-    made = [-(-(size - (width - 1) * (found.get('padding') == 'VALID')) // stride)
-            for size, width, stride in zip(
-                area, window, found.get('strides', [1] * 6)[1:])]
+    added = found.get('explicit_paddings', [0] * 10)
+    made = [-(-(size + added[2 * k] + added[2 * k + 1] - (width - 1) * (
+        found.get('padding') != 'SAME')) // stride)
+            for k, (size, width, stride) in enumerate(zip(
+                area, window, found.get('strides', [1] * 6)[1:]), 1)]
     if case.coin(.1):
       made = [case.pick(1, 2, 3) for _ in area]
     deep = 'Depthwise' in case.op_def.name
     many = deep and channels == ROWS  # Each example has channels of its own.
     times = 1 if many and 'o' in kinds else case.pick(1, 2)
+    groups = 1 if deep or channels == ROWS else case.pick(1, 1, 1, channels)
+    if groups > 1 and out != ROWS:
+      out *= groups
+    if case.op_def.name == 'Conv':
+      found['groups'] = groups
     final = channels * times if deep else out if 'k' in kinds.lower() else channels
     first = case.pick(1, 2) if many else case.pick(ROWS, ROWS, ROWS, 1, 2)
     shapes = {
@@ -389,7 +399,7 @@ def _images(kinds: str) -> Callable[[Case], Given]:
               final if case.coin(.9) else case.pick(1, 2)],
         'a': [first if case.coin(.7) else case.pick(1, 2), *case.pick(area, made),
               channels if case.coin(.8) else case.pick(1, 2)],
-        'k': [*kernel, channels, times if deep else out],
+        'k': [*kernel, channels // groups, times if deep else out],
         'w': [*kernel, channels], 't': [case.pick(ROWS, ROWS, 1), 8], '0': []}
     given = []
     for i, kind in enumerate(kinds):

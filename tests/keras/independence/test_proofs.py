@@ -307,6 +307,11 @@ _CONSTANTS = (
         [-1], [c.shape[0], -1], [*c.shape[:-1], 1, c.shape[-1]],
         [c.shape[0] * c.shape[1], *c.shape[2:]], [*c.shape[:-2], -1, 1], [1, -1]][k]),
     lambda c, k: tf.einsum('abc,abd->adb', c, c) if c.shape.rank == 3 else c,
+    lambda c, k: tf.tile(c, [3 if size == 1 else 1 for size in c.shape]),
+    lambda c, k: tf.cumsum(c, k % c.shape.rank),
+    lambda c, k: tf.pad(c, [[0, i == k % c.shape.rank] for i in range(c.shape.rank)]),
+    lambda c, k: tf.gather(c, [0, 0], axis=k % c.shape.rank),
+    lambda c, k: tf.nn.softmax(c),
 )
 
 
@@ -323,10 +328,10 @@ def test_constants_vary_only_where_that_is_known(seed):
       c = np.ones((_B, _T, _D), np.float32) * _BY_PLACE.mean(alike, keepdims=True)
       c = tf.constant(c.astype(np.float32))
       for step, k in steps:
-        c = step(c, k)
+        c = step(c, k) if c.shape.rank > 1 else c
       return c
 
-    graph = tf.function(program).get_concrete_function().graph
+    graph = tf.function(program, autograph=False).get_concrete_function().graph
     found, = graph_proof.analyse(graph, {}, graph.outputs)
     assert found.dependence == Dependence.CONSTANT
     if found.varies is None:
@@ -338,6 +343,17 @@ def test_constants_vary_only_where_that_is_known(seed):
           values, np.broadcast_to(values.take([0], axis), values.shape), rtol=1e-4,
           atol=1e-5)
   assert known
+
+
+@pytest.mark.parametrize('constant', [
+    lambda: tf.tile(tf.reshape(_KERNEL[0], [1, 1, _D]), [_B, _T, 1]),
+    lambda: tf.broadcast_to(tf.reshape(_KERNEL[0], [1, 1, _D]), [_B, _T, _D]),
+    lambda: tf.slice(tf.tile(_BY_PLACE[:1], [2 * _B, 1, 1]), [1, 0, 0], [_B, -1, -1]),
+    lambda: tf.split(tf.tile(_BY_PLACE[:1], [2 * _B, 1, 1]), 2)[1],
+    lambda: tf.nn.softmax(tf.tile(_BY_PLACE[:1], [_B, 1, 1])),
+], ids=['tile', 'broadcast', 'slice', 'split', 'softmax'])
+def test_constants_that_are_repeated_for_each_example_are_alike(constant):
+  assert _found(lambda x: x + constant(), _B) == dependence.ROW_WISE
 
 
 _STEPS = (

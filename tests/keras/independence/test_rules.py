@@ -190,8 +190,8 @@ _TRIALS = int(os.environ.get('TFCACTUS_RULE_TRIALS', 4))
 
 
 def test_every_rule_has_a_generator_of_arguments():
-  rules = {*operations.TRANSFER, *constants._VARIES, *constants._FILLING,
-           *graph_proof._MONOMIAL, *graph_proof._SHAPE_ARGUMENT}
+  rules = {*constants._RULES, *constants._FILLING, *graph_proof._MONOMIAL,
+           *graph_proof._SHAPE_ARGUMENT}
   assert rules - {*arguments.GENERATORS, *draws.SHAPE_ARGUMENT} == set()
 
 

@@ -31,7 +31,7 @@ _registry: dict[str, Any] = pfor._pfor_converter_registry  # pylint: disable=pro
 
 RELIED_ON = frozenset('''
 Abs Acos Acosh Add AddN AddV2 All Angle Any ArgMax ArgMin Asin Asinh Assert Atan Atan2
-Atanh AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad BatchToSpaceND BitwiseAnd BitwiseOr
+Atanh AvgPool AvgPool3D BatchToSpaceND BitwiseAnd BitwiseOr
 BitwiseXor BroadcastTo Bucketize Cast Ceil CheckNumerics Complex ComplexAbs ConcatV2
 Conj ConjugateTranspose Conv2D Conv2DBackpropInput Cos Cosh Cumprod Cumsum DepthToSpace
 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
@@ -79,7 +79,28 @@ def _shapes_fit(pfor_input: Any) -> bool:
       1 in pair or pair[0] == pair[1] for pair in zip(x[::-1], y[::-1]))
 
 
+def _is_of_pooling(pfor_input: Any) -> bool:
+  """Returns True; fails unless a gradient has the shape of pooled images."""
+  # TensorFlow does not compare shapes, and would read entries of other rows.
+  gradient, windows = pfor_input.input(1), [
+      np.asarray(pfor_input.get_attr(name), np.int32) for name in ('ksize', 'strides')]
+  if any((each[[0, pfor_input.get_attr('data_format').index(b'C')]] != 1).any()
+         for each in windows):
+    raise ValueError(
+        'Expected gradients of pooling over neither images nor channels, got '
+        f'{pfor_input.op.name!r}; write the layer or loss by tf.nn.avg_pool.')
+  width, stride = windows
+  sizes = pfor_input.unstacked_input(0) - (width - 1) * int(
+      pfor_input.get_attr('padding') == b'VALID')
+  tf.debugging.assert_equal(
+      -(-sizes // stride), tf.shape(gradient.t)[int(gradient.is_stacked):],
+      'Expected a gradient of the shape of pooled images, got another in '
+      f'{pfor_input.op.name!r}; write the layer or loss by tf.nn.avg_pool.')
+  return True
+
+
 _CONDITIONAL: dict[str, Callable[[Any], bool]] = {
+    'AvgPoolGrad': _is_of_pooling, 'AvgPool3DGrad': _is_of_pooling,
     'BiasAdd': _has_last_channels, 'BiasAddGrad': _has_last_channels,
     'Equal': _shapes_fit, 'NotEqual': _shapes_fit, 'Roll': _has_no_negative_axes,
     # The converter does not broadcast bounds.

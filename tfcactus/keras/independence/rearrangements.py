@@ -165,7 +165,7 @@ def _unpack(node: Node) -> Value:
   return value._replace(axis=value.axis - (axis < value.axis))
 
 
-def slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
+def _slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
   """Maps axes of `shape` that a StridedSlice takes whole to axes of the result."""
   rank = len(shape)
   masks = {name: node.op.get_attr(f'{name}_mask') for name in (
@@ -202,7 +202,7 @@ def slice_axes(node: Node, shape: list[int | None]) -> dict[int, int]:
 def _strided_slice(node: Node) -> Value:
   """Follows StridedSlice, which must take the examples' axis whole."""
   value = dependence.only_operand(node)
-  whole = slice_axes(node, node.shape(0))
+  whole = _slice_axes(node, node.shape(0))
   if value.axis not in whole:
     raise mixed(_BY_PLACE)
   return value._replace(axis=whole[value.axis])
@@ -211,7 +211,7 @@ def _strided_slice(node: Node) -> Value:
 def _strided_slice_grad(node: Node) -> Value:
   """Follows StridedSlice's gradient; the slice must take the examples' axis whole."""
   value = dependence.only_operand(node, 4)
-  for axis, place in slice_axes(node, node.out()).items():
+  for axis, place in _slice_axes(node, node.out()).items():
     if place == value.axis:
       return value._replace(axis=axis)
   raise unknown('moves entries of one example to another')
