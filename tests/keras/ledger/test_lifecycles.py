@@ -49,12 +49,11 @@ def test_steps_of_weights_and_moments_add_up(life, steps):
     ('inner', [('load_weights', 'm', 'f1'), ('save', 'm', 'f2'), ('load', 'f2', 'm')]),
     ('keras', [('load', 'f1', 'n'), ('moments', 'm', 'n'), ('fit', 'm')]),
     ('keras', [('load', 'f1', 'n'), ('compile_with', 'm', 'n'), ('fit', 'm')])], 2)
-def test_a_loaded_model_whose_values_are_not_its_files_has_no_epsilon(second, change):
-  _, made, _ = lifecycles.lived([
+def test_no_step_with_epsilon_follows_values_that_are_not_the_files(second, change):
+  faults, made, refused = lifecycles.lived([
       *_runs('keras', second, ('adam', 'adam')), ('process',), ('load', 'f0', 'm'),
       *change])
-  with pytest.raises(ValueError, match='No epsilon'):
-    made.models['m'].guarantee()
+  assert faults == [] and (refused[-1] or made.models['m'].ledger().scheme is None)
 
 
 @representatives('change', [
