@@ -455,6 +455,15 @@ class Scale(layers.Layer):
     return inputs * self.w
 
 
+def test_summaries_and_counts_of_weights_list_no_counters(make_plan, capsys):
+  private = privatized(make_plan())
+  private.summary()
+  printed = capsys.readouterr().out
+  private.inner.summary()
+  assert printed == capsys.readouterr().out and '21' in printed
+  assert private.count_params() == private.inner.count_params() == 21
+
+
 def test_the_summary_names_the_route_of_each_layer(make_plan):
   inputs = tf.keras.Input((4, 3))
   x = Scale()(layers.Dense(3)(inputs))

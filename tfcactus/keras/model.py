@@ -61,7 +61,7 @@ class PrivateModel(Fixed, serialization.SavedModel):
     inner: The wrapped model, which shares its variables. Cannot be replaced.
     plan: The `PrivacyPlan`. Cannot be replaced.
     physical_batch_size: Examples or units processed at once; None until known.
-    segments: int64 variable, counts of released steps and epochs; see `Counts`.
+    segments: int64 variable, numbers of released steps and epochs; see `Counts`.
     sampling: int64 variable, code of the sampling scheme; see `Counts`.
     plan_number: int64 variable, a hash of the plan of the released steps.
     clip_norm: float64 variable, the clipping norm of the next step, if the plan has
@@ -212,6 +212,15 @@ class PrivateModel(Fixed, serialization.SavedModel):
   def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
     """Calls the wrapped model on inputs, without the mark that batches carry."""
     return self.inner(batch_marks.unmarked(inputs).x, training=training)
+
+  def summary(self, *args: Any, **kwargs: Any) -> None:
+    """Prints the summary of the wrapped model, without the ledger's counters."""
+    self.inner.summary(*args, **kwargs)
+
+  def count_params(self) -> int:
+    """Returns the number of weights of the wrapped model, without counters."""
+    count: int = self.inner.count_params()
+    return count
 
   def add_loss(self, *args: Any, **kwargs: Any) -> None:
     """Raises ValueError: only losses that the wrapped model adds are clipped."""

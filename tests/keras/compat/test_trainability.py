@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import backbone, one_by_one
-from tests.keras.tiny import MEAN, plan_of
+from tests.keras.tiny import inner, MEAN, plan_of, poisson
 from tfcactus.keras import FixedSizeBatches, privatize
 from tfcactus.keras.compat import models, trainability, versions
 from tfcactus.keras.compat.versions import keras
@@ -180,3 +180,16 @@ def test_a_failed_load_leaves_nothing_behind(tmp_path):
     _private(backbone.classifier(2, words=7)).load_weights(tmp_path / 'm.weights.h5')
   assert not any('load_own_variables' in vars(layer)
                  for layer in models.flat_layers(again.inner))
+
+
+@keras3
+def test_a_file_of_lora_in_quantised_layers_keeps_the_account(tmp_path):
+  model = inner(tf.keras.layers.Dense(8))
+  model.layers[0].quantize('int8')
+  model.layers[0].enable_lora(2)
+  private = _private(model)
+  private.fit(poisson(), verbose=0)
+  private.save(tmp_path / 'm.keras')
+  loaded = _load(tmp_path / 'm.keras')
+  loaded.fit(poisson(), verbose=0)
+  assert loaded.guarantee().steps == 8

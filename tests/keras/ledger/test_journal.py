@@ -154,6 +154,16 @@ def test_blocks_are_written_before_their_steps_and_exact_counts_at_the_end(
   assert _private(make_plan(), path).ledger().sampling == counts.UNKNOWN
 
 
+def test_a_block_is_reserved_for_steps_alone(tmp_path):
+  journal, total = Journal(tmp_path / 'j', plan_of(), block=32), Counts()
+  for step in range(40):
+    if step % 4 == 0:  # Another model of the variables takes steps too.
+      total = total.later(9, 1, 0)
+    total = total.later(7, 1, step % 4 == 0)
+    journal.reserve(total, 7)
+  assert journal.entry.segments == ((7, 64, 10), (9, 10, 0))
+
+
 def test_epochs_over_arrays_are_counted_when_they_begin(make_plan, tmp_path):
   private = _private(make_plan(), tmp_path / 'journal')
 

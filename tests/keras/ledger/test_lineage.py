@@ -198,6 +198,44 @@ def test_changes_between_loading_and_training_are_noticed(
     loaded.guarantee()
 
 
+def test_weights_set_after_loading_leave_the_optimizer_known(tmp_path):
+  model = privatized(plan_of(), optimizer=tf.keras.optimizers.Adam(0.01))
+  model.fit(poisson(), verbose=0)
+  model.set_weights(model.get_weights())
+  path = tf.train.Checkpoint(model=model).save(tmp_path / 'c')
+  model.save(tmp_path / 'm.keras')
+  restored = privatized(plan_of(), optimizer=tf.keras.optimizers.Adam(0.01))
+  optimizers.make_variables(restored)
+  tf.train.Checkpoint(model=restored).restore(path)
+  loaded = tf.keras.models.load_model(tmp_path / 'm.keras')
+  loaded.set_weights(loaded.get_weights())
+  for each in restored, loaded:
+    each.fit(poisson(), verbose=0)
+    assert each.guarantee().steps == 8
+
+
+@representatives('when', [
+    'on_train_batch_begin', 'on_epoch_begin', 'on_train_begin'])
+def test_changes_of_loaded_weights_before_the_first_step_are_noticed(tmp_path, when):
+  privatized(plan_of()).save(tmp_path / 'new.keras')
+  model = privatized(plan_of())
+  model.fit(poisson(), verbose=0)
+  model.save(tmp_path / 'm.keras')
+
+  def changed(name):
+    loaded, todo = tf.keras.models.load_model(tmp_path / name), [_by_assignment]
+    callback = tf.keras.callbacks.Callback()
+    setattr(callback, when, lambda *_, **__: todo and todo.pop()(loaded))
+    loaded.fit(poisson(), verbose=0, callbacks=[callback])
+    assert not todo
+    return loaded
+
+  # Initial weights may be set: no steps were released from them.
+  assert changed('new.keras').guarantee().steps == 4
+  with pytest.raises(ValueError, match='changed outside'):
+    changed('m.keras').guarantee()
+
+
 def test_copied_weights_bring_the_steps_of_their_model(make_plan):
   first, second, third = (privatized(make_plan()) for _ in range(3))
   second.inner.set_weights(first.inner.get_weights())

@@ -17,7 +17,7 @@ from tfcactus.keras import (
   PrivateValidation,
   privatize,
 )
-from tfcactus.keras.ledger import paid_steps
+from tfcactus.keras.ledger import counts, paid_steps
 
 pytestmark = pytest.mark.usefixtures('random_sums')
 
@@ -243,3 +243,39 @@ def test_a_slot_for_other_steps_is_refused_before_anything_is_entered(tmp_path):
   with pytest.raises(ValueError, match="got 'march', a slot for .*=9.0"):
     model.fit(_batches(1), verbose=0)
   assert not account.entries
+
+
+def test_steps_that_a_callback_loads_are_paid_for(account, tmp_path):
+  path = tmp_path / 'w.weights.h5'
+  before, model = privatized(), privatized(account=account, model=inner())
+  before.fit(_batches(5), verbose=0)
+  before.save_weights(path)
+  load = tf.keras.callbacks.LambdaCallback(
+      on_train_begin=lambda logs: model.load_weights(path))
+  model.fit(_batches(3), verbose=0, callbacks=[load])
+  assert model.guarantee().steps == 8
+  assert account.slots['training'].used == 5 + paid_steps.BLOCK
+
+
+def test_releases_of_another_run_are_not_those_of_steps_without_account(
+    account, tmp_path):
+  plan = plan_of(releases=[dp_accounting.GaussianDpEvent(40.0)])
+  path = tmp_path / 'w.weights.h5'
+  unpaid = privatized(plan)
+  unpaid.fit(_batches(1), verbose=0)
+  unpaid.save_weights(path)
+  for _ in range(2):
+    model = privatized(plan, account=account, model=inner())
+    model.load_weights(path)
+    model.fit(_batches(1), verbose=0)
+  labels = [entry['label'] for entry in account.entries]
+  assert labels.count('training, beside steps') == 2
+
+
+def test_paying_joins_no_segments_that_fit():
+  record = counts.Record(1)
+  record.merge_counts(counts.Counts(tuple(
+      (2 * number, 1, 0) for number in range(1, counts.MAX_SEGMENTS + 1))))
+  assert record.pay() == record.merge_counts()
+  assert record.released_steps == counts.MAX_SEGMENTS
+  assert not record.merge_counts().unpaid.segments

@@ -83,6 +83,12 @@ def test_digests_of_different_values_differ():
   assert len(seen) == 16
 
 
+def test_an_empty_variable_has_no_part_in_a_digest():
+  empty, full = tf.Variable(tf.zeros((0, 3))), tf.Variable([1.0])
+  assert weight_watch.unordered_digest([empty, full]) == (
+      weight_watch.unordered_digest([full]))
+
+
 def test_processes_that_list_variables_alike_get_equal_digests():
   digests = set()
   for extra in (0, 3):  # Variables that a process made before do not matter.

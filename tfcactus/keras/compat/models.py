@@ -193,6 +193,13 @@ def lora_layers(model: keras.Model) -> list[keras.layers.Layer]:
           if getattr(layer, 'lora_enabled', False)]
 
 
+def saves_exactly(model: keras.Model) -> bool:
+  """Returns whether Keras saves all weights as they are, not quantised anew."""
+  # Keras adds the factors of LoRA to the weights that it saves.
+  return not any(getattr(layer, 'quantization_mode', None)
+                 for layer in lora_layers(model))
+
+
 def flat_layers(model: keras.Model) -> list[keras.layers.Layer]:
   """Returns all layers of a model, including nested ones."""
   return list(model._flatten_layers(recursive=True, include_self=False))  # pylint: disable=protected-access

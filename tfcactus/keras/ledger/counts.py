@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import enum
 import hashlib
 import secrets
@@ -14,7 +13,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import models, training
+from tfcactus.keras.compat import models, optimizers, training
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import UNKNOWN
 from tfcactus.keras.ledger import weight_watch
@@ -123,6 +122,17 @@ class Counts(NamedTuple):
     """The number of epochs begun, for schemes that draw epochs."""
     return sum(epochs for _, _, epochs in self.segments)
 
+  @property
+  def unpaid(self) -> Counts:
+    """The counts of the steps that no account paid for."""
+    return self._replace(segments=tuple(
+        each for each in self.segments if not each[0] & 1))
+
+  def of_segment(self, number: int) -> Counts:
+    """Returns the counts of the steps of one segment."""
+    return self._replace(segments=tuple(
+        each for each in self.segments if each[0] == number))
+
   def merged(self, other: Counts) -> Counts:
     """Returns the counts of all steps of either, and both samplings `combined`.
 
@@ -221,8 +231,8 @@ class Record:
     segment: The number of the segment of steps that this record counts, without the
       steps that were paid for, whose segment has the number after it.
     saved_digests: int64 variable, `unordered_digest` of the weights and of the
-      optimizer's state when a file is saved; zeros where steps followed, and after the
-      steps of a `fit` that did not end.
+      optimizer's state when a file is saved. Zeros, which any weights or state agree
+      with: if steps followed, or if Keras saves the weights not as they are.
     weights: A `Watch` over the weights.
     first_digest: int64 variable, the digest of the weights before the first of all
       steps, when a file is saved.
@@ -289,21 +299,16 @@ class Record:
         self._known.segments, other.segments)
     self._known = merged
 
-  def unpaid(self) -> Counts:
-    """Returns the counts of the steps that no account paid for."""
-    known = self.merge_counts()
-    return known._replace(segments=tuple(
-        each for each in known.segments if not each[0] & 1))
-
-  def pay(self) -> None:
-    """Counts all steps as paid for."""
+  def pay(self) -> Counts:
+    """Counts all steps as paid for; returns the counts."""
     with self._lock:
-      unpaid = self.unpaid().segments
-      for number, steps, epochs in unpaid:
-        self._known = self._known.later(number | 1, steps, epochs)
+      unpaid = self._known.unpaid.segments
       self._known = self._known._replace(segments=tuple(
           each for each in self._known.segments if each not in unpaid))
+      for number, steps, epochs in unpaid:
+        self._known = self._known.later(number | 1, steps, epochs)
       self._assign()
+      return self._known
 
   def _assign(self) -> None:
     """Assigns the copy of the counts to the counters."""
@@ -388,14 +393,17 @@ class Record:
         return not saved or saved == weight_watch.unordered_digest(variables, beside)
       return self.weights.knows(variables, beside)
 
-  def seal(self, model: keras.Model, state: Sequence[tf.Variable]) -> None:
-    """Sets the digests that are saved; `state` are variables of the optimizer."""
+  def seal(self, model: keras.Model, optimizer: Any) -> None:
+    """Sets the digests that are saved; None for an optimizer that did not change."""
     if self.released_steps and model.built and not self.changed:
       if self._first:
         self.first_digest.assign(self._first)
+      weights = weight_watch.unordered_digest(
+          models.weights(model), models.adapted(model))
+      state = int(np.asarray(self.saved_digests)[1]) if optimizer is None else (
+          weight_watch.unordered_digest(optimizers.state(optimizer)))
       self.saved_digests.assign([
-          weight_watch.unordered_digest(models.weights(model), models.adapted(model)),
-          weight_watch.unordered_digest(state)])
+          weights if models.saves_exactly(model) else 0, state])
 
   def void_if_changed(self, model: keras.Model) -> None:
     """Voids the account if weights changed uncounted, before training or saving."""

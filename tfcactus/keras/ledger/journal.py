@@ -127,11 +127,10 @@ class Journal:
           'Expected steps in the process that opened the journal, got a fork; '
           'open another journal there.')
     with _lock:
-      wanted = wanted.merged(self.entry._replace(segments=tuple(
-          each for each in self.entry.segments if each[0] == segment)))
-      if wanted.segments != self.entry.segments:
+      reserved = self.entry.of_segment(segment)
+      if wanted.of_segment(segment).released_steps > reserved.released_steps:
         wanted = wanted.later(segment, self.block - 1)
-      self.settle(wanted)
+      self.settle(wanted.merged(reserved))
 
   def settle(self, exact: Counts) -> None:
     """Writes the exact count, maybe lower; to be called when no step is running.

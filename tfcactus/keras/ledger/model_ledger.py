@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcactus.keras.compat import models, optimizers, patches
+from tfcactus.keras.compat import models, patches
 from tfcactus.keras.compat.versions import keras
 from tfcactus.keras.data.batch_marks import Marks
 from tfcactus.keras.ledger import counts, lineage, step_counter
@@ -116,7 +116,7 @@ class ModelLedger:
     self.record.merge_counts()
     self.counter.check_optimizer(optimizer)
     self.record.void_if_changed(self._model)
-    self.record.seal(self._model, optimizers.state(optimizer))
+    self.record.seal(self._model, optimizer)
 
   @contextlib.contextmanager
   def training(self, marks: Marks, optimizer: keras.optimizers.Optimizer,
@@ -160,7 +160,7 @@ class ModelLedger:
     self.record.merge_counts()
     self.counter.keep_optimizer(optimizer)
     self.record.keep(self._model)
-    self.record.seal(self._model, optimizers.state(optimizer))
+    self.record.seal(self._model, optimizer)
 
   def ledger(self, ahead: int = 0) -> Ledger:
     """Returns the ledger, with `ahead` further steps and epochs on current data."""

@@ -11,7 +11,7 @@ from tfcactus import _checks, accounting, arithmetic, sampling as sampling_lib
 from tfcactus.data_account import book, DataAccount
 from tfcactus.keras.data.batch_marks import Marks, Taken
 from tfcactus.keras.distribution import replicas
-from tfcactus.keras.ledger.counts import Record
+from tfcactus.keras.ledger.counts import Counts, Record
 from tfcactus.noise.table_file import PathLike
 from tfcactus.plan import PrivacyPlan
 
@@ -78,14 +78,8 @@ class PaidSteps:
           scheme.batches_per_epoch if kind.draws_epochs else 1))
       self._account.reserve(event, count, label=self.label, unit=unit)
     self._check_slot(self._account.slots[self.label])
-    used, _ = self._in_slot(self._account)
-    released, unpaid = (each.epochs_begun if self._by_epochs else each.released_steps
-                        for each in (record.merge_counts(), record.unpaid()))
-    # A journal counts more, or steps were taken without account, in any process.
-    if (owed := max(released - used, unpaid)) > 0:
-      self._account.spend(event, owed, label=self.label, unit=unit)
-    record.pay()
-    _, self._left = self._in_slot(self._account)
+    known = record.merge_counts()
+    self.pay(record)
     slot = self._account.slots[self.label]
     if not self._left + self._held:
       raise ValueError(
@@ -93,15 +87,27 @@ class PaidSteps:
           f'got {slot.used} used of {slot.count}; a new run has another '
           'account_label.')
     label = f'{self.label}, beside steps'
-    # Only a training that has steps behind it may have entered its releases before.
+    # Only a training that has paid steps may have entered its releases before.
     entered = [entry['what'] for entry in self._account.entries
-               if released and 'what' in entry and entry['label'] == label]
+               if known != known.unpaid and 'what' in entry and entry['label'] == label]
     while self._waiting:
       if (what := repr(self._waiting[0])) in entered:
         entered.remove(what)
       else:
         self._account.spend(self._waiting[0], label=label, unit=unit)
       self._waiting.pop(0)
+
+  def pay(self, record: Record) -> Counts:
+    """Spends what `record` counts and the slot does not; returns the counts."""
+    assert self._account is not None, 'It was begun.'
+    known, (used, _) = record.merge_counts(), self._in_slot(self._account)
+    released, unpaid = (each.epochs_begun if self._by_epochs else each.released_steps
+                        for each in (known, known.unpaid))
+    # A journal counts more, or steps were taken without account, in any process.
+    if (owed := max(released - used, unpaid)) > 0:
+      self._account.spend(self._event, owed, label=self.label, unit=self._plan.unit)
+    _, self._left = self._in_slot(self._account)
+    return record.pay()
 
   def _check_slot(self, slot: book.Slot) -> None:
     """Raises ValueError unless the slot is for the event of the steps."""

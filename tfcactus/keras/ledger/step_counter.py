@@ -196,6 +196,9 @@ class StepCounter:
               ) -> tf.Tensor:
     """Counts a step of all replicas of this process; returns the result of `_admit`."""
     counters = [self._record.counters[name] for name in Counts._fields]
+    with tf.init_scope():  # A callback may have changed weights that were loaded.
+      if self._record.weights.is_empty:
+        self._record.void_if_changed(self._model)
     flat = tf.concat([tf.reshape(each, [-1]) for each in counters], 0)
     state = optimizers.state(optimizer)
     state_watch = self._watch_of(optimizer) if state else None
@@ -255,6 +258,8 @@ class StepCounter:
     # Mixed or unknown sampling is not what the account's slot pays for.
     if self._paid is not None and total.sampling != taken.sampling:
       raise ValueError(paid_steps.OTHERS)
+    if self._paid is not None and total.unpaid.segments:  # A callback loaded a file.
+      total = self._paid.pay(self._record)
     if self.journal is not None:
       self.journal.reserve(total, segment)
     return np.concatenate([total.flat(), np.array((

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import hashlib
 from typing import Any
 
@@ -18,9 +18,26 @@ def unordered_digest(variables: Sequence[tf.Variable], beside: int = 0) -> int:
   Processes agree on it, although they may list variables in another order. `beside` is
   as for `Watch.digest`.
   """
-  digests = sorted(int(Watch().digest([each])) for each in variables)
+  digests = sorted(
+      int(_digest({0: each})) for each in variables if 0 not in tuple(each.shape))
   text = repr((beside, digests)).encode()
   return int.from_bytes(hashlib.sha256(text).digest()[:7], 'big') + 1
+
+
+def _digest(placed: Mapping[int, tf.Variable], beside: int = 0) -> tf.Tensor:
+  """Returns the `Watch.digest` of {place: variable}."""
+  row, method = tf.constant([1, -1]), tf.constant('farmhash64')
+  # `Fingerprint` fails on empty variables, which hold nothing to hash.
+  places = [each for each in sorted(placed) if 0 not in tuple(placed[each].shape)]
+  prints = [tf.raw_ops.Fingerprint(
+      data=tf.reshape(models.tf_variable(placed[each]), row), method=method)
+            for each in places]
+  numbers = tf.bitcast(tf.constant(places, tf.int64), tf.uint8)
+  hashed = tf.reshape(tf.concat([tf.concat(prints, 0), numbers], 1), row)
+  if beside:
+    number = tf.bitcast(tf.constant([beside], tf.int64), tf.uint8)
+    hashed = tf.concat([hashed, number], 1)
+  return tf.bitcast(tf.raw_ops.Fingerprint(data=hashed, method=method), tf.int64)[0]
 
 
 class Watch:
@@ -58,20 +75,7 @@ class Watch:
     is missed with probability about 2^-64. The hash, farmhash, is not secret: it
     detects mistakes, not an adversary who computes collisions.
     """
-    # `Fingerprint` fails on empty variables, which hold nothing to hash.
-    placed = {place: v for place, v in zip(self.place(variables), variables)
-              if 0 not in tuple(v.shape)}
-    row, method = tf.constant([1, -1]), tf.constant('farmhash64')
-    prints = [tf.raw_ops.Fingerprint(
-        data=tf.reshape(models.tf_variable(placed[place]), row),
-        method=method) for place in sorted(placed)]
-    places = tf.bitcast(tf.constant(sorted(placed), tf.int64), tf.uint8)
-    hashed = tf.reshape(tf.concat([tf.concat(prints, 0), places], 1), row)
-    if beside:
-      number = tf.bitcast(tf.constant([beside], tf.int64), tf.uint8)
-      hashed = tf.concat([hashed, number], 1)
-    return tf.bitcast(tf.raw_ops.Fingerprint(data=hashed, method=method),
-                      tf.int64)[0]
+    return _digest(dict(zip(self.place(variables), variables)), beside)
 
   def place(self, variables: Sequence[tf.Variable]) -> list[int]:
     """Returns the numbers of variables; new variables get the next ones."""
