@@ -210,7 +210,7 @@ class ScalarTable(table_file.NoiseTable, base.ScalarNoise):
     return self._log_density_of(self._cell_at(np.abs(_checks.numbers_of('z', z))))
 
   def _cell_at(self, z: np.ndarray) -> np.ndarray:
-    """Returns the index of the cell that holds z >= 0, range included, or inf."""
+    """Returns the cell of each z >= 0, a float, inf for inf; the last holds `range`."""
     cell = np.floor(z * self.bins + 1 - self._outer)
     last = self.log_density.size - 1
     return np.where(z <= self.range, np.minimum(cell, last), cell) if np.isinf(

@@ -204,6 +204,8 @@ def _put(node: Node) -> Value:
 def _zeros(node: Node) -> Value:
   """Follows ZerosLike of a list: its items become zeros."""
   found, = node.values
+  # None for both `varies` and `item` marks items of unknown shapes. With `varies` set,
+  # `item` has to tell that.
   return found if node.rows() else found._replace(
       varies=frozenset(), item=_told(found))
 
