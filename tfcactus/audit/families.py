@@ -91,9 +91,9 @@ class Claim:
     """Returns the claim of a plan's guarantee for its steps, without `releases`.
 
     Other arguments are those of `plan.guarantee`, whose `steps` is `draws` here. The
-    relation is between data with a canary and data without: 'zero-out' if absent
-    canaries have a place without a row. Statistics released beside the steps see no
-    canary.
+    relation is between data with a canary and data without: 'zero-out' if an absent
+    canary is drawn like a present one but adds no row to the batch. Statistics released
+    beside the steps see no canary.
     """
     plan = dataclasses.replace(_checks.plan(plan), releases=())
     normal = isinstance(plan.noise, Gaussian)

@@ -224,8 +224,10 @@ def _rated(steps: int, workload: Workload) -> Any:
     moved = np.cumsum(windows * series, axis=1)
     pulled = 2 * weights * moved
     value = 0.5 * float(np.sum(pulled * moved))
+    # Derivatives of the error by `moved`, by its summands, and by entries of `series`.
     back = np.cumsum(pulled[:, ::-1], axis=1)[:, ::-1]
     of_series = np.sum(windows * back, axis=0)
+    # The derivative of `series` by coefficient k is minus `slopes`, shifted by k.
     slopes = quotient(series, coefficients)
     gradient = [-of_series[shift:] @ slopes[:steps - shift]
                 for shift in range(coefficients.size)]

@@ -313,7 +313,7 @@ class _SinhNormalPair(pair_lib.DominatingPair):
   def renyi_divergence(self, order: float, *, finite: bool = False) -> float:
     """Returns D_order of the noise; of the finite atoms if `finite` or order < 1.
 
-    Order 1 raises ValueError.
+    The integral for the noise is for orders above 1. Order 1 raises ValueError.
     """
     if finite or order < 1:
       return super().renyi_divergence(order, finite=True)

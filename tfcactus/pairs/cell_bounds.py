@@ -194,7 +194,9 @@ def _raised(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
   with np.errstate(invalid='ignore', over='ignore', divide='ignore'):
     width = np.nan_to_num(np.diff(level), nan=0.0)
     ratio = np.exp(np.minimum(level[:-1], LARGEST_LOSS))
-    # Losses below the level at a cell's lower end were raised to it first.
+    # Losses below the level at a cell's lower end were raised to it first, by `slack`
+    # at most. At the same P-mass that leaves e^-slack of Q-mass or more; `lost` bounds
+    # what it takes, and the error of q. Less Q-mass moves more P-mass to the upper end.
     slack = (level - piece.low)[:-1]
     lost = q_error + (q + q_error) * (-np.expm1(-np.nan_to_num(slack)) + 8 * EPS)
     raised = (p - ratio * q + p_error + ratio * lost + 8 * EPS * p) / -np.expm1(-width)

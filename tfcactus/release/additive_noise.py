@@ -175,7 +175,7 @@ def _clipped_steps(batch: np.ndarray, clip: float, step: float) -> np.ndarray:
 def histogram(records: _records.Records, *, num_bins: int, noise: noise_lib.ScalarNoise,
               outside: str = 'refuse', seed: int | None = None,
               arithmetic: str = 'float') -> Release:
-  """Releases how often each value occurs: integers, some of them negative.
+  """Releases noisy counts of each value: integers, which may be negative.
 
   A replaced record changes two counts by one, which for log-concave noise costs no more
   than one count changing by two.

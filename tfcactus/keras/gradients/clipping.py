@@ -116,13 +116,14 @@ def check_dtypes(gradients: Sequence[tf.Tensor | tf.Variable]) -> None:
 def clip_factors(squared_norms: tf.Tensor, l2_norm_clip: tf.Tensor,
                  normalize: bool = False, margin: float = CLIP_MARGIN
                 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Returns each vector's float64 clipping factor and whether the vector is usable.
+  """Returns each vector's clipping factor, float64, and whether the vector is usable.
 
-  Both results have the shape of `squared_norms`, float64. Vectors whose squared norm is
-  not finite, or whose factor is below `_SMALLEST_FACTOR`, are not usable: the caller
-  replaces them by zeros. Their factor of zero is not enough, since 0 * NaN = NaN.
-  Clipped norms stay below `l2_norm_clip` by the relative `margin`. With `normalize`,
-  factors divide by the norm plus `_NORMALIZING`: those of short vectors exceed one.
+  Both results have the shape of `squared_norms`, which is float64. Vectors whose
+  squared norm is not finite, or whose factor is below `_SMALLEST_FACTOR`, are not
+  usable: the caller replaces them by zeros. Their factor of zero is not enough, since
+  0 * NaN = NaN. Clipped norms stay below `l2_norm_clip` by the relative `margin`. With
+  `normalize`, factors divide by the norm plus `_NORMALIZING`: those of short vectors
+  exceed one.
   """
   bound = tf.cast(l2_norm_clip, tf.float64) * (1 - margin)
   usable = tf.math.is_finite(squared_norms)
