@@ -85,6 +85,7 @@ class Found:
             'score': self.score, 'sampling': self.sampling}
     card['not_covered'] = [
         each.replace(run_card.CHOICES, '') for each in card['not_covered']]
+    # These are of one run.
     return {name: each for name, each in card.items() if name not in (
         'reason', 'target_epsilon')}
 

@@ -80,10 +80,11 @@ def step(table: scalar_table.ScalarTable, gradient: np.ndarray, length: float
          ) -> scalar_table.ScalarTable:
   """Returns the table one mirror step from that of `Monotone` or of an earlier step."""
   # It minimises D(p) - D'(p0) (p - p0) + length * gradient (p - p0) under the design's
-  # constraints, where D is the design's divergence and p0 the table's density: the
-  # design's program with a linear term. `length` 1 is right if D, scaled to the
-  # gradient's size, has the curvature of epsilon; 0 leaves the density unchanged. The
-  # result is monotone, of the same grid and cost as `table`, without a certificate.
+  # constraints, where D is the design's divergence, p0 the table's density and
+  # `gradient` that of `epsilon_gradient`: the design's program with a linear term.
+  # `length` 1 is right if D, scaled to the gradient's size, has the curvature of
+  # epsilon; 0 leaves the density unchanged. The result is monotone, of the same grid
+  # and cost as `table`, without a certificate.
   told = table.info['parameters']
   spec = scalar.ScalarSpec(
       'refined', told['objective'], told['budget'],

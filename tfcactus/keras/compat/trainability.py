@@ -73,7 +73,7 @@ def save(model: keras.Model, store: MutableMapping[str, Any]) -> None:
 
 
 def load(model: keras.Model, store: Mapping[str, Any]) -> None:
-  """Makes layers with LoRA set weights and factors from `store` once Keras loads them.
+  """Has layers with LoRA set weights and factors from `store` when Keras loads them.
 
   If the file lacks any of them in the right shape, all first factors stay as they were
   and the second ones are zero. Warns if the model of the file trained variables of
