@@ -132,7 +132,7 @@ def test_only_compat_asks_for_versions():
       'refused_models.py': {'getattr(keras.Model, name, None)'},
       'dependence.py': {'getattr(tf.raw_ops, op.type)'},  # Every version has it.
       # Datasets of one class have it.
-      'data_sources.py': {"getattr(dataset, '_selector_input', None)"},
+      'datasets.py': {"getattr(dataset, '_selector_input', None)"},
       'run_card.py': {'__version__', 'KERAS_VERSION'},  # Reports versions.
       '__init__.py': {'__version__'}}  # The library's own version.
   files = [path for path in PACKAGE.rglob('*.py') if path.parent.name != 'compat']
