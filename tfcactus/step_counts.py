@@ -112,7 +112,8 @@ class _Kind(NamedTuple):
 
 
 KINDS = {'adaptive_clipping': _Kind(
-             AdaptiveClipping, 'clipped_count_stddev', 'the clipped count'),
+             AdaptiveClipping, 'clipped_count_stddev',
+             'the count of gradients that are not clipped'),
          'noisy_accuracy': _Kind(
              NoisyAccuracy, 'count_stddev', 'the count of right answers')}
 """Fields of a plan with counts, in the order in which a step releases them."""
