@@ -101,8 +101,8 @@ class StepGroup:
     if (self.sampling == 'allocation') != (self.batches is not None) or (
         self.sampling == 'allocation' and prob < 1):
       raise ValueError(
-          'Expected batches with sampling allocation and with no other, which then '
-          f'has no sampling probability, got sampling={self.sampling!r}, '
+          'Expected batches with sampling=allocation, without sampling_prob, and no '
+          f'batches with another sampling, got sampling={self.sampling!r}, '
           f'batches={self.batches!r} and sampling_prob={self.sampling_prob}.')
     return dp_accounting.SelfComposedDpEvent(
         _SAMPLED[self.sampling](self, event), steps)

@@ -349,5 +349,5 @@ def solved(make: Callable[[float], Profile], delta: float, guess: float
 
 
 def margin(order: float) -> float:
-  """Returns how far from its epsilon a table at tilt `order` has small errors."""
+  """Returns how far from the epsilon of its tilt `order` a table has small errors."""
   return 2 / order  # Errors, in proportion to e^(-order epsilon), grow by e^2 at most.

@@ -109,6 +109,8 @@ def _new(node: Node) -> Value:
   if node.op.get_attr('element_dtype') == tf.variant:
     return UNIFORM
   shape = dependence.static(node.op.inputs[0])
+  # A shape that is not static may tell sizes that readers do not. A scalar (-1) tells
+  # nothing: shapes are then those that readers give.
   if shape is None:
     return UNIFORM._replace(open=True)
   return UNIFORM._replace(item=tuple(map(int, shape)) if shape.ndim else None)
