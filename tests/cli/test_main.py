@@ -188,7 +188,7 @@ def test_random_allocation(capsys):
     ([*ALLOCATED, '--epochs', '5'], 'batches'),
     ([*ALLOCATED, '--batches', '0', '--epochs', '5'], 'num_batches'),
     ([*ALLOCATED, '--batches', '60', '--epochs', '5', '--sampling-prob', '1/60'],
-     'no sampling probability'),
+     'without sampling_prob'),
     ([*ALLOCATED, '--batches', '60', '--epochs', '5', '--relation', 'replace'],
      'REPLACE_ONE'),
     ([*GAUSSIAN, '--batches', '60'], 'batches'),

@@ -244,8 +244,8 @@ def _squared_norm(column: np.ndarray) -> float:
   """Returns an upper bound on the squared norm of the column."""
   if np.array_equal(column[column != 0], [1.0]):
     return 1.0
-  # Of 2 b entries, each is a product of at most b rounded factors. Each square is
-  # rounded once, and so is their sum.
+  # An entry, a product of at most column.size / 2 factors, has as many roundings, which
+  # its square counts twice. The square and the sum are rounded once each.
   return math.fsum((column * column).tolist()) * (
       1 + 1.01 * (column.size + 4) * 2.0**-53)
 

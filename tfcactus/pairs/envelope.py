@@ -68,11 +68,15 @@ def profile_grid(pairs: list[pair_lib.DominatingPair]) -> np.ndarray:
 
 def _tangent_pair(alpha: np.ndarray, value: np.ndarray, slope: np.ndarray,
                   p_inf: float) -> pair_lib.DominatingPair:
-  """Returns the symmetric pair whose profile is the maximum of given tangents."""
+  """Returns the symmetric pair whose profile is the maximum of given tangents.
+
+  It is a lower bound on a convex profile H of a symmetric pair. `alpha` begins at 1.
+  """
   # A tangent touches a convex profile at `alpha`, where the profile is `value`; `p_inf`
   # is a lower bound on the limit of the profile for large alpha.
-  # A symmetric pair has H(1 / alpha) = 1 - 1 / alpha + H(alpha) / alpha. So H is convex
-  # only if its slope at alpha = 1 is at least (H(1) - 1) / 2: a steeper one is raised.
+  # A symmetric pair has H(1 / alpha) = 1 - 1 / alpha + H(alpha) / alpha. So the slope
+  # of H at alpha = 1 is at least (H(1) - 1) / 2, and a line with that slope is below H:
+  # a steeper slope is raised to it. Later slopes fall by rounding only.
   slope = np.append(max(slope[0], -0.5 * (1 - value[0])), slope[1:])
   slope = np.minimum(np.maximum.accumulate(slope), 0.0)
   # Two slopes that hardly differ have no known crossing: drop one.

@@ -169,7 +169,10 @@ def obvious_answer_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: flo
 
 def top_m_gap(noise: noise_lib.ScalarNoise, num_options: int, beta: float, m: int = 1
               ) -> float:
-  """Returns a gap, in sensitivities, that makes Algorithm 21 err with P <= beta."""
+  """Returns a gap, in sensitivities, that makes Algorithm 21 err with P <= beta.
+
+  The gap is between the m-th score and the next.
+  """
   m = _checks.integer('m', m, 1)
   k = _checks.integer('num_options', num_options, m + 1)
   beta = _checks.delta(beta, 'beta')

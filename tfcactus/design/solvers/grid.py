@@ -64,7 +64,10 @@ def tail_shape(objective: str, cost: Cost, budget: float,
 
 
 def _log_pull(objective: str, slope: np.ndarray, dim: int) -> np.ndarray:
-  """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing."""
+  """Returns log of the mean of -d phi / d a at (1, exp(slope * cos)), increasing.
+
+  phi(a, b) is the divergence of two cells of masses a and b.
+  """
   # The mean is over directions in R^dim; cos is the cosine between noise and shift.
   parsed = divergence.parse(objective)
   if dim == 1:
@@ -121,7 +124,10 @@ def scalar_program(objective: str, bins: int, cells: int, log_ratio: float,
 
 def scalar_shift(objective: str, k: int, cells: int,
                  log_ratio: float) -> convex_program.Shift:
-  """Returns the divergence at a shift by k >= 1 cells; unordered pairs count once."""
+  """Returns the divergence at a shift by k >= 1 cells, as weighted pairs of cells.
+
+  The divergence phi(a, b) of two masses counts both orders of a pair.
+  """
   right = np.arange(cells)
   # Every pair between the centre and the shifted centre appears twice.
   between = np.arange(1, k)

@@ -84,7 +84,8 @@ def built_on(model: keras.Model, batch: Any) -> Iterator[None]:
 
   def build_on(iterator: Any = None, data_batch: Any = None) -> None:
     """Builds from `batch` where Keras would take a first batch of data."""
-    # Without weights: for texts Keras 3 takes weights of tokens only.
+    # Without weights, which building does not need: where losses are of tokens,
+    # (rows, tokens), Keras 3 takes no weights of rows.
     build(data_batch=data_batch if iterator is None else batch[:2])
 
   with patches.replaced(model, _maybe_symbolic_build=build_on), (

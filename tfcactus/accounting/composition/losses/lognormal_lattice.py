@@ -150,10 +150,11 @@ class Lattice:
     log_unit = k * (self._log_unit - self.u)
     # The error of the trapezoidal rule is bounded by integrals with all y moved by
     # +-i width. The moduli rise and fall once, so that an integral is at most its sum
-    # plus one maximum. If the maximum lies among the nodes, the log modulus has there,
-    # and down to the next node below, a second derivative of modulus at most
+    # plus one maximum. If moduli rise at the first node (`inside`), the log modulus has
+    # at its maximum, and to the next node below, a second derivative of modulus at most
     # bend = 1 + mu (k mu - y). The maximum is then at most exp(bend step^2 / 2) times
-    # that node's modulus. Otherwise no modulus exceeds the maximum without the density.
+    # that node's modulus. Otherwise it is at most the maximum over x of
+    # |x^k exp(-t x)|, times e^(lift^2 / 2) for the density.
     inside = side * np.exp(np.minimum(self.u + log_x[0], 700.0)) < k - self.y[0] / mu
     bend = 1 + mu * (k * mu - self.y[0])
     log_most = special.xlogy(k, k / math.e) - k * math.log(side) - log_factor + log_unit
