@@ -290,8 +290,8 @@ def shifted_pair(table: RadialTable, shift: int) -> pair_lib.PairBounds:
   for start in range(0, count, ROWS_AT_ONCE):
     rows = np.arange(start, min(start + ROWS_AT_ONCE, count))
     loss = log_f[rows, None] - padded[rows[:, None] + np.arange(1, band + 2)]
-    # Losses are infinite beyond the band (last column, not in the lower pair) and beyond
-    # the last shell; in the lower pair a tail counts as dense as that shell.
+    # Losses are infinite beyond the band (last column, not in the lower pair), and
+    # beyond the last shell; in the lower pair a tail is as dense as that shell.
     loss[:, -1] = np.inf
     least = loss if np.isneginf(table.log_tail_ratio) else np.minimum(
         loss, log_f[rows, None] - log_f[-1])
