@@ -423,8 +423,12 @@ def _ranking(runs: run_laws.RunLaw, p: np.ndarray, q: np.ndarray, epsilon: float
   moved = np.arange(int(np.argmax(p > q)), p.size)[:, None]
 
   def gain(first: np.ndarray) -> np.ndarray:
-    """Returns each moved result's gain if it ranks just above result `first`."""
-    # Below it are the results from `first` to its own. Those of larger loss move too.
+    """Returns what each moved result adds to delta if it ranks just above `first`.
+
+    `first`, shape (moved, places), has places in order of loss; -inf for no move up.
+    """
+    # Below it rank the results from `first` to itself: those of larger loss, which are
+    # tried at the same places, are taken to rank higher.
     a, b = (np.interp(total[moved + 1] - total[first], table, slope) for total in sums)
     return np.where(first > moved, -np.inf, p[moved] * a - math.exp(epsilon) * (
         q[moved] * b))

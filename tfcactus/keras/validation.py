@@ -103,7 +103,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
         *(('', '') if side is None else (side.split.by, side.name)))
 
   def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-    """Checks that the plan counts this validation, and tells the fit its logs.
+    """Checks that the plan counts this validation, and tells `fit` the logs it makes.
 
     Raises ValueError if not; if unit, split or workers do not fit; or if no planned
     release is left.
@@ -134,7 +134,7 @@ class PrivateValidation(keras.callbacks.Callback, guarantee_lib.ReleasedStatisti
     self._ledger, self._plan = ledger, ledger.plan
     done = ledger.record.validated.setdefault(self.event, self._allowed())
     steps = self.params.get('steps')
-    # Refuses a fit that would come to one release more before the end of the plan.
+    # Refuses epochs so short that the planned steps would hold more than `releases`.
     if done >= self._releases or steps and (
         steps * self._every * (self._releases + 1) <= self._plan.steps):
       self._refuse_more()

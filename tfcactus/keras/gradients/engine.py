@@ -257,7 +257,11 @@ class Engine:
               for each in outputs)]
 
   def _without_rule(self, told: uses.NoRule) -> tuple[Any, ...]:
-    """Returns (reason, layers to vectorise), None in place of each unknown layer."""
+    """Returns (reason, layers), as `layer_routes.after_failure` takes them.
+
+    None stands for an unknown layer. If that uses a known weight, the reason names the
+    weight, and no layers are returned.
+    """
     variables, layers = self._model.trainable_variables, []
     for name, index in told.uses:
       variable = None if index is None else variables[index]
