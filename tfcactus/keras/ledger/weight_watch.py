@@ -84,9 +84,9 @@ class Watch:
             for v in variables]
 
   @property
-  def shapes(self) -> list[tuple[int, ...]]:
-    """The shapes of all variables, sorted."""
-    return sorted(tuple(each.shape) for _, each in self._places.values())
+  def shapes(self) -> list[str]:
+    """The shapes of all variables, in words, sorted."""
+    return sorted(str(each.shape) for _, each in self._places.values())
 
   @property
   def is_empty(self) -> bool:
