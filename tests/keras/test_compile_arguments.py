@@ -61,7 +61,7 @@ def test_an_optimizer_may_be_a_config(make_plan):
   for optimizer in (config, SGD(0.5)):
     private = _private(make_plan, optimizer=optimizer)
     private.fit(X, Y, batch_size=40, verbose=0)
-    found.append(private.get_weights()[0])
+    found.append(private.inner.get_weights()[0])
   np.testing.assert_allclose(*found, atol=1e-7)
 
 

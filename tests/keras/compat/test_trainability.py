@@ -47,7 +47,7 @@ def _flags(model):
 def _assert_equal(again, private):
   assert _flags(again.inner) == _flags(private.inner)
   assert len(again.inner.trainable_variables) == len(private.inner.trainable_variables)
-  for ours, theirs in zip(again.weights, private.weights, strict=True):
+  for ours, theirs in zip(again.inner.weights, private.inner.weights, strict=True):
     np.testing.assert_array_equal(ours, theirs)
 
 

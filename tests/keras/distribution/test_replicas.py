@@ -159,7 +159,7 @@ def test_two_replicas_do_what_one_device_does(name):
     room = 1e-5 if tolerance < 1e-5 else 0.05
     np.testing.assert_allclose(others[key], values, rtol=room, atol=room)
   moved, start = 0.0, case.get('make', inner)().get_weights()
-  for a, b, before in zip(one.get_weights(), two.get_weights(), start):
+  for a, b, before in zip(one.inner.get_weights(), two.inner.get_weights(), start):
     np.testing.assert_allclose(b, a, atol=tolerance)
     moved = max(moved, np.abs(a - before).max())
   assert moved > 0.02

@@ -348,10 +348,11 @@ def test_constants_vary_only_where_that_is_known(seed):
 @pytest.mark.parametrize('constant', [
     lambda: tf.tile(tf.reshape(_KERNEL[0], [1, 1, _D]), [_B, _T, 1]),
     lambda: tf.broadcast_to(tf.reshape(_KERNEL[0], [1, 1, _D]), [_B, _T, _D]),
+    lambda: tf.broadcast_to(_BY_PLACE[0], [_B, _T, _D]),
     lambda: tf.slice(tf.tile(_BY_PLACE[:1], [2 * _B, 1, 1]), [1, 0, 0], [_B, -1, -1]),
     lambda: tf.split(tf.tile(_BY_PLACE[:1], [2 * _B, 1, 1]), 2)[1],
     lambda: tf.nn.softmax(tf.tile(_BY_PLACE[:1], [_B, 1, 1])),
-], ids=['tile', 'broadcast', 'slice', 'split', 'softmax'])
+], ids=['tile', 'broadcast', 'new axis', 'slice', 'split', 'softmax'])
 def test_constants_that_are_repeated_for_each_example_are_alike(constant):
   assert _found(lambda x: x + constant(), _B) == dependence.ROW_WISE
 

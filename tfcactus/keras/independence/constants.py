@@ -60,6 +60,9 @@ def _alike(node: Node) -> list[set[int]]:
           [outputs] * len(found))):
         if output.dependence == Dependence.ROW_WISE and abs(output.block) == 1:
           alike.add(output.axis)
+  if node.op.type == 'BroadcastTo' and node.op.inputs[0].shape.rank is not None and (
+      node.op.outputs[0].shape.rank is not None):
+    found[0].update(range(len(node.out()) - len(node.shape(0))))  # New axes.
   return found
 
 
