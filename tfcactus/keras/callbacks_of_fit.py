@@ -25,7 +25,7 @@ NOISY_ACCURACY = 'noisy_accuracy'
 """Key of the noisy accuracy in the logs."""
 
 _RELEASED = ('epsilon', 'delta', 'clip_norm', NOISY_ACCURACY, 'val_private_')
-"""First letters of logs that are computed from what was released."""
+"""Prefixes of the names of logs that are computed from what was released."""
 
 _GO_ON = (
     'To go on, privatize(model.inner, dataclasses.replace(model.plan, '
@@ -126,8 +126,9 @@ class Limit(keras.callbacks.Callback):
     """Remembers the epoch's number, for `_stop`; ValueError if `fit` did not stop."""
     if self._stopped:
       raise ValueError(
-          f'Expected training to stop before epoch {epoch + 1}, which would pass target'
-          f'_epsilon={self._target}, got it: something reset model.stop_training.')
+          f'Expected training to stop before epoch {epoch + 1}, which would pass '
+          f'target_epsilon={self._target}, got it: something reset '
+          'model.stop_training.')
     self._epoch = epoch
 
   def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

@@ -45,7 +45,7 @@ class Seeded(enum.IntFlag):
 
 
 class Trusted(enum.IntFlag):
-  """What the account of some steps takes on trust, or leaves out."""
+  """Flags of steps: what their guarantee assumes unchecked, or does not cover."""
 
   NOTHING = 0
   PARTS = 1
@@ -85,7 +85,8 @@ Segment = tuple[int, int, int]
 """The number of a segment, its released steps, and the epochs that began in it."""
 
 MAX_SEGMENTS = 256
-"""How many segments counts hold; a segment more joins the two oldest ones."""
+"""Largest number of segments in a `Counts`: the steps of the two oldest segments are
+added up wherever there would be more."""
 
 
 class Counts(NamedTuple):
@@ -213,7 +214,7 @@ def _joined(found: dict[int, Segment]) -> tuple[Segment, ...]:
 def new_segment() -> int:
   """Returns the number of a new segment: the time, then random bits; an even int64.
 
-  Two of 17 minutes have the same number with probability 2^-40.
+  Two segments made within 17 minutes have equal numbers with probability 2^-40.
   """
   return (int(time.time()) >> 10) << 41 | secrets.randbits(40) << 1
 

@@ -125,7 +125,9 @@ class ModelLedger:
     with self.counter.training(marks, model, batches), self._finalizing(optimizer):
       self.counter.make_watch(optimizer)
       yield
-    self.check_weights(optimizer)
+    # `StepCounter.training` has checked the weights.
+    self.counter.check_optimizer(optimizer)
+    self.record.seal(self._model, optimizer)
 
   @contextlib.contextmanager
   def _finalizing(self, optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
