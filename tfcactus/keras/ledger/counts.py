@@ -61,8 +61,8 @@ _TRUSTED = {
         'Nothing checks the word of who trained that no example was in the parts of '
         'two workers.'),
     Trusted.LOGS: (
-        'It does not cover what callbacks decided by logs of private examples without '
-        'noise, such as learning rates or the end of training.')}
+        'The guarantee does not cover what callbacks decided by logs of private '
+        'examples without noise, such as learning rates or the end of training.')}
 
 
 def combined(seen: int, current: int) -> int:
